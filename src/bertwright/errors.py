@@ -1,0 +1,19 @@
+"""The errors that a person is meant to read."""
+
+
+class InputError(Exception):
+    """Bad input or bad usage; the command line exits with 2.
+
+    The message says the bad value, where it came from (file and line) and what is allowed.
+    """
+
+
+class MissingExtra(InputError):
+    """A part that was not installed is needed; the message holds the exact install line."""
+
+    def __init__(self, extra: str, what: str) -> None:
+        super().__init__(f"{what} needs the extra '{extra}': pip install 'bertwright[{extra}]'")
+
+
+class RunFailed(Exception):
+    """The work itself failed (a NaN loss, a full disk); the command line exits with 1."""

@@ -1,0 +1,1 @@
+"""What fine-tuning asks of the model."""

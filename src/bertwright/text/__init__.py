@@ -1,0 +1,1 @@
+"""Raw text → token ids."""

@@ -1,0 +1,82 @@
+# Every target does its own set-up: on a machine with Python, make and a C++ compiler, `make quickstart` is enough.
+#   make setup       the environment .venv alone          make check   style, types, layers
+#   make quickstart  the main job on a small corpus       make test    the tests, but for the slow ones
+#   make docs        the manual, into docs/_build         make slow    the slow tests
+#   make bench       every file of benchmarks/            make clean   remove what was built, .venv included
+# PYTHON=/path/to/python make setup    takes that Python instead of the first fitting one on the PATH.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test slow check bench docs clean
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -6
+
+setup: $(STAMP)
+
+# The stamp is written last, so an interrupted set-up is done again. A broken .venv, or another Python's, is replaced.
+$(STAMP): pyproject.toml constraints.txt
+	@python=""; \
+	for candidate in $(or $(PYTHON),python3.11 python3 python3.12 python3.13); do \
+	  if $$candidate -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    python=$$candidate; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "make setup: needs Python 3.11 or newer with the modules venv and ensurepip (Debian: apt-get install python3-venv);" >&2; \
+	  echo "            looked for: $(or $(PYTHON),python3.11 python3 python3.12 python3.13). Name one with PYTHON=/path/to/python" >&2; \
+	  exit 1; \
+	fi; \
+	if ! command -v c++ >/dev/null; then \
+	  echo "make setup: no C++ compiler (c++) was found; models are compiled while they train (Debian: apt-get install g++)" >&2; \
+	  exit 1; \
+	fi; \
+	echo "make setup: $$($$python --version) into $(VENV), a few minutes the first time" >&2; \
+	rm -f $(STAMP); \
+	version=$$($$python -c 'import sys; print("(python %d.%d)" % sys.version_info[:2])'); \
+	if ! $(BIN)/python -m pip --version 2>/dev/null | grep -qF "$$version"; then \
+	  $$python -m venv --clear $(VENV); \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --no-build-isolation --editable '.[dev,docs]'
+	@touch $(STAMP)
+
+quickstart: setup
+	$(BIN)/bertwright quickstart --out quickstart
+
+test: setup
+	$(BIN)/python -m pytest
+
+# pytest answers 5 when it found no test to run: that is said, and is no failure of the code.
+slow: setup
+	@status=0; $(BIN)/python -m pytest -m slow || status=$$?; \
+	if [ $$status -eq 5 ]; then echo "make slow: no test is marked slow, nothing was run" >&2; status=0; fi; \
+	exit $$status
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+bench: setup
+	@for file in benchmarks/[a-z]*.py; do \
+	  [ -e "$$file" ] || { echo "make bench: benchmarks/ holds no benchmark" >&2; exit 1; }; \
+	  echo "== $$file" >&2; \
+	  $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; \
+	done
+
+docs: setup
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:
+	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

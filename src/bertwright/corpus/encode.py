@@ -3,12 +3,24 @@
 The paper's "sentence" is any contiguous span, so a run of text without a boundary is cut into spans, not refused.
 """
 
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from bertwright.text.documents import Document, TextSettings
+    from bertwright.text.tokenizer import Tokenizer
 
 MAX_SENTENCE = 128
 """Pieces in the longest sentence of a corpus; longer ones are cut into spans of about equal length."""
@@ -58,6 +70,42 @@ def encode_documents(
         document_first=_first(kept),
         dropped=len(documents) - len(kept),
     )
+
+
+def start_worker() -> None:
+    """Prepare a worker process: one thread, no answer to Ctrl-C, and no life beyond its parent's."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    # The terminal sends Ctrl-C to the whole group; the parent alone decides when workers stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def encode_chunk(
+    documents: "Sequence[Document]", tokenizer: Path, settings: "TextSettings"
+) -> tuple[EncodedDocuments, int]:
+    """Split and tokenize documents with the tokenizer of a folder; also the UTF-8 bytes of their text."""
+    from bertwright.text.sentences import split_sentences
+
+    loaded = _tokenizer(tokenizer)
+    sentences = [split_sentences(document, settings) for document in documents]
+    size = sum(len(paragraph.encode()) for document in documents for paragraph in document.paragraphs)
+    return encode_documents(sentences, loaded.ids, vocab_size=loaded.vocab_size), size
+
+
+@cache
+def _tokenizer(folder: Path) -> "Tokenizer":
+    from bertwright.text.tokenizer import Tokenizer
+
+    return Tokenizer.load(folder)
+
+
+def _end_with_parent() -> None:
+    # Without this a parent that was killed leaves its workers waiting for work for ever.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _cut(lengths: NDArray[np.int64], owner: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

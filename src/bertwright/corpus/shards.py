@@ -237,6 +237,14 @@ class Corpus:
             lengths[at : at + number] = np.diff(self._words[shard][begin : begin + number + 1])
         return lengths
 
+    def blocks(self) -> Iterator[Tokens]:
+        """The tokens of the whole corpus in order, a stretch of whole documents at a time; nothing is copied."""
+        for batch, shard in enumerate(self._shard):
+            offsets = self._batches.sentence_offsets[batch]
+            begin, end = self._words[shard][[offsets, offsets + self._batches.sentences[batch]]]
+            place = self._batches.ids[batch]
+            yield self.views[shard][place + begin : place + end]
+
     def locate(
         self, first: NDArray[np.int64], count: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:

@@ -1,0 +1,397 @@
+"""text → token ids: BERT's WordPiece tokenizer, loaded, imported or learned (paper §3, "WordPiece embeddings").
+
+Text is cleaned, ideographs are set apart, upper case is folded unless cased, accents are stripped where the rules say
+so, words are split at white space and punctuation, and every word is cut into the longest pieces that the vocabulary
+holds, from left to right; a piece that continues a word begins with "##".
+
+This file alone touches the `tokenizers` package, which does the work in Rust on all threads.
+
+Learning a vocabulary gives the same bytes with any number of threads. The trainer of `tokenizers` numbers the letters
+in the order of a hash table and breaks ties by those numbers, so the sorted letters are handed to it as if they were
+special tokens; words are counted and rare letters dropped here, before it sees them.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from bertwright.config import Positive, Settings
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.files import atomic_file, read_json, write_json
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+LONGEST_WORD = 100  # characters; longer words become [UNK]
+LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
+
+_FOLD_CHARACTERS = 32_000_000  # text counted by white space alone before its words are normalised
+_MOST_WORDS = 2_000_000  # distinct words kept while counting, which bounds the memory
+_FEED_CHARACTERS = 1_000_000
+
+
+class Rules(Settings):
+    """What decides, besides the vocabulary, how text becomes pieces."""
+
+    cased: bool
+    strip_accents: bool  # decomposes every letter (Hangul and voiced kana too) and drops the marks
+    longest_word: Positive = LONGEST_WORD
+
+    def normalizer(self) -> normalizers.BertNormalizer:
+        """Build the cleaning step of these rules."""
+        return normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=True,
+            strip_accents=self.strip_accents,
+            lowercase=not self.cased,
+        )
+
+
+class Tokenizer:
+    """A vocabulary with its rules. Cheap to pickle, so it may be sent to worker processes.
+
+    `pieces[id]` is the text of an id; `continuation` [V] says which pieces begin with "##".
+    `pad_id`, `unk_id`, `cls_id`, `sep_id`, `mask_id` and `special_ids` are the ids of the five special tokens.
+    """
+
+    def __init__(self, pieces: Sequence[str], rules: Rules, *, place: str = "vocabulary") -> None:
+        """`place` names the vocabulary in errors. Raises InputError for duplicates and missing special tokens."""
+        self.pieces = list(pieces)
+        self.rules = rules
+        self._ids = _numbered(self.pieces, place)
+        self.special_ids = tuple(self._ids[token] for token in SPECIAL)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        self.continuation: npt.NDArray[np.bool_] = np.array(
+            [piece.startswith(CONTINUATION) for piece in self.pieces], dtype=np.bool_
+        )
+        self._plain = self._build(special=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self.pieces, self.rules)
+
+    @property
+    def cased(self) -> bool:
+        """Whether upper case is kept."""
+        return self.rules.cased
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of pieces, special tokens included."""
+        return len(self.pieces)
+
+    @cached_property
+    def hash(self) -> str:
+        """The sha256 of all that decides ids: equal hashes give equal ids for every text."""
+        decides = json.dumps([self.pieces, self.rules.model_dump()], ensure_ascii=False, sort_keys=True)
+        return hashlib.sha256(decides.encode()).hexdigest()
+
+    def ids(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        """Give the ids of each text: no special tokens are added and nothing is truncated.
+
+        The words "[MASK]", "[SEP]" … in a text are ordinary text unless `special` asks to read them as the tokens.
+        """
+        rust = self._marked if special else self._plain
+        return [encoding.ids for encoding in rust.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Give for each text its ids, as `ids` does, and where each piece lies: (first, one past last) character."""
+        encodings = self._plain.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Join pieces into readable text, special tokens included; spacing is that of English."""
+        return str(self._plain.decode([int(id) for id in ids], skip_special_tokens=False))
+
+    def id_of(self, piece: str) -> int | None:
+        """Give the id of a piece, or None where the vocabulary does not hold it."""
+        return self._ids.get(piece)
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json, vocab.txt and tokenizer_config.json, which `transformers` reads as a BertTokenizer."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(folder / "vocab.txt") as stream:
+            stream.write("".join(f"{piece}\n" for piece in self.pieces).encode())
+        with atomic_file(folder / "tokenizer.json") as stream:
+            stream.write(self._plain.to_str(pretty=True).encode() + b"\n")
+        names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
+        config = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": not self.rules.cased,
+            "strip_accents": self.rules.strip_accents,
+            "tokenize_chinese_chars": True,
+            "model_max_length": 512,
+        }
+        write_json(folder / "tokenizer_config.json", {**config, **names})
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Read what `save` wrote, or a BERT tokenizer in Hugging Face's form.
+
+        Raises InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another.
+        """
+        for name in ("tokenizer.json", "vocab.txt"):
+            if not (folder / name).is_file():
+                hint = "a tokenizer folder holds tokenizer.json and vocab.txt ('bertwright tokenizer' makes one)"
+                raise InputError(f"{folder / name}: there is no such file; {hint}")
+        described = read_json(folder / "tokenizer.json")
+        rules = _rules_of(described, folder / "tokenizer.json")
+        pieces = _read_vocabulary(folder / "vocab.txt")
+        _check_same(described, pieces, folder)
+        _check_config(folder / "tokenizer_config.json", rules)
+        return cls(pieces, rules, place=str(folder / "vocab.txt"))
+
+    @cached_property
+    def _marked(self) -> tokenizers.Tokenizer:
+        return self._build(special=True)
+
+    def _build(self, *, special: bool) -> tokenizers.Tokenizer:
+        model = models.WordPiece(
+            self._ids,
+            unk_token=UNK,
+            max_input_chars_per_word=self.rules.longest_word,
+            continuing_subword_prefix=CONTINUATION,
+        )
+        rust = tokenizers.Tokenizer(model)
+        rust.normalizer = self.rules.normalizer()
+        rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        rust.decoder = decoders.WordPiece(prefix=CONTINUATION)
+        rust.add_special_tokens(list(SPECIAL))
+        rust.post_processor = processors.TemplateProcessing(
+            single=f"{CLS}:0 $A:0 {SEP}:0",
+            pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
+            special_tokens=[(CLS, self.cls_id), (SEP, self.sep_id)],
+        )
+        rust.encode_special_tokens = not special  # the package's name for reading "[MASK]" as ordinary text
+        return rust
+
+
+def import_vocabulary(vocab_txt: Path, *, cased: bool) -> Tokenizer:
+    """Take a released vocabulary with its own rules: words to 200 characters; accents stripped unless cased.
+
+    Raises InputError, with line numbers, for text that is not UTF-8, empty lines, duplicates and missing special
+    tokens.
+    """
+    rules = Rules(cased=cased, strip_accents=not cased, longest_word=LONGEST_WORD_GOOGLE)
+    return Tokenizer(_read_vocabulary(vocab_txt), rules, place=str(vocab_txt))
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    cased: bool = False,
+    strip_accents: bool = False,
+    min_count: int = 2,
+    coverage: float = 0.9999,
+) -> Tokenizer:
+    """Learn a vocabulary of `vocab_size` pieces; the same texts give the same bytes with any number of threads.
+
+    The texts are read once and only word counts are held. The alphabet is the most frequent characters that together
+    make up the share `coverage` of all; words with others become [UNK]. A piece must occur `min_count` times.
+    The order is [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, the same with "##", then pieces as learned.
+    Raises InputError for texts without a word and for a `vocab_size` that cannot hold the alphabet.
+    """
+    rules = Rules(cased=cased, strip_accents=strip_accents)
+    words = _count_words(texts, rules)
+    if not words:
+        raise InputError("the text holds no word, so no vocabulary can be learned from it")
+    letters = _alphabet(words, coverage)
+    known = {word: count for word, count in words.items() if letters.issuperset(word)}
+    inner = {letter for word in known if len(word) > 1 for letter in word}
+    given = [*SPECIAL, *sorted(letters), *(CONTINUATION + letter for letter in sorted(inner))]
+    if vocab_size < len(given):
+        raise InputError(
+            f"a vocabulary of {vocab_size} pieces is too small for this text: its {len(letters)} characters, "
+            f"{len(inner)} of them also inside words, and the {len(SPECIAL)} special tokens need at least {len(given)}"
+        )
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_count,
+        special_tokens=given,
+        show_progress=False,
+        continuing_subword_prefix=CONTINUATION,
+    )
+    rust = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
+    rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    rust.train_from_iterator(_as_text(known), trainer)
+    learned: dict[str, int] = rust.get_vocab(with_added_tokens=True)
+    if len(learned) < vocab_size:
+        say(f"the text gives {len(learned):,} pieces, fewer than the {vocab_size:,} asked for: it is too short")
+    return Tokenizer(sorted(learned, key=learned.__getitem__), rules)
+
+
+def _count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
+    """Count the words of the texts as the tokenizer will see them; the rarest go where there are too many."""
+    words: dict[str, int] = {}
+    raw: Counter[str] = Counter()
+    size = 0
+    rare = 0
+    for text in texts:
+        raw.update(text.split())
+        size += len(text)
+        if size >= _FOLD_CHARACTERS:
+            words = _folded(words, raw, rules)
+            words, rare = _without_rarest(words, rare)
+            raw, size = Counter(), 0
+    words, rare = _without_rarest(_folded(words, raw, rules), rare)
+    if rare:
+        say(f"more than {_MOST_WORDS:,} distinct words: those seen {rare} times or less were not learned from")
+    return words
+
+
+def _folded(words: dict[str, int], raw: Counter[str], rules: Rules) -> dict[str, int]:
+    """Add the counts of white-space words, normalised and split at punctuation."""
+    total = Counter(words)
+    normalizer = rules.normalizer()
+    splitter = pre_tokenizers.BertPreTokenizer()
+    for word, count in raw.items():
+        if word.isascii() and word.isalnum():  # nothing to split: spares most calls
+            total[word if rules.cased else word.lower()] += count
+            continue
+        for part, _ in splitter.pre_tokenize_str(normalizer.normalize_str(word)):
+            total[part] += count
+    return {word: count for word, count in total.items() if len(word) <= rules.longest_word}
+
+
+def _without_rarest(words: dict[str, int], rare: int) -> tuple[dict[str, int], int]:
+    """Drop all words up to the smallest count that leaves few enough; give them and that count, which never falls."""
+    while len(words) > _MOST_WORDS:
+        rare += 1
+        words = {word: count for word, count in words.items() if count > rare}
+    return words, rare
+
+
+def _alphabet(words: dict[str, int], coverage: float) -> set[str]:
+    """Take the most frequent characters up to the share `coverage`; ties go by code point."""
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for letter in word:
+            counts[letter] += count
+    total = sum(counts.values())
+    kept: set[str] = set()
+    covered = 0
+    for letter, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= coverage * total:
+            break
+        kept.add(letter)
+        covered += count
+    if len(kept) < len(counts):
+        share = 100 * (total - covered) / total
+        say(f"{len(counts) - len(kept):,} rare characters ({share:.3f} % of the text) are left out of the alphabet")
+    return kept
+
+
+def _as_text(words: dict[str, int]) -> Iterator[str]:
+    """Write each word as often as it was counted, in sorted order: the trainer takes text, not counts."""
+    block: list[str] = []
+    size = 0
+    for word in sorted(words):
+        left = words[word]
+        most = max(1, _FEED_CHARACTERS // (len(word) + 1))
+        while left:
+            times = min(left, most)
+            block.append(f"{word} " * times)
+            size += times * (len(word) + 1)
+            left -= times
+            if size >= _FEED_CHARACTERS:
+                yield "".join(block)
+                block, size = [], 0
+    if block:
+        yield "".join(block)
+
+
+def _read_vocabulary(path: Path) -> list[str]:
+    """Read one piece per line; only line feeds part lines, since pieces may hold other separators."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        at = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}:{at}: not UTF-8 text (byte {error.start}); a vocabulary is UTF-8") from None
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise InputError(f"{path}:{number}: an empty line; a vocabulary holds one piece on every line")
+    return lines
+
+
+def _numbered(pieces: Sequence[str], place: str) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    for id, piece in enumerate(pieces):
+        first = ids.setdefault(piece, id)
+        if first != id:
+            raise InputError(f"{place}: the piece {piece!r} stands on line {first + 1} and again on line {id + 1}")
+    missing = [token for token in SPECIAL if token not in ids]
+    if missing:
+        raise InputError(f"{place}: the special token {', '.join(missing)} is missing; {' '.join(SPECIAL)} are needed")
+    return ids
+
+
+def _rules_of(described: Any, path: Path) -> Rules:
+    """Take the rules from a tokenizer.json, which must be BERT's in kind."""
+    try:
+        normalizer, model = described["normalizer"], described["model"]
+        found = {
+            "normalizer": (normalizer["type"], "BertNormalizer"),
+            "normalizer.clean_text": (normalizer["clean_text"], True),
+            "normalizer.handle_chinese_chars": (normalizer["handle_chinese_chars"], True),
+            "pre_tokenizer": (described["pre_tokenizer"]["type"], "BertPreTokenizer"),
+            "model": (model.get("type", "WordPiece"), "WordPiece"),
+            "model.continuing_subword_prefix": (model["continuing_subword_prefix"], CONTINUATION),
+            "model.unk_token": (model["unk_token"], UNK),
+        }
+        for name, (value, wanted) in found.items():
+            if value != wanted:
+                raise InputError(f"{path}: {name} is {value!r}; a BERT tokenizer has {wanted!r}")
+        lowercase, strip = normalizer["lowercase"], normalizer["strip_accents"]
+        return Rules(
+            cased=not lowercase,
+            strip_accents=lowercase if strip is None else strip,
+            longest_word=model["max_input_chars_per_word"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not the description of a BERT tokenizer ({error!r})") from None
+
+
+def _check_same(described: Any, pieces: Sequence[str], folder: Path) -> None:
+    """Refuse a tokenizer.json whose vocabulary or added tokens differ from vocab.txt."""
+    vocabulary = described["model"].get("vocab")
+    if not isinstance(vocabulary, dict):
+        raise InputError(f"{folder / 'tokenizer.json'}: holds no vocabulary")
+    for id, piece in enumerate(pieces):
+        if vocabulary.get(piece) != id:
+            raise InputError(
+                f"{folder / 'vocab.txt'}:{id + 1}: the piece {piece!r} has id {id} here and "
+                f"{vocabulary.get(piece, 'none')} in tokenizer.json; the two files must agree"
+            )
+    if len(vocabulary) != len(pieces):
+        raise InputError(
+            f"{folder}: vocab.txt holds {len(pieces)} pieces and tokenizer.json {len(vocabulary)}; they must agree"
+        )
+    for token in described.get("added_tokens") or []:
+        if vocabulary.get(token.get("content")) != token.get("id"):
+            raise InputError(
+                f"{folder / 'tokenizer.json'}: the added token {token.get('content')!r} is not in vocab.txt"
+            )
+
+
+def _check_config(path: Path, rules: Rules) -> None:
+    """Refuse a tokenizer_config.json that folds case where the rules keep it, or the other way round."""
+    if not path.is_file():
+        return
+    config = read_json(path)
+    lower = config.get("do_lower_case") if isinstance(config, dict) else None
+    if lower is not None and bool(lower) == rules.cased:
+        raise InputError(
+            f"{path}: do_lower_case is {lower}, but tokenizer.json says {not rules.cased}; they must agree"
+        )

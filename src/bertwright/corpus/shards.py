@@ -237,13 +237,16 @@ class Corpus:
             lengths[at : at + number] = np.diff(self._words[shard][begin : begin + number + 1])
         return lengths
 
-    def blocks(self) -> Iterator[Tokens]:
-        """The tokens of the whole corpus in order, a stretch of whole documents at a time; nothing is copied."""
+    def blocks(self) -> Iterator[tuple[slice, Tokens]]:
+        """The whole corpus in order, a stretch of whole documents at a time: its sentence numbers and its tokens.
+
+        The tokens are views over the mapped files; nothing is copied.
+        """
         for batch, shard in enumerate(self._shard):
-            offsets = self._batches.sentence_offsets[batch]
-            begin, end = self._words[shard][[offsets, offsets + self._batches.sentences[batch]]]
-            place = self._batches.ids[batch]
-            yield self.views[shard][place + begin : place + end]
+            first, number = self._first_sentence[batch], self._batches.sentences[batch]
+            word, place = self._batches.sentence_offsets[batch], self._batches.ids[batch]
+            begin, end = self._words[shard][[word, word + number]]
+            yield slice(int(first), int(first + number)), self.views[shard][place + begin : place + end]
 
     def locate(
         self, first: NDArray[np.int64], count: NDArray[np.int32]

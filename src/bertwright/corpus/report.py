@@ -1,0 +1,251 @@
+"""shards, looked at: what a corpus holds, and warnings where it will hurt pre-training (paper §3.1, §A.2).
+
+Every token is read once, a stretch at a time; what is kept in memory does not grow with the text, but for a few bytes
+per sentence.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.config import Settings
+from bertwright.corpus.manifest import Manifest
+from bertwright.corpus.shards import Corpus, Tokens
+
+SINGLE_SENTENCE_LIMIT = 0.5
+UNKNOWN_LIMIT = 0.01
+REPEATED_LIMIT = 0.1
+TOKENS_PER_PIECE = 100
+"""Above, or for the last one below, these a report warns."""
+
+REPEAT_LENGTH = 5
+"""Shorter sentences are headings and answers that recur in any text; they do not count as repeated."""
+
+MAX_HASHES = 1 << 22
+"""Sentence hashes kept; beyond it every second hash value is left out, so that all copies of a sentence stay or go."""
+
+_SAMPLES, _SAMPLE_LENGTH, _TOP_REPEATS = 4, 2, 3
+_SLICE = 1 << 20  # sentences or documents handled at once
+
+
+class Histogram(Settings):
+    """How a length is spread: `counts[i]` items are from `2**i` to `2**(i+1) - 1` long."""
+
+    counts: tuple[int, ...]
+    mean: float
+    median: int
+    largest: int
+
+
+class Repeated(Settings):
+    """A sentence that occurs `times` times."""
+
+    times: int
+    text: str
+
+
+class CorpusReport(Settings):
+    """What `inspect_corpus` found. Shares are between 0 and 1; lengths are in tokens, without [CLS] and [SEP]."""
+
+    folder: str
+    fingerprint: str
+    vocab_size: int
+    documents: int
+    dropped_documents: int
+    sentences: int
+    tokens: int
+    sentence_tokens: Histogram
+    document_sentences: Histogram
+    document_tokens: Histogram
+    single_sentence_share: float
+    unknown_share: float
+    pieces_used: int
+    repeated_share: float
+    repeated: tuple[Repeated, ...]
+    sample: tuple[tuple[str, ...], ...]
+    warnings: tuple[str, ...]
+
+    def render(self) -> str:
+        """The report as plain text for a terminal."""
+        lines = [
+            f"{self.folder}",
+            f"  documents   {self.documents:>15,}   ({self.dropped_documents:,} without text were left out)",
+            f"  sentences   {self.sentences:>15,}",
+            f"  tokens      {self.tokens:>15,}   ({self.pieces_used:,} of {self.vocab_size:,} pieces occur)",
+            f"  [UNK]       {self.unknown_share:>15.3%}   of the tokens",
+            f"  repeated    {self.repeated_share:>15.2%}   of the sentences of {REPEAT_LENGTH} tokens or more",
+            "",
+            *_render_histogram("tokens in a sentence", self.sentence_tokens),
+            *_render_histogram("sentences in a document", self.document_sentences),
+            *_render_histogram("tokens in a document", self.document_tokens),
+            "  sample",
+        ]
+        for sentences in self.sample:
+            lines += [f"    {'·' if rank == 0 else ' '} {sentence}" for rank, sentence in enumerate(sentences)]
+        if self.repeated:
+            lines += ["", "  repeated most"]
+            lines += [f"    {entry.times:,} times: {entry.text}" for entry in self.repeated]
+        lines += ["", *(f"  warning: {warning}" for warning in self.warnings)]
+        return "\n".join(lines).rstrip()
+
+
+def inspect_corpus(folder: str | Path) -> CorpusReport:
+    """Read a corpus once and report on it; InputError where it cannot be opened."""
+    corpus = Corpus.open(folder)
+    lengths, document_first = corpus.sentence_lengths(), corpus.document_first()
+    per_document = np.diff(document_first)
+    used, repeats = _read_tokens(corpus, lengths)
+    unknown_share = float(used[corpus.tokenizer.unk_id] / corpus.num_tokens)
+    single_share = float(np.mean(per_document == 1))
+    return CorpusReport(
+        folder=str(folder),
+        fingerprint=corpus.fingerprint,
+        vocab_size=corpus.manifest.vocab_size,
+        documents=corpus.num_documents,
+        dropped_documents=corpus.manifest.dropped_documents,
+        sentences=corpus.num_sentences,
+        tokens=corpus.num_tokens,
+        sentence_tokens=_histogram(lengths),
+        document_sentences=_histogram(per_document),
+        document_tokens=_histogram(np.add.reduceat(lengths, document_first[:-1], dtype=np.int64)),
+        single_sentence_share=single_share,
+        unknown_share=unknown_share,
+        pieces_used=int(np.count_nonzero(used)),
+        repeated_share=repeats.share,
+        repeated=tuple(
+            Repeated(times=times, text=_sentence(corpus, first)) for times, first in zip(*repeats.top, strict=True)
+        ),
+        sample=_sample(corpus, document_first),
+        warnings=tuple(_warnings(corpus.manifest, single_share, unknown_share, repeats.share)),
+    )
+
+
+def _warnings(manifest: Manifest, single: float, unknown: float, repeated: float) -> Iterator[str]:
+    if manifest.documents == 1:
+        yield (
+            "the whole corpus is one document: document boundaries were lost, and the random partner of next-sentence "
+            "prediction comes from the same text; part documents by blank lines, or use one file for each"
+        )
+    if single > SINGLE_SENTENCE_LIMIT:
+        yield (
+            f"{single:.0%} of the documents are one sentence: is the text shuffled, or one sentence per document? "
+            "Next-sentence prediction learns nothing from it; build from whole documents or switch it off"
+        )
+    if unknown > UNKNOWN_LIMIT:
+        yield (
+            f"{unknown:.1%} of the tokens are [UNK]: the tokenizer does not fit this text (another language or script, "
+            "or words over its limit); train one on this text"
+        )
+    if repeated > REPEATED_LIMIT:
+        yield (
+            f"{repeated:.0%} of the sentences are copies of earlier ones: masked pieces can be learned by heart; "
+            "remove boilerplate and duplicate documents"
+        )
+    if manifest.tokens < TOKENS_PER_PIECE * manifest.vocab_size:
+        yield (
+            f"{manifest.tokens / manifest.vocab_size:.1f} tokens for each of the {manifest.vocab_size:,} pieces of the "
+            f"vocabulary: too little text (aim at {TOKENS_PER_PIECE} or more); add text or use a smaller vocabulary"
+        )
+
+
+@dataclass(frozen=True)
+class _Repeats:
+    share: float
+    top: tuple[list[int], list[int]]  # how often, and one sentence that is it
+
+
+def _read_tokens(corpus: Corpus, lengths: NDArray[np.int32]) -> tuple[NDArray[np.int64], _Repeats]:
+    """Count every piece (int64 [V]) and find repeated sentences in one pass over the tokens."""
+    used = np.zeros(corpus.manifest.vocab_size, np.int64)
+    hashes, places = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    bits = kept = 0
+    for sentences, tokens in corpus.blocks():
+        used += np.bincount(tokens, minlength=len(used))
+        found = sentence_hashes(tokens, lengths[sentences])
+        keep = (lengths[sentences] >= REPEAT_LENGTH) & _selected(found, bits)
+        hashes.append(found[keep])
+        places.append(sentences.start + np.flatnonzero(keep))
+        kept += len(hashes[-1])
+        while kept > MAX_HASHES:
+            bits += 1
+            all_hashes, all_places = np.concatenate(hashes), np.concatenate(places)
+            keep = _selected(all_hashes, bits)
+            hashes, places = [all_hashes[keep]], [all_places[keep]]
+            kept = len(hashes[0])
+    return used, _count_repeats(np.concatenate(hashes), np.concatenate(places))
+
+
+def _selected(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
+    selected: NDArray[np.bool_] = (hashes & np.uint64((1 << bits) - 1)) == np.uint64(0)
+    return selected
+
+
+def _count_repeats(hashes: NDArray[np.uint64], places: NDArray[np.int64]) -> _Repeats:
+    if not len(hashes):
+        return _Repeats(0.0, ([], []))
+    _, first, times = np.unique(hashes, return_index=True, return_counts=True)
+    order = np.lexsort((places[first], -times))[:_TOP_REPEATS]
+    order = order[times[order] > 1]
+    return _Repeats(1 - len(first) / len(hashes), (times[order].tolist(), places[first][order].tolist()))
+
+
+def sentence_hashes(tokens: Tokens, lengths: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """A 64-bit hash of each of S sentences that lie one after the other: uint64 [S].
+
+    `lengths`: int32 [S], all positive, with the sum len(tokens). A sum over (token, place) pairs, each mixed as in
+    splitmix64, so equal sentences hash alike wherever they lie.
+    """
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    place = np.arange(len(tokens), dtype=np.int64) - np.repeat(starts, lengths)
+    mixed = (tokens.astype(np.uint64) << np.uint64(32)) + place.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), starts, dtype=np.uint64)
+
+
+def _histogram(lengths: NDArray[np.int32] | NDArray[np.int64]) -> Histogram:
+    largest, total = int(lengths.max()), int(lengths.sum(dtype=np.int64))
+    edges = 1 << np.arange(largest.bit_length() + 1, dtype=np.int64)
+    counts = np.zeros(len(edges) - 1, np.int64)
+    for begin in range(0, len(lengths), _SLICE):
+        counts += np.histogram(lengths[begin : begin + _SLICE], edges)[0]
+    middle = (len(lengths) - 1) // 2
+    return Histogram(
+        counts=tuple(counts.tolist()),
+        mean=total / len(lengths),
+        median=int(np.partition(lengths, middle)[middle]),
+        largest=largest,
+    )
+
+
+def _sentence(corpus: Corpus, number: int) -> str:
+    shard, start, length = corpus.locate(np.array([number]), np.array([1], np.int32))
+    return corpus.tokenizer.decode(corpus.views[shard[0]][start[0] : start[0] + length[0]].tolist())
+
+
+def _sample(corpus: Corpus, document_first: NDArray[np.int64]) -> tuple[tuple[str, ...], ...]:
+    """The first sentences of a few documents at even distances."""
+    documents = np.unique(np.linspace(0, corpus.num_documents, _SAMPLES, endpoint=False).astype(np.int64))
+    return tuple(
+        tuple(
+            _sentence(corpus, number)
+            for number in range(
+                document_first[document],
+                min(document_first[document] + _SAMPLE_LENGTH, document_first[document + 1]),
+            )
+        )
+        for document in documents
+    )
+
+
+def _render_histogram(name: str, histogram: Histogram) -> list[str]:
+    lines = [f"  {name}: mean {histogram.mean:.1f}, median {histogram.median:,}, largest {histogram.largest:,}"]
+    tallest = max(histogram.counts)
+    for power, count in enumerate(histogram.counts):
+        low, high = 1 << power, (1 << (power + 1)) - 1
+        span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        lines.append(f"    {span:>22} {count:>14,}  {'█' * round(30 * count / tallest)}".rstrip())
+    return [*lines, ""]

@@ -1,0 +1,201 @@
+"""Shards → batches: rows for masked LM and next-sentence pre-training (paper §3.1, §A.1 and §A.2).
+
+A row is a pure function of (corpus, settings, length, seed, epoch, row): which batch or worker it falls to, and how
+often it is made, changes nothing. Letters: B rows, T tokens of a row, P predictions of a row.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from bertwright.config import Settings, Share
+from bertwright.errors import InputError
+from bertwright.objectives.mlm import MaskingSettings, predictions_by_length
+
+if TYPE_CHECKING:
+    from bertwright.corpus.shards import Corpus
+
+Part = Literal["all", "train", "held_out"]
+
+_TRUNCATION, _CHOICE, _REPLACEMENT, _HELD_OUT = 0x7C17, 0xC401, 0x4E91, 0x4E1D  # the purposes in the streams' keys
+
+
+class ExampleSettings(Settings):
+    """How rows are made: with next-sentence prediction (A and B) or as single segments; the share of documents that aim
+    at shorter rows; masking."""
+
+    next_sentence: bool = True
+    short_share: Share = 0.1
+    masking: MaskingSettings = MaskingSettings()
+
+
+@dataclass(frozen=True)
+class PretrainingBatch:
+    """B rows, padded to T tokens and P predictions. Positions are places in a row; padding has label 0 and weight 0."""
+
+    ids: np.ndarray  # int32 [B, T], after masking
+    segments: np.ndarray  # int32 [B, T]: 1 in B and its [SEP]
+    lengths: np.ndarray  # int32 [B]: tokens before the padding
+    positions: np.ndarray  # int32 [B, P], ascending
+    labels: np.ndarray  # int32 [B, P]: the piece that was there
+    weights: np.ndarray  # float32 [B, P]: 1 for a prediction
+    is_random: np.ndarray  # int32 [B]: 0 where B follows A, 1 where it is random
+
+
+class Examples:
+    """The rows of a corpus, epoch after epoch.
+
+    length: T, tokens of a row. part: all documents, or one side of a split in which `held_out_share` of them, the same
+    under any seed, are kept for measuring; a random B comes from the same part.
+    Raises InputError where the corpus is too small for what is asked.
+    """
+
+    def __init__(
+        self,
+        corpus: "Corpus",
+        settings: ExampleSettings,
+        *,
+        length: int,
+        seed: int,
+        part: Part = "all",
+        held_out_share: float = 0.0,
+    ) -> None:
+        from bertwright.corpus.sampler import Sampler
+        from bertwright.objectives.plans import Plans
+
+        self.settings = settings
+        self.length = length
+        self._corpus = corpus
+        self._seed = seed
+        documents = held_out_split(corpus.document_first(), part=part, held_out_share=held_out_share)
+        _check_size(corpus, documents.size, settings, part)
+        self._plans = Plans(corpus, settings, documents, length=length, seed=seed)
+        self._sampler = Sampler(self.num_rows, seed)
+        self._wanted = predictions_by_length(settings.masking, length)
+        self._views = tuple(np.asarray(view) for view in corpus.views)
+        pieces = corpus.tokenizer.continuation if settings.masking.whole_word else np.zeros(0, np.bool_)
+        self._continuation = np.ascontiguousarray(pieces, dtype=np.bool_)
+
+    @property
+    def max_predictions(self) -> int:
+        """P, the width of `positions`, `labels` and `weights`."""
+        return int(self._wanted[-1])
+
+    def num_rows(self, epoch: int) -> int:
+        """The number of rows of an epoch; epochs differ a little."""
+        return self._plans.num_rows(epoch)
+
+    def rows_of_step(self, step: int, batch_size: int) -> list[tuple[int, np.ndarray]]:
+        """The shuffled rows of a step, in groups (epoch, rows int64 [n])."""
+        return self._sampler.rows_of_step(step, batch_size)
+
+    def step_batch(self, step: int, batch_size: int) -> PretrainingBatch:
+        """The batch of a step: the next `batch_size` of the shuffled rows; it may span epochs."""
+        batches = [self.batch(epoch, rows) for epoch, rows in self.rows_of_step(step, batch_size)]
+        return batches[0] if len(batches) == 1 else _joined(batches)
+
+    def first(self, n: int, batch_size: int = 64) -> Iterator[PretrainingBatch]:
+        """The first `n` rows of epoch 0 in walk order, all where there are fewer: the fixed rows of an evaluation."""
+        n = min(n, self.num_rows(0))
+        for begin in range(0, n, batch_size):
+            yield self.batch(0, np.arange(begin, min(begin + batch_size, n), dtype=np.int64))
+
+    def batch(self, epoch: int, rows: np.ndarray) -> PretrainingBatch:
+        """The given rows, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
+        plan = self._plans.of(epoch)
+        rows = np.ascontiguousarray(rows, dtype=np.int64)
+        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < plan.size:
+            raise IndexError(f"epoch {epoch} has rows 0 to {plan.size - 1}, not {rows.min()} to {rows.max()}")
+        planned = plan[rows]
+        ids, left = self._filled(epoch, rows, planned)
+        return self._masked(epoch, rows, planned, ids, left)
+
+    def _filled(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows with the truncated A and B in place (int32 [B, T]) and the tokens left of each (int64 [B, 2])."""
+        from bertwright.corpus.random import stream_key
+        from bertwright.objectives.rows import copy_slices, truncate
+
+        pairs = self.settings.next_sentence
+        sides = [self._corpus.locate(planned["a"], planned["a_count"])]
+        if pairs:
+            sides.append(self._corpus.locate(planned["b"], planned["b_count"]))
+        sizes = np.zeros((rows.size, 2), np.int64)
+        for side, (_, _, size) in enumerate(sides):
+            sizes[:, side] = size
+        most = self.length - (3 if pairs else 2)
+        fronts, left = truncate(rows, sizes, most, stream_key(self._seed, epoch, _TRUNCATION))
+        ids = np.full((rows.size, self.length), self._corpus.tokenizer.pad_id, np.int32)
+        columns = np.ones(rows.size, np.int64)
+        for side, (shards, starts, _) in enumerate(sides):
+            for shard in np.unique(shards):
+                chosen = np.flatnonzero(shards == shard)
+                copy_slices(self._views[shard], chosen, starts + fronts[:, side], left[:, side], columns, ids)
+            columns = columns + left[:, side] + 1
+        return ids, left
+
+    def _masked(
+        self, epoch: int, rows: np.ndarray, planned: np.ndarray, ids: np.ndarray, left: np.ndarray
+    ) -> PretrainingBatch:
+        """Set the special tokens and the masks into `ids`, which is this method's to change."""
+        from bertwright.corpus.random import probability, stream_key
+        from bertwright.objectives.rows import frame, mask
+
+        tokenizer, masking = self._corpus.tokenizer, self.settings.masking
+        segments = np.zeros_like(ids)
+        lengths = frame(ids, segments, left, tokenizer.cls_id, tokenizer.sep_id, self.settings.next_sentence)
+        positions = np.zeros((rows.size, self.max_predictions), np.int32)
+        labels = np.zeros_like(positions)
+        weights = np.zeros(positions.shape, np.float32)
+        mask(
+            rows,
+            ids,
+            lengths,
+            self._wanted,
+            self._continuation,
+            (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
+            np.uint64(tokenizer.vocab_size),
+            (probability(masking.mask), probability(masking.mask + masking.same)),
+            (stream_key(self._seed, epoch, _CHOICE), stream_key(self._seed, epoch, _REPLACEMENT)),
+            positions,
+            labels,
+            weights,
+        )
+        return PretrainingBatch(
+            ids, segments, lengths, positions, labels, weights, is_random=planned["random"].astype(np.int32)
+        )
+
+
+def held_out_split(document_first: np.ndarray, *, part: Part, held_out_share: float) -> np.ndarray:
+    """The numbers (int64) of the non-empty documents of a part.
+
+    A document is held out by a hash of its number, not of any seed: a run continued under another seed does not train
+    on what was kept from it before.
+    """
+    from bertwright.objectives.nsp import filled_documents
+    from bertwright.objectives.rows import held_out
+
+    documents = filled_documents(document_first)
+    if part == "all":
+        return documents
+    from bertwright.corpus.random import probability, stream_key
+
+    is_held_out: np.ndarray = held_out(documents, stream_key(_HELD_OUT), probability(held_out_share))
+    chosen: np.ndarray = documents[is_held_out if part == "held_out" else ~is_held_out]
+    return chosen
+
+
+def _check_size(corpus: "Corpus", num_documents: int, settings: ExampleSettings, part: Part) -> None:
+    where = f"{corpus.folder}" if part == "all" else f"{corpus.folder}, part '{part}'"
+    if num_documents == 0:
+        raise InputError(f"{where}: no document with text; at least one is needed")
+    if num_documents == 1 and settings.next_sentence:
+        raise InputError(
+            f"{where}: one document; next-sentence prediction needs at least two documents (or can be switched off)"
+        )
+
+
+def _joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
+    names = PretrainingBatch.__dataclass_fields__
+    return PretrainingBatch(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names})

@@ -1,0 +1,44 @@
+"""Batches → loss: masked LM, its settings and counts (paper §3.1 and §A.1). The masking itself is in `rows`.
+
+This module stays light (neither numba nor torch), so that settings can be read quickly.
+"""
+
+import math
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from bertwright.config import Positive, Settings, Share
+
+
+class MaskingSettings(Settings):
+    """How pieces are chosen for prediction and what the encoder sees in their place.
+
+    share: of a row's tokens, special ones counted. mask, same, random: of the chosen pieces, shown as [MASK], as they
+    are, as a random entry of the vocabulary; they sum to 1. whole_word: choose all pieces of a word or none.
+    max_predictions: at most so many per row (None: the share of a full row).
+    """
+
+    share: float = Field(default=0.15, gt=0.0, le=1.0)
+    mask: Share = 0.8
+    same: Share = 0.1
+    random: Share = 0.1
+    whole_word: bool = False
+    max_predictions: Positive | None = None
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> "MaskingSettings":
+        if not math.isclose(self.mask + self.same + self.random, 1.0, abs_tol=1e-6):
+            raise ValueError(f"mask {self.mask} + same {self.same} + random {self.random} must sum to 1")
+        return self
+
+
+def predictions_by_length(settings: MaskingSettings, length: int) -> np.ndarray:
+    """How many pieces are chosen in a row of 0 … `length` tokens, special tokens counted: int64 [length + 1].
+
+    The share is rounded as Python rounds, halves to the even number; at least one piece is chosen, and at most
+    `max_predictions`. The last entry is the largest: the width of a batch's `positions`.
+    """
+    counts = [max(1, round(settings.share * tokens)) for tokens in range(length + 1)]
+    most = settings.max_predictions or counts[length]
+    return np.minimum(np.array(counts, np.int64), most)

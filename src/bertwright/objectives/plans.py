@@ -1,0 +1,114 @@
+"""Shards → batches: the plan of each epoch, walked once and kept beside the shards (paper §A.2)."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bertwright.console import say
+from bertwright.files import atomic_file
+from bertwright.objectives.nsp import PLAN, PLAN_VERSION, plan_pairs, plan_segments
+
+if TYPE_CHECKING:
+    from bertwright.corpus.shards import Corpus
+    from bertwright.objectives.examples import ExampleSettings
+
+_IN_MEMORY = 2  # plans: a batch may span two epochs
+_SMALL = 1 << 16  # rows: a smaller plan is walked again in milliseconds, and is not worth a file
+
+
+class Plans:
+    """The plans of a corpus under one setting, in CORPUS/plans/, or in memory where that cannot be written.
+
+    A plan's file name holds a hash of everything that decides the plan, so none is ever out of date.
+    """
+
+    def __init__(
+        self, corpus: "Corpus", settings: "ExampleSettings", documents: np.ndarray, *, length: int, seed: int
+    ) -> None:
+        self._corpus = corpus
+        self._settings = settings
+        self._documents = documents
+        self._length = length
+        self._seed = seed
+        self._plans: dict[int, np.ndarray] = {}
+        self._num_rows: dict[int, int] = {}
+
+    def num_rows(self, epoch: int) -> int:
+        """The number of rows of an epoch."""
+        if epoch not in self._num_rows:
+            self.of(epoch)
+        return self._num_rows[epoch]
+
+    def of(self, epoch: int) -> np.ndarray:
+        """The plan of an epoch, read-only."""
+        plan = self._plans.get(epoch)
+        if plan is None:
+            plan = self._read(epoch)
+            if plan is None:
+                plan = self._saved(epoch, self._walk(epoch))
+            kept = [*self._plans.items(), (epoch, plan)][-_IN_MEMORY:]
+            self._plans = dict(kept)
+            self._num_rows[epoch] = plan.size
+        return plan
+
+    def _walk(self, epoch: int) -> np.ndarray:
+        walk = plan_pairs if self._settings.next_sentence else plan_segments
+        plan = walk(
+            self._corpus.sentence_lengths(),
+            self._corpus.document_first(),
+            length=self._length,
+            seed=self._seed,
+            epoch=epoch,
+            short_share=self._settings.short_share,
+            documents=self._documents,
+        )
+        plan.flags.writeable = False
+        return plan
+
+    def _path(self, epoch: int) -> Path:
+        kind = "pairs" if self._settings.next_sentence else "segments"
+        decides = {
+            "version": PLAN_VERSION,
+            "corpus": self._corpus.fingerprint,
+            "kind": kind,
+            "length": self._length,
+            "seed": self._seed,
+            "epoch": epoch,
+            "short_share": self._settings.short_share,
+            "documents": hashlib.sha256(self._documents.tobytes()).hexdigest(),
+        }
+        digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+        return self._corpus.folder / "plans" / f"{kind}-{self._length}-epoch-{epoch}-{digest}.npy"
+
+    def _read(self, epoch: int) -> np.ndarray | None:
+        path = self._path(epoch)
+        if not path.exists():
+            return None
+        try:
+            plan = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            say(f"{path}: not a readable plan ({error}); it is made again")
+            return None
+        if plan.dtype != PLAN or plan.ndim != 1:
+            say(f"{path}: not a plan; it is made again")
+            return None
+        return np.asarray(plan)
+
+    def _saved(self, epoch: int, plan: np.ndarray) -> np.ndarray:
+        """The plan as a memory map over its new file; itself where it is small or the folder cannot be written."""
+        folder = self._corpus.folder / "plans"
+        if plan.size < _SMALL or not os.access(folder if folder.exists() else folder.parent, os.W_OK):
+            return plan
+        try:
+            folder.mkdir(exist_ok=True)
+            with atomic_file(self._path(epoch)) as stream:
+                np.save(stream, plan, allow_pickle=False)
+        except OSError as error:
+            say(f"{folder}: cannot be written ({error}); the plan of epoch {epoch} stays in memory")
+            return plan
+        written = self._read(epoch)
+        return plan if written is None else written

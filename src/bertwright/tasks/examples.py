@@ -1,0 +1,246 @@
+"""… → task: the examples of sentence tasks, read from tables with every doubt raised; train and dev (paper §4.1).
+
+What a folder holds, what only the training data decide, and what a row must be.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.tasks.classify import ClassificationTask
+from bertwright.tasks.tables import Table, read_table, table_stem
+
+FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+NUM_BINS: Final = 10  # of the targets of a regression, cut by rank, for a stratified split
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N texts or pairs and what is to be said about them."""
+
+    texts_a: tuple[str, ...]
+    texts_b: tuple[str, ...] | None
+    targets: NDArray[Any] | None  # [N] int64 label ids, float32 numbers, None where no label was asked for
+    source: str
+    lines: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts_a)
+
+    def place(self, row: int) -> str:
+        """Where an example begins, as "file:line"."""
+        return f"{self.source}:{self.lines[row]}"
+
+    def select(self, rows: Sequence[int] | NDArray[np.int64]) -> "Examples":
+        """The examples of the given rows, in their order."""
+        return replace(
+            self,
+            texts_a=tuple(self.texts_a[row] for row in rows),
+            texts_b=None if self.texts_b is None else tuple(self.texts_b[row] for row in rows),
+            targets=None if self.targets is None else self.targets[np.asarray(rows, dtype=np.int64)],
+            lines=tuple(self.lines[row] for row in rows),
+        )
+
+
+def train_file(data: Path) -> Path:
+    """The training table: `data` itself, or the folder's train.tsv (csv, jsonl …), or else its only train*.tsv.
+
+    The last is said. Raises InputError where the folder has none, or two.
+    """
+    if not data.is_dir():
+        return data
+    found = _find_table(data, "train")
+    if found:
+        return found
+    alike = [path for path in _tables(data) if path.name.startswith("train")]
+    if len(alike) != 1:
+        names = ", ".join(path.name for path in _tables(data)) or "no table at all"
+        raise InputError(f"{data}: there is no train.tsv, train.csv or train.jsonl; there is: {names}")
+    say(f"{data} holds no train.tsv: training on {alike[0].name}, the only table whose name begins with 'train'")
+    return alike[0]
+
+
+def dev_files(task: ClassificationTask, data: Path) -> dict[str, Path]:
+    """The dev tables by name, as far as the folder has them ({"dev": …}; two for MNLI); a file is its own only one."""
+    if not data.is_dir():
+        return {table_stem(data) or data.name: data}
+    found = {name: _find_table(data, name) for name in task.dev}
+    return {name: path for name, path in found.items() if path}
+
+
+def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
+    """What the training data decide: the labels of `classify`, in natural order; centre and spread of `regress`.
+
+    A task that knows its labels, or its own scale, is returned as it is.
+    """
+    if task.kind == "regression":
+        if not task.standardise:
+            return task
+        numbers = read_examples(task, path).targets
+        assert numbers is not None
+        spread = float(np.std(numbers, dtype=np.float64)) or 1.0
+        return task.model_copy(update={"centre": float(np.mean(numbers, dtype=np.float64)), "spread": spread})
+    if task.labels:
+        return task
+    table = _read(task, path, [task.label])
+    cells = [_label_text(cell, task.label, table, row) for row, cell in enumerate(table.column(task.label))]
+    labels = sorted(set(cells), key=_natural)
+    if len(labels) < 2:
+        raise InputError(
+            f"{table.source}: column '{task.label}' holds '{labels[0]}' alone; at least two labels are needed"
+        )
+    if len(cells) >= 20 and 2 * len(labels) > len(cells):
+        raise InputError(
+            f"{table.source}: column '{task.label}' holds {len(labels)} values in {len(cells)} rows: no labels"
+        )
+    return task.model_copy(update={"labels": tuple(labels)})
+
+
+def read_examples(task: ClassificationTask, path: Path | str, *, require_label: bool = True) -> Examples:
+    """Read a table of the task; InputError with file and line for a missing column or cell and an unknown label."""
+    columns = [*task.text, task.label] if require_label else list(task.text)
+    return examples_of(task, _read(task, path, columns), require_label=require_label)
+
+
+def examples_of(task: ClassificationTask, table: Table, *, require_label: bool = True) -> Examples:
+    """The examples of a table that was read already; an empty text is a text."""
+    sides = [_texts(table, column) for column in task.text]
+    return Examples(
+        texts_a=sides[0],
+        texts_b=sides[1] if len(sides) == 2 else None,
+        targets=_targets(task, table) if require_label else None,
+        source=table.source,
+        lines=table.lines,
+    )
+
+
+def split_dev(examples: Examples, *, share: float = 0.1, seed: int = 0) -> tuple[Examples, Examples]:
+    """Cut (train, dev): `share` of the rows for dev, of every label alike, equal inputs always on one side.
+
+    Inputs that differ only in case and blanks count as equal. The choice is a function of the seed, the labels and the
+    texts, not of their order. Raises InputError where there are fewer than two different inputs.
+    """
+    groups: dict[str, list[int]] = {}
+    for row in range(len(examples)):
+        groups.setdefault(_identity(examples, row), []).append(row)
+    if len(groups) < 2:
+        raise InputError(f"{examples.source}: fewer than two different texts cannot be split into train and dev")
+    strata = _strata(examples)
+    order = sorted(groups, key=lambda key: (strata[groups[key][0]], _shuffled(key, seed)))
+    # Walking label by label with a running debt gives every label its share to within one group; a group of many equal
+    # rows stays in train unless the debt has grown to its size, so that dev holds different texts.
+    debt, chosen = 0.5, set[str]()
+    for key in order:
+        debt += share * len(groups[key])
+        if debt >= len(groups[key]) and len(chosen) < len(groups) - 1:
+            debt -= len(groups[key])
+            chosen.add(key)
+    if not chosen:
+        chosen = {min(order, key=lambda key: len(groups[key]))}
+    dev = sorted(row for key in chosen for row in groups[key])
+    train = sorted(row for key in order if key not in chosen for row in groups[key])
+    return examples.select(train), examples.select(dev)
+
+
+def _read(task: ClassificationTask, path: Path | str, columns: Sequence[str]) -> Table:
+    return read_table(path, columns=columns, headerless=task.columns, broken_rows=task.broken_rows)
+
+
+def _texts(table: Table, column: str) -> tuple[str, ...]:
+    cells = table.column(column)
+    for row, cell in enumerate(cells):
+        if not isinstance(cell, str):
+            raise InputError(f"{table.place(row)}: '{column}' is {cell!r}; a text is due")
+    return tuple(str(cell) for cell in cells)
+
+
+def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
+    cells = table.column(task.label)
+    if task.kind == "regression":
+        numbers = [_number(cell, task.label, table, row) for row, cell in enumerate(cells)]
+        return np.array(numbers, dtype=np.float32)
+    if not task.labels:
+        raise ValueError(f"the labels of {task.name} are not known yet: learn(task, train_file) finds them")
+    spellings = [*task.labels, *(code for code in task.codes if code not in task.labels)]
+    ids = {label: number for number, label in enumerate(task.labels)}
+    ids |= {code: number for number, code in enumerate(task.codes) if code not in ids}
+    targets = np.empty(len(cells), dtype=np.int64)
+    for row, cell in enumerate(cells):
+        label = _label_text(cell, task.label, table, row)
+        if label not in ids:
+            raise InputError(
+                f"{table.place(row)}: unknown label '{label}' in '{task.label}'; known: {', '.join(spellings)}"
+            )
+        targets[row] = ids[label]
+    return targets
+
+
+def _label_text(cell: object, column: str, table: Table, row: int) -> str:
+    """A label as text: JSON numbers and truth values as JSON writes them."""
+    text = cell.strip() if isinstance(cell, str) else json.dumps(cell) if isinstance(cell, bool | int | float) else ""
+    if not text:
+        raise InputError(f"{table.place(row)}: '{column}' is {cell!r}; a label is due")
+    return text
+
+
+def _number(cell: object, column: str, table: Table, row: int) -> float:
+    trouble = InputError(f"{table.place(row)}: '{column}' is {cell!r}; a finite number is due")
+    if isinstance(cell, bool) or not isinstance(cell, str | int | float) or "_" in str(cell):
+        raise trouble
+    try:
+        number = float(cell)
+    except (ValueError, OverflowError):
+        raise trouble from None
+    if not abs(number) <= FLOAT32_MAX:
+        raise trouble
+    return number
+
+
+def _natural(label: str) -> list[tuple[int, float, str]]:
+    """A sort key: numbers by value ("2" before "10", inside a text too) and before text; the label itself on ties."""
+    if re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?", label):
+        return [(0, float(label), ""), (2, 0.0, label)]
+    parts = re.findall(r"[0-9]+|[^0-9]+", label)
+    keys = [(0, float(part), "") if part[0] in "0123456789" else (1, 0.0, part.casefold()) for part in parts]
+    return [*keys, (2, 0.0, label)]
+
+
+def _tables(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if table_stem(path) is not None and not path.name.startswith("."))
+
+
+def _find_table(folder: Path, stem: str) -> Path | None:
+    found = [path for path in _tables(folder) if table_stem(path) == stem]
+    if len(found) > 1:
+        raise InputError(f"{folder}: which one? {', '.join(path.name for path in found)}; keep one or name the file")
+    return found[0] if found else None
+
+
+def _identity(examples: Examples, row: int) -> str:
+    sides = [examples.texts_a[row]] if examples.texts_b is None else [examples.texts_a[row], examples.texts_b[row]]
+    return "\n".join(" ".join(side.casefold().split()) for side in sides)
+
+
+def _shuffled(key: str, seed: int) -> bytes:
+    return hashlib.blake2b(f"{seed}\n{key}".encode(), digest_size=16).digest()
+
+
+def _strata(examples: Examples) -> list[int]:
+    """The label of each row, or the tenth into which its number falls."""
+    targets = examples.targets
+    if targets is None:
+        return [0] * len(examples)
+    if np.issubdtype(targets.dtype, np.integer):
+        return [int(target) for target in targets]
+    values, inverse = np.unique(targets, return_inverse=True)
+    below = np.searchsorted(np.sort(targets), values)
+    return [int(stratum) for stratum in (NUM_BINS * below // len(targets))[inverse]]

@@ -65,7 +65,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 bench: setup
 	@for file in benchmarks/[a-z]*.py; do \

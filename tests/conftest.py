@@ -1,0 +1,34 @@
+"""What all tests share: few threads, no network, a text of our own, and real data where a person has put them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Set before anything imports torch, and inherited by the commands that tests start. More threads than this only slow
+# the small tensors of tests down, and no test may ask a model hub for anything.
+os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+os.environ.setdefault("MPLBACKEND", "agg")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def own_text() -> Path:
+    """A small text file in our own words: documents parted by blank lines, each line a paragraph."""
+    return ROOT / "tests" / "fixtures" / "own_text.txt"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data (enwiki, glue, vocab, …), which are not part of the project; skips where it is absent."""
+    named = os.environ.get("BERTWRIGHT_DATA")
+    if named:
+        if not Path(named).is_dir():
+            pytest.fail(f"BERTWRIGHT_DATA={named} is not a folder")
+        return Path(named)
+    beside = ROOT.parent / "shared" / "data"
+    if not beside.is_dir():
+        pytest.skip(f"needs real data: set BERTWRIGHT_DATA to their folder, or put them in {beside}")
+    return beside

@@ -185,20 +185,24 @@ def _broken_archive(path: Path, number: int, error: Exception) -> InputError:
 
 
 def _not_utf8(path: Path) -> InputError:
-    """Read again in bytes to find the line, which the decoder's blocks do not tell."""
-    offset = 0
-    with _open_bytes(path) as binary:
-        for number, line in enumerate(binary, start=1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                at = offset + error.start
-                return InputError(
-                    f"{path}:{number}: not UTF-8 text: byte 0x{line[error.start]:02x} at byte {at} of the text "
-                    f"({error.reason}); convert the file to UTF-8"
-                )
-            offset += len(line)
-    return InputError(f"{path}: not UTF-8 text; convert the file to UTF-8")
+    """Find the line by reading again in bytes, since the decoder works in blocks.
+
+    The whole file is read: an archive that breaks also gives wrong bytes, and its end tells which it was.
+    """
+    offset = number = 0
+    found = ""
+    try:
+        with _open_bytes(path) as binary:
+            for number, line in enumerate(binary, start=1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    where = f"byte 0x{line[error.start]:02x} at byte {offset + error.start} of the text"
+                    found = found or f"{path}:{number}: not UTF-8 text: {where} ({error.reason}); convert it to UTF-8"
+                offset += len(line)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        return _broken_archive(path, number, error)
+    return InputError(found or f"{path}: not UTF-8 text; convert it to UTF-8")
 
 
 def _tidy(line: str) -> str:

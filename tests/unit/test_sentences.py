@@ -1,0 +1,70 @@
+"""Parting paragraphs into sentences."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from bertwright.text.documents import Document, TextSettings, read_documents
+from bertwright.text.sentences import split_sentences
+
+OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
+HELD_OUT = Path(__file__).resolve().parents[3] / "shared" / "data" / "enwiki" / "heldout.xz"
+
+
+def split(*paragraphs: str, **settings: str) -> list[str]:
+    return split_sentences(Document(paragraphs, "a.txt:1"), TextSettings.model_validate(settings))
+
+
+def test_sentences_of_english_with_abbreviations_and_numbers() -> None:
+    assert split("Dr. Amsel weighed 1.2 kg. She was right! Was she?", "A heading without end") == [
+        "Dr. Amsel weighed 1.2 kg.",
+        "She was right!",
+        "Was she?",
+        "A heading without end",
+    ]
+
+
+def test_paragraphs_stay_apart() -> None:
+    assert split("the end of one", "the start of another") == ["the end of one", "the start of another"]
+
+
+def test_white_space_is_tidied_and_empty_sentences_dropped() -> None:
+    assert split("One.  \t Two\u00a0words.\n\n \u2003 Three.", " ", "\u00a0") == ["One.", "Two words.", "Three."]
+
+
+def test_sentences_that_are_given_are_kept() -> None:
+    assert split("Two here. They stay one.", "Next.", lines="sentences") == ["Two here. They stay one.", "Next."]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("ko", "골목은 어두워졌다. 책방은 그대로다.", ["골목은 어두워졌다.", "책방은 그대로다."]),
+        ("ja", "パン屋があります。匂いが広がります。", ["パン屋があります。", "匂いが広がります。"]),
+    ],
+)
+def test_other_languages(language: str, text: str, expected: list[str]) -> None:
+    assert split(text, language=language) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        OWN_TEXT,
+        pytest.param(
+            HELD_OUT,
+            marks=pytest.mark.skipif(not HELD_OUT.exists(), reason="the shared Wikipedia text is not on this machine"),
+        ),
+    ],
+)
+def test_no_character_is_lost(path: Path) -> None:
+    settings = TextSettings()
+    num_sentences = num_paragraphs = 0
+    for document in islice(read_documents(path, settings), 60):
+        sentences = split_sentences(document, settings)
+        assert "".join("".join(sentences).split()) == "".join("".join(document.paragraphs).split()), document.place
+        assert all(sentence == " ".join(sentence.split()) != "" for sentence in sentences)
+        num_sentences += len(sentences)
+        num_paragraphs += len(document.paragraphs)
+    assert num_sentences > 2 * num_paragraphs

@@ -74,7 +74,6 @@ class Examples:
         self._plans = Plans(corpus, settings, documents, length=length, seed=seed)
         self._sampler = Sampler(self.num_rows, seed)
         self._wanted = predictions_by_length(settings.masking, length)
-        self._views = tuple(np.asarray(view) for view in corpus.views)
         pieces = corpus.tokenizer.continuation if settings.masking.whole_word else np.zeros(0, np.bool_)
         self._continuation = np.ascontiguousarray(pieces, dtype=np.bool_)
 
@@ -131,7 +130,7 @@ class Examples:
         for side, (shards, starts, _) in enumerate(sides):
             for shard in np.unique(shards):
                 chosen = np.flatnonzero(shards == shard)
-                copy_slices(self._views[shard], chosen, starts + fronts[:, side], left[:, side], columns, ids)
+                copy_slices(self._corpus.views[shard], chosen, starts + fronts[:, side], left[:, side], columns, ids)
             columns = columns + left[:, side] + 1
         return ids, left
 

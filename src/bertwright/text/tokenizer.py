@@ -206,7 +206,7 @@ def train_tokenizer(
         raise InputError("the text holds no word, so no vocabulary can be learned from it")
     letters = _alphabet(words, coverage)
     known = {word: count for word, count in words.items() if letters.issuperset(word)}
-    inner = {letter for word in known if len(word) > 1 for letter in word}
+    inner = letters.intersection(letter for word in words if len(word) > 1 for letter in word)
     given = [*SPECIAL, *sorted(letters), *(CONTINUATION + letter for letter in sorted(inner))]
     if vocab_size < len(given):
         raise InputError(

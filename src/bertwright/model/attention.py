@@ -1,0 +1,49 @@
+"""batches → encoder: multi-head self-attention over both directions (paper §3; 1/sqrt(K) scaling, keys masked).
+
+Shapes: B batch, T tokens, Q query rows, D hidden, H heads, K head width.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.model.dropout import dropout
+
+
+class SelfAttention(nn.Module):
+    """Queries, keys and values from one fused projection, then the output projection."""
+
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.output = nn.Linear(hidden, hidden)
+
+    def forward(self, hidden: Tensor, keep: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Attend from `rows` [B, Q, D] (all of `hidden` when None) to `hidden` [B, T, D].
+
+        `keep` [B, 1, 1, T] is True for keys that may be attended to. Returns [B, Q, D].
+        """
+        width = hidden.shape[-1]
+        if rows is None:
+            query, key, value = self.qkv(hidden).split(width, dim=-1)  # 3 x [B, T, D]
+        else:
+            query = F.linear(rows, self.qkv.weight[:width], self.qkv.bias[:width])  # [B, Q, D]
+            key, value = F.linear(hidden, self.qkv.weight[width:], self.qkv.bias[width:]).split(width, dim=-1)
+        context = self._attend(self._split(query), self._split(key), self._split(value), keep)
+        merged: Tensor = self.output(context.transpose(1, 2).flatten(2))  # [B, Q, D]
+        return merged
+
+    def _split(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
+        if not (self.training and self.dropout):
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=keep)
+        # No fused CPU kernel drops attention probabilities, so training spells the formula out.
+        scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # [B, H, Q, T]
+        probabilities = torch.softmax(scores.masked_fill(~keep, torch.finfo(scores.dtype).min), dim=-1)
+        return dropout(probabilities, self.dropout, training=True) @ value  # [B, H, Q, K]

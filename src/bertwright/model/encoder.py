@@ -1,0 +1,129 @@
+"""batches → encoder: embeddings, post-LayerNorm blocks and pooler of paper §3 and A.2.
+
+Shapes: B batch, T tokens, Q rows asked for, D hidden.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.model.attention import SelfAttention
+from bertwright.model.dropout import dropout
+from bertwright.model.sizes import EncoderConfig
+
+
+@dataclass(frozen=True)
+class EncoderOutput:
+    """`last` [B, T, D] (or [B, Q, D] where rows were asked for); `hidden`: the embeddings and every layer, or empty."""
+
+    last: Tensor
+    hidden: tuple[Tensor, ...] = ()
+
+
+class Embeddings(nn.Module):
+    """Sum of word, segment and learned absolute position embeddings, then LayerNorm and dropout."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden)
+        self.position = nn.Embedding(config.max_positions, config.hidden)
+        self.segment = nn.Embedding(config.num_segments, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
+        self.dropout = config.hidden_dropout
+
+    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
+        """[B, T] ids and segments → [B, T, D]."""
+        length = ids.shape[1]
+        if length > self.position.num_embeddings:
+            raise ValueError(f"{length} tokens are more than the {self.position.num_embeddings} positions of this model")
+        summed = self.word(ids) + self.position.weight[:length] + self.segment(segments)
+        return dropout(self.norm(summed), self.dropout, self.training)
+
+
+class EncoderLayer(nn.Module):
+    """Attention and feed-forward, each followed by dropout, residual and LayerNorm (post-LN)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config.hidden, config.heads, config.attention_dropout)
+        self.attention_norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
+        self.expand = nn.Linear(config.hidden, config.intermediate)
+        self.contract = nn.Linear(config.intermediate, config.hidden)
+        self.output_norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
+        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+        self.dropout = config.hidden_dropout
+
+    def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None) -> Tensor:
+        """[B, T, D] → [B, T, D], or only the rows `at` [B, Q] → [B, Q, D]."""
+        rows = None if at is None else gather_rows(hidden, at)
+        attended = dropout(self.attention(hidden, keep, rows), self.dropout, self.training)
+        middle = self.attention_norm((hidden if rows is None else rows) + attended)
+        inner = self.contract(F.gelu(self.expand(middle), approximate=self.approximate))
+        out: Tensor = self.output_norm(middle + dropout(inner, self.dropout, self.training))
+        return out
+
+
+class Encoder(nn.Module):
+    """Token ids to contextual vectors."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+
+    def forward(
+        self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
+    ) -> EncoderOutput:
+        """Encode `ids` [B, T] with `segments` [B, T] and `mask` [B, T] (True for real tokens).
+
+        With `at` [B, Q] the last layer is computed at those positions alone: masked LM needs 15 % of them.
+        With `all_hidden` the embeddings and each layer's output come along (feature-based use, paper §5.3).
+        """
+        keep = mask[:, None, None, :]  # [B, 1, 1, T]
+        hidden = self.embeddings(ids, segments)
+        states = [hidden]
+        for index, layer in enumerate(self.layers):
+            is_last = index == len(self.layers) - 1
+            hidden = layer(hidden, keep, at if is_last else None)
+            states.append(hidden)
+        return EncoderOutput(hidden, tuple(states) if all_hidden else ())
+
+
+class Pooler(nn.Module):
+    """The vector of [CLS] through a dense layer and tanh: C in the paper's Figure 1."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, last: Tensor) -> Tensor:
+        """[B, T, D] → [B, D], reading position 0."""
+        return torch.tanh(self.dense(last[:, 0]))
+
+
+def gather_rows(hidden: Tensor, at: Tensor) -> Tensor:
+    """Pick positions `at` [B, Q] of `hidden` [B, T, D] → [B, Q, D]."""
+    return hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[-1]))
+
+
+def init_weights(module: nn.Module, deviation: float, generator: torch.Generator) -> None:
+    """Initialise in place as the original: truncated normal cut at two deviations, zero biases, LayerNorm 1 and 0."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(part.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+
+
+def sinusoidal_positions(count: int, width: int) -> Tensor:
+    """[count, width] sines and cosines of unit amplitude (Vaswani et al. 2017, §3.5), as a start for learned positions."""
+    place = torch.arange(count, dtype=torch.float32)[:, None]
+    frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float32) * (-math.log(10_000.0) / width))
+    return torch.stack((torch.sin(place * frequency), torch.cos(place * frequency)), dim=2).flatten(1)

@@ -1,0 +1,58 @@
+"""encoder → heads: what turns contextual vectors into logits (paper §3.1, §4.1).
+
+Shapes: B batch, M masked positions, D hidden, V vocabulary, L labels.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.model.dropout import dropout
+from bertwright.model.sizes import EncoderConfig
+
+
+class MaskedLMHead(nn.Module):
+    """Dense with GELU, LayerNorm, then the transposed word embeddings (tied) and one bias per vocabulary entry."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.transform = nn.Linear(config.hidden, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+
+    def states(self, rows: Tensor) -> Tensor:
+        """[M, D] → [M, D]: the vectors that are compared with the word embeddings."""
+        out: Tensor = self.norm(F.gelu(self.transform(rows), approximate=self.approximate))
+        return out
+
+    def forward(self, rows: Tensor, words: Tensor) -> Tensor:
+        """[M, D] rows and the word embeddings [V, D] → logits [M, V]."""
+        return F.linear(self.states(rows), words, self.bias)
+
+
+class NextSentenceHead(nn.Module):
+    """Pooled vector → two logits; label 0 is IsNext, 1 is a random sentence."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.hidden, 2)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """[B, D] → [B, 2]."""
+        logits: Tensor = self.linear(pooled)
+        return logits
+
+
+class ClassificationHead(nn.Module):
+    """Dropout and one linear layer on the pooled vector; one output is a regression."""
+
+    def __init__(self, hidden: int, num_labels: int, dropout: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, num_labels)
+        self.dropout = dropout
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """[B, D] → [B, L]."""
+        logits: Tensor = self.linear(dropout(pooled, self.dropout, self.training))
+        return logits

@@ -1,0 +1,135 @@
+"""heads → loss: masked LM and next-sentence prediction together, losses added (paper §3.1, A.2).
+
+Shapes: B batch, T tokens, P predictions per row, M real predictions in the batch, D hidden, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.heads import MaskedLMHead, NextSentenceHead
+from bertwright.model.sizes import EncoderConfig
+from bertwright.objectives.examples import PretrainingBatch
+from bertwright.training.loop import Trainable
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A PretrainingBatch as tensors.
+
+    `at` [B, 1+P]: [CLS] and the masked positions; `picked` [M]: the real ones among B·(1+P); `labels` [M].
+    """
+
+    ids: Tensor
+    segments: Tensor
+    mask: Tensor
+    at: Tensor
+    picked: Tensor
+    labels: Tensor
+    is_random: Tensor
+
+
+class PretrainingModel(nn.Module):
+    """Encoder, pooler and both heads; `next_sentence` is None where next-sentence prediction is off."""
+
+    def __init__(self, config: EncoderConfig, *, next_sentence: bool = True) -> None:
+        super().__init__()
+        self.encoder = Encoder(config)
+        self.pooler = Pooler(config)
+        self.masked_lm = MaskedLMHead(config)
+        self.next_sentence = NextSentenceHead(config) if next_sentence else None
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Masked-LM logits [M, V] and next-sentence logits [B, 2] (None without that head)."""
+        out = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at)
+        rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
+        pair = self.next_sentence(self.pooler(out.last)) if self.next_sentence else None
+        return self.masked_lm(rows, self.encoder.embeddings.word.weight), pair
+
+
+def cut(batch: PretrainingBatch, rows: int) -> list[PretrainingBatch]:
+    """Pieces of at most `rows` rows, in order."""
+    names = PretrainingBatch.__dataclass_fields__
+    return [
+        PretrainingBatch(**{name: getattr(batch, name)[begin : begin + rows] for name in names})
+        for begin in range(0, len(batch.ids), rows)
+    ]
+
+
+def to_inputs(batch: PretrainingBatch) -> Inputs:
+    """Numpy rows → tensors; padded predictions stay in `at` but are not picked."""
+    rows, width = batch.positions.shape
+    at = torch.zeros(rows, width + 1, dtype=torch.int64)
+    at[:, 1:] = torch.from_numpy(batch.positions)
+    real = torch.zeros(rows, width + 1, dtype=torch.bool)
+    real[:, 1:] = torch.from_numpy(batch.weights > 0)
+    length = batch.ids.shape[1]
+    return Inputs(
+        ids=torch.from_numpy(batch.ids),
+        segments=torch.from_numpy(batch.segments),
+        mask=torch.arange(length) < torch.from_numpy(batch.lengths)[:, None],
+        at=at,
+        picked=real.flatten().nonzero().squeeze(1),
+        labels=torch.from_numpy(batch.labels[batch.weights > 0]).long(),
+        is_random=torch.from_numpy(batch.is_random).long(),
+    )
+
+
+def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tuple[Tensor, str]]:
+    """Summed losses with the name of what they are divided by."""
+    logits, pair = model(inputs)
+    terms = {"mlm": (F.cross_entropy(logits.float(), inputs.labels, reduction="sum"), "predictions")}
+    if pair is not None:
+        terms["nsp"] = (F.cross_entropy(pair.float(), inputs.is_random, reduction="sum"), "rows")
+    return terms
+
+
+def pretraining_flops(config: EncoderConfig, inputs: Inputs) -> float:
+    """Floating-point work of forward and backward over a batch: matrix products only, as computed (last layer at Q rows)."""
+    rows, length = inputs.ids.shape
+    asked = inputs.at.shape[1]
+    width, inner = config.hidden, config.intermediate
+    full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length * length * width
+    last = 2 * length * 2 * width**2 + 2 * asked * (2 * width**2 + 2 * width * inner) + 4 * asked * length * width
+    heads = 2 * len(inputs.labels) * (width**2 + width * config.vocab_size) + 2 * rows * width**2
+    return 3.0 * (rows * ((config.layers - 1) * full + last) + heads)
+
+
+def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
+    """What the loop trains: masked LM and, where the model has its head, next-sentence prediction."""
+    return Trainable(
+        module=model,
+        blocks=tuple(model.encoder.layers),
+        step=lambda inputs: pretraining_losses(model, inputs),
+        counts=lambda inputs: {"predictions": float(len(inputs.labels)), "rows": float(len(inputs.ids))},
+        flops=lambda inputs: pretraining_flops(model.encoder.config, inputs),
+        tokens=lambda inputs: int(inputs.mask.sum()),
+    )
+
+
+def held_out_figures(model: PretrainingModel, batches: Iterable[PretrainingBatch]) -> dict[str, float]:
+    """Masked-LM loss (nats), accuracy and perplexity, next-sentence loss and accuracy over fixed rows.
+
+    The caller puts the model in evaluation mode. Figures are means over all predictions and all rows, not over batches.
+    """
+    sums = dict.fromkeys(("mlm", "mlm_right", "predictions", "nsp", "nsp_right", "rows"), 0.0)
+    for batch in batches:
+        inputs = to_inputs(batch)
+        logits, pair = model(inputs)
+        sums["mlm"] += float(F.cross_entropy(logits.float(), inputs.labels, reduction="sum"))
+        sums["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
+        sums["predictions"] += len(inputs.labels)
+        sums["rows"] += len(inputs.ids)
+        if pair is not None:
+            sums["nsp"] += float(F.cross_entropy(pair.float(), inputs.is_random, reduction="sum"))
+            sums["nsp_right"] += float((pair.argmax(1) == inputs.is_random).sum())
+    loss = sums["mlm"] / sums["predictions"]
+    figures = {"mlm_loss": loss, "mlm_accuracy": sums["mlm_right"] / sums["predictions"], "mlm_perplexity": math.exp(loss)}
+    if model.next_sentence:
+        figures |= {"nsp_loss": sums["nsp"] / sums["rows"], "nsp_accuracy": sums["nsp_right"] / sums["rows"]}
+    return figures | {"rows": sums["rows"], "predictions": sums["predictions"]}

@@ -1,0 +1,254 @@
+"""text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+
+from bertwright.config import Positive, Settings, Share
+from bertwright.console import say
+from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError
+from bertwright.model.encoder import init_weights, sinusoidal_positions
+from bertwright.model.folder import load_weights, open_model, save_model
+from bertwright.model.sizes import EncoderConfig, size_config
+from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch
+from bertwright.objectives.pretraining import Inputs, PretrainingModel, cut, held_out_figures, pretraining_task, to_inputs
+from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
+from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.tracking import RunFolder, start_run
+
+HELD_OUT_ROWS = 2048
+"""Rows of the held-out protocol: the first ones of the walk with seed 0, 128 tokens, 80/10/10."""
+
+
+class Phase(Settings):
+    """Rows of `length` tokens for a `share` of the steps."""
+
+    length: Annotated[int, Field(ge=8)]
+    share: Share
+
+
+class PretrainSettings(Settings):
+    """Everything that decides a pre-training run; the defaults are the paper's, batch and steps excepted."""
+
+    size: str = "tiny"
+    phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
+    batch_size: Positive = 256
+    """Rows of one optimiser step."""
+    micro_tokens: Positive = 8192
+    """Tokens (padding included) computed at a time: how a step's rows are cut; changes speed and memory."""
+    steps: Positive | None = None
+    minutes: float | None = None
+    seed: int = 0
+    examples: ExampleSettings = ExampleSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    activation: Literal["gelu", "gelu_tanh"] = "gelu"
+    dropout: Share = 0.1
+    """Of hidden states and of attention probabilities."""
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+    positions: Literal["random", "sinusoidal"] = "random"
+    """What the learned position embeddings start from."""
+    held_out_share: Share = 0.0
+    """Documents of the corpus kept for measuring, where no held-out corpus is given."""
+    evaluations: Annotated[int, Field(ge=0)] = 20
+    """Held-out evaluations over the run, the one at the end included."""
+    save_minutes: Annotated[float, Field(gt=0)] = 5.0
+    log_every: Positive = 50
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool = False
+    threads: Positive | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if abs(sum(phase.share for phase in self.phases) - 1.0) > 1e-6:
+            raise ValueError(f"the shares of the phases sum to {sum(p.share for p in self.phases)}, not 1")
+        if (self.steps is None) == (self.minutes is None):
+            raise ValueError("give either steps or minutes")
+        return self
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Fixed rows with fixed masks for measuring."""
+
+    examples: Examples
+    rows: int = HELD_OUT_ROWS
+
+    def __iter__(self) -> Iterator[PretrainingBatch]:
+        return self.examples.first(self.rows)
+
+
+def pretrain(
+    settings: PretrainSettings,
+    *,
+    corpus: Path,
+    out: Path,
+    held_out: Path | None = None,
+    init_from: str | None = None,
+    resume: bool = False,
+) -> Mapping[str, Any]:
+    """Run or continue a pre-training; returns {"steps", "stopped", "held_out", "model", …}.
+
+    InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
+    """
+    data = Corpus.open(corpus)
+    measured = Corpus.open(held_out) if held_out else None
+    if measured and measured.tokenizer_hash != data.tokenizer_hash:
+        raise InputError(f"{held_out}: was built with another tokenizer than {corpus}")
+    facts = {"corpus": data.fingerprint, "held_out": measured.fingerprint if measured else None, "init_from": init_from}
+    config = encoder_config(settings, data.tokenizer.vocab_size)
+    run = start_run(out, kind="pretrain", settings=settings.model_dump(mode="json"), data=facts, resume=resume)
+    if run.finished:
+        say(f"{out}: this run has finished; its model is in {run.model}")
+        return dict(run.record["result"])
+    model = build_model(settings, config, init_from, data)
+    trained = _Pretraining(settings, model, data, measured)
+    numerics, steps = trained.resolve(run)
+    say(f"{settings.size}: {sum(p.numel() for p in model.parameters()):,} parameters · {steps:,} steps of {settings.batch_size} rows")
+    outcome = train(
+        pretraining_task(model), trained.batches(steps), plan=trained.plan(steps), numerics=numerics, run=run
+    )
+    return _finish(run, outcome, model, config, data)
+
+
+def encoder_config(settings: PretrainSettings, vocab_size: int) -> EncoderConfig:
+    """The shape of the encoder that `settings` ask for."""
+    longest = max(phase.length for phase in settings.phases)
+    return size_config(
+        settings.size,
+        vocab_size,
+        activation=settings.activation,
+        hidden_dropout=settings.dropout,
+        attention_dropout=settings.dropout,
+        initializer_range=settings.initializer_range,
+        max_positions=max(512, longest),
+    )
+
+
+def build_model(settings: PretrainSettings, config: EncoderConfig, init_from: str | None, data: Corpus) -> PretrainingModel:
+    """A freshly initialised model, or the weights of `init_from` (which must share the vocabulary)."""
+    model = PretrainingModel(config, next_sentence=settings.examples.next_sentence)
+    init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
+    if settings.positions == "sinusoidal":
+        with torch.no_grad():
+            model.encoder.embeddings.position.weight.copy_(
+                sinusoidal_positions(config.max_positions, config.hidden) * settings.initializer_range * 2**0.5
+            )
+    if init_from:
+        saved = open_model(init_from)
+        from bertwright.text.tokenizer import Tokenizer
+
+        if Tokenizer.load(saved.tokenizer).hash != data.tokenizer_hash:
+            raise InputError(f"{init_from}: its tokenizer is not the one that {data.folder} was built with")
+        load_weights(model, saved, fresh=("masked_lm", "next_sentence", "pooler"))
+    return model
+
+
+class _Pretraining:
+    """Rows, plan and evaluation of one run."""
+
+    def __init__(self, settings: PretrainSettings, model: PretrainingModel, data: Corpus, measured: Corpus | None) -> None:
+        self.settings, self.model = settings, model
+        share = 0.0 if measured else settings.held_out_share
+        self.phases = [
+            Examples(
+                data,
+                settings.examples,
+                length=phase.length,
+                seed=settings.seed,
+                part="train" if share else "all",
+                held_out_share=share,
+            )
+            for phase in settings.phases
+        ]
+        self.held_out: HeldOut | None = None
+        fixed = ExampleSettings(next_sentence=settings.examples.next_sentence)
+        if measured:
+            self.held_out = HeldOut(Examples(measured, fixed, length=128, seed=0))
+        elif share:
+            self.held_out = HeldOut(Examples(data, fixed, length=128, seed=0, part="held_out", held_out_share=share))
+
+    def resolve(self, run: RunFolder) -> tuple[Numerics, int]:
+        """Settle precision, threads and steps once; a resumed run takes what was settled."""
+        settings = self.settings
+        if "resolved" in run.record:
+            numerics, steps = Numerics.model_validate(run.record["resolved"]["numerics"]), run.record["resolved"]["steps"]
+            apply_numerics(numerics)
+            return numerics, steps
+        numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
+        apply_numerics(numerics)
+        steps = settings.steps or self._affordable_steps(numerics)
+        run.note(resolved={"numerics": numerics.model_dump(), "steps": steps})
+        return numerics, steps
+
+    def _affordable_steps(self, numerics: Numerics) -> int:
+        """Steps that fit into the minutes, from throw-away steps of every phase and one evaluation."""
+        assert self.settings.minutes
+        budget = 60 * self.settings.minutes
+        task = pretraining_task(self.model)
+        seconds = 0.0
+        for phase, examples in zip(self.settings.phases, self.phases, strict=True):
+            plan = Plan(steps=10**6, seed=self.settings.seed, optimizer=self.settings.optimizer)
+            slice_of = lambda step, rows=examples: self.micro_batches(rows, step)  # noqa: E731
+            spent = measure_step_seconds(task, slice_of, plan=plan, numerics=numerics, seconds=min(10.0, budget / 50))
+            seconds += phase.share * spent
+        return max(1, round(budget / seconds))
+
+    def batches(self, steps: int) -> Any:
+        """step → its micro-batches, in the phase that the step belongs to."""
+        ends, total = [], 0.0
+        for phase in self.settings.phases:
+            total += phase.share
+            ends.append(round(total * steps))
+
+        def of_step(step: int) -> list[Inputs]:
+            index = next(index for index, end in enumerate(ends) if step < end)
+            return self.micro_batches(self.phases[index], step - ([0, *ends][index]))
+
+        return of_step
+
+    def micro_batches(self, examples: Examples, step: int) -> list[Inputs]:
+        """The rows of a step cut into micro-batches of at most `micro_tokens` tokens."""
+        rows = max(1, self.settings.micro_tokens // examples.length)
+        batch = examples.step_batch(step, self.settings.batch_size)
+        return [to_inputs(part) for part in cut(batch, rows)]
+
+    def plan(self, steps: int) -> Plan:
+        """When to log, save and evaluate."""
+        count = self.settings.evaluations if self.held_out else 0
+        return Plan(
+            steps=steps,
+            seed=self.settings.seed,
+            optimizer=self.settings.optimizer,
+            log_every=self.settings.log_every,
+            save_seconds=60 * self.settings.save_minutes,
+            evaluate=self.evaluate if count else None,
+            evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)),
+        )
+
+    def evaluate(self, _: int) -> dict[str, float]:
+        """Held-out figures of the model as it is."""
+        assert self.held_out
+        return held_out_figures(self.model, self.held_out)
+
+
+def _finish(run: RunFolder, outcome: Outcome, model: PretrainingModel, config: EncoderConfig, data: Corpus) -> dict[str, Any]:
+    result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": outcome.stopped}
+    if outcome.stopped:
+        say(f"stopped after step {outcome.steps}; continue with --resume")
+        return result
+    result |= {"held_out": dict(outcome.last), "model": str(run.model)}
+    save_model(
+        run.model,
+        model,
+        config=config,
+        tokenizer=data.folder / "tokenizer",
+        architecture="BertForPreTraining" if model.next_sentence else "BertForMaskedLM",
+    )
+    run.note(finished=True, result=result)
+    return result

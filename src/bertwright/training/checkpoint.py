@@ -1,0 +1,80 @@
+"""weights → disk: checkpoints that are whole or absent, without pickle, and from which a run goes on bit for bit.
+
+Row order, masks and dropout are functions of (seed, step), so a checkpoint is weights, moments and the step alone.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.files import atomic_folder, read_json, write_json
+
+_FILES = ("model.safetensors", "optimizer.safetensors")
+
+
+def save_checkpoint(
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, step: int, notes: Mapping[str, Any], keep: int = 2
+) -> Path:
+    """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest."""
+    target = folder / f"step-{step:09d}"
+    moments = {
+        f"{key}.{name}": optimizer.state[parameter][key]
+        for name, parameter in module.named_parameters()
+        for key in ("exp_avg", "exp_avg_sq", "step")
+    }
+    with atomic_folder(target) as temporary:
+        save_file(dict(module.state_dict()), temporary / _FILES[0])
+        save_file(moments, temporary / _FILES[1])
+        sums = {name: _digest(temporary / name) for name in _FILES}
+        write_json(temporary / "state.json", {"step": step, "notes": dict(notes), "sha256": sums})
+    for old in list_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return target
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    return sorted(path.parent for path in folder.glob("step-*/state.json"))
+
+
+def load_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]] | None:
+    """Load the newest good checkpoint in place; (steps done, notes), or None where there is none yet.
+
+    A damaged one is named and the one before it used; InputError when every one is damaged.
+    """
+    found = list_checkpoints(folder)
+    for path in reversed(found):
+        state = read_json(path / "state.json")
+        broken = [name for name in _FILES if not _whole(path / name, state["sha256"][name])]
+        if broken:
+            say(f"{path / broken[0]} is damaged; trying the checkpoint before it")
+            continue
+        module.load_state_dict(load_file(path / _FILES[0]))
+        _load_moments(load_file(path / _FILES[1]), module, optimizer)
+        return int(state["step"]), state["notes"]
+    if found:
+        raise InputError(f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in found)})")
+    return None
+
+
+def _load_moments(moments: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for name, parameter in module.named_parameters():
+        for key in ("exp_avg", "exp_avg_sq", "step"):
+            optimizer.state[parameter][key].copy_(moments[f"{key}.{name}"])
+
+
+def _whole(path: Path, digest: str) -> bool:
+    return path.is_file() and _digest(path) == digest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,66 @@
+"""What the machine at hand is good at, measured once before step 0 and written into run.json."""
+
+import ctypes
+import os
+import sys
+import time
+from typing import Literal
+
+import torch
+
+from bertwright.config import Positive, Settings
+
+_BF16_GAIN = 1.2
+"""bf16 is chosen where its matrix products are at least this much faster than fp32's."""
+
+
+class Numerics(Settings):
+    """Resolved choices that decide the bits of a run, and the rate its speed is compared with."""
+
+    precision: Literal["fp32", "bf16"]
+    compiled: bool
+    threads: Positive
+    matrix_rate: float
+    """Best fp32 or bf16 matrix product measured here, in FLOP/s."""
+
+
+def keep_memory() -> None:
+    """Let the C allocator keep freed memory: giving pages back and faulting them in again tripled some kernels' time."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            mmap_threshold, trim_threshold = -3, -1
+            libc.mallopt(mmap_threshold, 1 << 30)
+            libc.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+def resolve_numerics(
+    precision: Literal["auto", "fp32", "bf16"] = "auto", *, compiled: bool = False, threads: int | None = None
+) -> Numerics:
+    """Measure the machine, settle what was left open and set torch up accordingly."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or cores)
+    rates = {name: _matrix_rate(kind) for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16))}
+    if precision == "auto":
+        precision = "bf16" if rates["bf16"] > _BF16_GAIN * rates["fp32"] else "fp32"
+    return Numerics(
+        precision=precision, compiled=compiled, threads=torch.get_num_threads(), matrix_rate=rates[precision]
+    )
+
+
+def apply_numerics(numerics: Numerics) -> None:
+    """Set this process up as `numerics` says: at the start of a run, and again when it is resumed."""
+    keep_memory()
+    torch.set_num_threads(numerics.threads)
+    torch.use_deterministic_algorithms(True)
+
+
+def _matrix_rate(kind: torch.dtype, size: int = 1024, repeats: int = 7) -> float:
+    """Best rate of a size³ matrix product in FLOP/s."""
+    left, right = torch.ones(size, size, dtype=kind), torch.ones(size, size, dtype=kind)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        torch.mm(left, right)
+        times.append(time.perf_counter() - start)
+    return 2.0 * size**3 / min(times)

@@ -1,0 +1,73 @@
+"""loss → weights: AdamW as the original's optimiser, its schedule and its clipping (paper §A.2)."""
+
+from collections.abc import Callable, Iterable
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from bertwright.config import Settings, Share
+
+_NO_CORRECTION = 1e9
+"""A step count at which 1 - beta**step is 1: torch's AdamW then corrects nothing, as the original."""
+
+
+class OptimizerSettings(Settings):
+    """Every figure of the optimiser. The defaults are the original code's, which pre-trained with them."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    warmup: Share = 0.01
+    """Share of the steps over which the rate rises linearly from 0."""
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: Annotated[float, Field(gt=0)] = 1e-6
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Decoupled; not on LayerNorm and biases."""
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    """Global gradient norm."""
+    bias_correction: bool = False
+    """Adam's correction of its early averages; the original has none, short fine-tuning is steadier with it."""
+
+
+def rate_at(step: int, steps: int, warmup: float) -> float:
+    """Share of the peak rate at `step` (from 0): rising over warm-up, then falling to 0, measured from step 0."""
+    rising = int(steps * warmup)
+    return step / rising if step < rising else 1.0 - step / steps
+
+
+def build_optimizer(
+    module: nn.Module, settings: OptimizerSettings, *, scale: Callable[[str], float] = lambda _: 1.0
+) -> torch.optim.AdamW:
+    """AdamW over `module`; `scale(name)` multiplies the rate of a parameter (layer decay, a faster head)."""
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        groups.setdefault((scale(name), parameter.ndim > 1), []).append(parameter)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": part, "weight_decay": settings.weight_decay if decays else 0.0, "scale": times}
+            for (times, decays), part in groups.items()
+        ],
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=True,
+    )
+    for parameter in module.parameters():
+        optimizer.state[parameter] = {
+            "step": torch.tensor(0.0 if settings.bias_correction else _NO_CORRECTION),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return optimizer
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every group `rate` times its own scale."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]
+
+
+def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
+    """Scale gradients in place to a global norm of at most `limit`; returns the norm before."""
+    return torch.nn.utils.clip_grad_norm_(parameters, limit)

@@ -1,0 +1,102 @@
+"""The run folder: run.json (every setting, resolved), metrics.jsonl, checkpoints/, model/."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bertwright.errors import InputError
+from bertwright.files import atomic_file, read_json, write_json
+
+
+class RunFolder:
+    """A run's place on disk. Create it with `start_run`."""
+
+    def __init__(self, folder: Path, record: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.record = dict(record)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The model folder, written when the run has finished."""
+        return self.folder / "model"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return bool(self.record.get("finished"))
+
+    def note(self, **facts: Any) -> None:
+        """Add to run.json, atomically."""
+        self.record |= facts
+        write_json(self.folder / "run.json", self.record)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every whole line of metrics.jsonl; the last one may have been cut by a crash."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def forget_after(self, step: int) -> None:
+        """Drop the lines of steps that a resumed run computes again."""
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        with atomic_file(self.folder / "metrics.jsonl") as stream:
+            stream.writelines(json.dumps(line).encode() + b"\n" for line in kept)
+
+
+def start_run(folder: Path, *, kind: str, settings: Mapping[str, Any], data: Mapping[str, Any], resume: bool) -> RunFolder:
+    """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration."""
+    path = folder / "run.json"
+    wanted = {"kind": kind, "settings": dict(settings), "data": dict(data)}
+    if path.exists():
+        if not resume:
+            raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
+        record = read_json(path)
+        differing = [name for name in wanted if record.get(name) != wanted[name]]
+        if differing:
+            raise InputError(f"{folder}: holds a run of another configuration: {_difference(record, wanted)}")
+        return RunFolder(folder, record)
+    if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
+        raise InputError(f"{folder}: is not empty and holds no run; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    run = RunFolder(folder, wanted)
+    run.note(versions=_versions())
+    return run
+
+
+def _difference(record: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
+    """The first places where two nested records differ, as `name: there … here …`."""
+    found = []
+    for name in wanted:
+        there, here = record.get(name), wanted[name]
+        if there == here:
+            continue
+        if isinstance(there, Mapping) and isinstance(here, Mapping):
+            found.append(_difference(there, here, f"{prefix}{name}."))
+        else:
+            found.append(f"{prefix}{name} is {there!r} there and {here!r} here")
+    return "; ".join(found[:3])
+
+
+def _versions() -> dict[str, str]:
+    names = ("bertwright", "torch", "numpy", "tokenizers", "pyarrow", "numba")
+    found = {"python": platform.python_version(), "platform": platform.platform(), "cpus": str(os.cpu_count())}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except ImportError:  # PackageNotFoundError: run from a source tree that is not installed
+            found[name] = "source"
+    return found

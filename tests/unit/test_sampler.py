@@ -121,3 +121,15 @@ def test_a_batch_may_span_more_than_two_epochs():
 def test_an_epoch_without_rows_ends_the_search():
     with pytest.raises(ValueError, match="epoch 0 has no rows"):
         Sampler(lambda epoch: 0, seed=0).rows_of_step(0, 8)
+
+
+def test_functions_are_compiled_where_no_cache_can_be_written(monkeypatch):
+    real = random.numba.njit
+
+    def without_cache(**options):
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(**options)
+
+    monkeypatch.setattr(random.numba, "njit", without_cache)
+    assert random.compiled(lambda number: number + 1)(41) == 42

@@ -1,4 +1,4 @@
-"""What a person sees while a command runs: everything on standard error, so that standard output holds results alone."""
+"""What a person sees while a command runs: all on standard error, so that standard output holds results alone."""
 
 import sys
 import time

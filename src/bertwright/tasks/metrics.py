@@ -68,6 +68,8 @@ def _macro_f1(predicted: Values, targets: Values, positive: int | None) -> float
 
 
 def _matthews(predicted: Values, targets: Values, positive: int | None) -> float:
+    if _constant(predicted) or _constant(targets):
+        return 0.0
     return float(_sklearn().matthews_corrcoef(targets, predicted))
 
 
@@ -88,6 +90,7 @@ def _constant(values: Values) -> bool:
 
 
 def _sklearn() -> Any:
+    """Scikit-learn's metrics, imported where they are needed: commands that score nothing start without them."""
     try:
         import sklearn.metrics
     except ImportError:

@@ -129,13 +129,18 @@ def write_table(table: Table, stream: IO[bytes]) -> None:
                 text.write(json.dumps(fields, ensure_ascii=False) + "\n")
             return
         rows: list[tuple[object, ...]] = [table.columns, *table.rows] if table.header else list(table.rows)
-        if table.format == "csv":
-            csv.writer(text, lineterminator="\n").writerows(rows)
-            return
-        text.writelines(_tsv_line(row, table) for row in rows)
+        line_of = _csv_line if table.format == "csv" else _tsv_line
+        text.writelines(line_of(row, table) for row in rows)
     finally:
         text.flush()
         text.detach()
+
+
+def _csv_line(row: Sequence[object], table: Table) -> str:
+    line = io.StringIO()
+    # A carriage return within a cell is quoted only where it is part of the line's end.
+    csv.writer(line, lineterminator="\r\n").writerow(row)
+    return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _tsv_line(row: Sequence[object], table: Table) -> str:

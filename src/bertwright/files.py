@@ -1,5 +1,6 @@
 """Files that are either whole or absent: every write goes to a temporary name, is flushed, then renamed."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -86,3 +87,9 @@ def _umask() -> int:
     value = os.umask(0)
     os.umask(value)
     return value
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file's bytes, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

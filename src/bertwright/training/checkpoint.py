@@ -3,7 +3,7 @@
 Row order, masks and dropout are functions of (seed, step), so a checkpoint is weights, moments and the step alone.
 """
 
-import hashlib
+
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder, read_json, write_json
+from bertwright.files import atomic_folder, file_digest, read_json, write_json
 
 _FILES = ("model.safetensors", "optimizer.safetensors")
 
@@ -33,7 +33,7 @@ def save_checkpoint(
     with atomic_folder(target) as temporary:
         save_file(dict(module.state_dict()), temporary / _FILES[0])
         save_file(moments, temporary / _FILES[1])
-        sums = {name: _digest(temporary / name) for name in _FILES}
+        sums = {name: file_digest(temporary / name) for name in _FILES}
         write_json(temporary / "state.json", {"step": step, "notes": dict(notes), "sha256": sums})
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
@@ -72,9 +72,6 @@ def _load_moments(moments: Mapping[str, Tensor], module: nn.Module, optimizer: t
 
 
 def _whole(path: Path, digest: str) -> bool:
-    return path.is_file() and _digest(path) == digest
+    return path.is_file() and file_digest(path) == digest
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -53,6 +53,7 @@ def apply_numerics(numerics: Numerics) -> None:
     keep_memory()
     torch.set_num_threads(numerics.threads)
     torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # filling each new tensor is for debugging, and slow
 
 
 def _matrix_rate(kind: torch.dtype, size: int = 1024, repeats: int = 7) -> float:

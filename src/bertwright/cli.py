@@ -1,0 +1,117 @@
+"""The command line: finds the command, runs it, prints its result, turns errors into exit codes. Imports little."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Result = Mapping[str, Any]
+"""What a command found: printed line by line, or as one JSON object with --json."""
+
+_COMMANDS = {
+    "quickstart": ("quickstart", "learn a vocabulary, pre-train, fine-tune and compare, on the documentation of this machine"),
+    "tokenizer train": ("tokenizer_train", "learn a WordPiece vocabulary from text"),
+    "tokenizer import": ("tokenizer_import", "take a released vocab.txt"),
+    "corpus build": ("corpus_build", "text → tokenised shards"),
+    "corpus inspect": ("corpus_inspect", "what a corpus holds, and what in it will hurt"),
+    "corpus verify": ("corpus_verify", "check every byte of a corpus"),
+    "pretrain": ("pretrain", "shards → encoder: masked LM and next-sentence prediction"),
+    "finetune": ("finetune", "encoder + labelled table → a model for a task"),
+    "evaluate": ("evaluate", "a model's figures on a task, or of its pre-training"),
+    "predict": ("predict", "answer every row of a table"),
+    "fill": ("fill", "what stands behind [MASK]"),
+    "next-sentence": ("next_sentence", "does B follow A?"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 for a failure, 2 for bad usage or bad input."""
+    from bertwright.errors import InputError, RunFailed
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then asks for huge pages; it reads this when it is loaded
+    as_json = "--json" in arguments
+    arguments = [argument for argument in arguments if argument != "--json"]
+    try:
+        found = _find(arguments)
+        if found is None:
+            return _overview(arguments)
+        name, rest = found
+        result = _parse(name, rest)
+        if result is not None:
+            _print_result(result, as_json=as_json)
+        return 0
+    except InputError as error:
+        print(f"bertwright: {error}", file=sys.stderr)
+        return 2
+    except RunFailed as error:
+        print(f"bertwright: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except OSError as error:
+        print(f"bertwright: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bertwright: interrupted", file=sys.stderr)
+        return 130
+
+
+def _find(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
+    for words in (2, 1):
+        name = " ".join(arguments[:words])
+        if len(arguments) >= words and name in _COMMANDS:
+            return name, list(arguments[words:])
+    return None
+
+
+def _overview(arguments: Sequence[str]) -> int:
+    """--help, --version, or a command that does not exist."""
+    from bertwright import __version__
+
+    if arguments[:1] == ["--version"]:
+        print(f"bertwright {__version__}")
+        return 0
+    asked = not arguments or arguments[0] in ("-h", "--help") or arguments[1:2] in (["-h"], ["--help"])
+    group = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    shown = {name: text for name, (_, text) in _COMMANDS.items() if not group or name.startswith(f"{group} ")}
+    known = bool(shown)
+    out = sys.stdout if asked and known else sys.stderr
+    if not known:
+        print(f"bertwright: there is no command '{' '.join(arguments[:2])}'", file=out)
+    print("usage: bertwright COMMAND …   (bertwright COMMAND --help tells its options)\n", file=out)
+    for name, text in (shown or {name: text for name, (_, text) in _COMMANDS.items()}).items():
+        print(f"  {name:18}{text}", file=out)
+    print("\n--json with any command: one JSON object as the last line of standard output, all else on standard error.", file=out)
+    print("MODEL is a model folder, a run folder, or random:SIZE (random weights).", file=out)
+    return 0 if asked and known else 2
+
+
+def _parse(name: str, rest: list[str]) -> Result | None:
+    import tyro
+    from pydantic import ValidationError
+
+    from bertwright import commands
+    from bertwright.errors import InputError
+
+    command: Callable[..., Result | None] = getattr(commands, _COMMANDS[name][0])
+    settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+    try:
+        return tyro.cli(command, args=rest, prog=f"bertwright {name}", config=settings)
+    except ValidationError as error:
+        places = (f"{'.'.join(map(str, part['loc'])) or 'settings'}: {part['msg']}" for part in error.errors())
+        raise InputError("; ".join(places)) from None
+
+
+def _print_result(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        shown = {key: value for key, value in result.items() if key != "text"}
+        print(json.dumps(shown, ensure_ascii=False), flush=True)
+        return
+    if "text" in result:
+        print(result["text"], flush=True)
+        return
+    for key, value in result.items():
+        print(f"{key:18}{value:.4f}" if isinstance(value, float) else f"{key:18}{value}", flush=True)

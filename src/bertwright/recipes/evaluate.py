@@ -1,0 +1,79 @@
+"""model → figures and predictions: the commands evaluate and predict."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError
+from bertwright.files import atomic_file
+from bertwright.model.folder import open_model
+from bertwright.objectives.examples import Examples, ExampleSettings
+from bertwright.objectives.pretraining import held_out_figures
+from bertwright.recipes.pretrain import HELD_OUT_ROWS
+from bertwright.tasks.classifier import open_classifier, predict_logits
+from bertwright.tasks.classify import ClassificationTask, add_predictions, decode, encode, score, with_columns, with_labels
+from bertwright.tasks.examples import dev_files, examples_of, read_examples
+from bertwright.tasks.fill import open_pretrained
+from bertwright.tasks.tables import read_table, write_table
+from bertwright.text.tokenizer import Tokenizer
+from bertwright.training.machine import keep_memory
+
+
+def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS, length: int = 128) -> dict[str, Any]:
+    """Held-out figures: the first `rows` rows of `length` tokens of the next-sentence walk with seed 0, 80/10/10."""
+    keep_memory()
+    saved = open_model(model)
+    data = Corpus.open(corpus)
+    if Tokenizer.load(saved.tokenizer).hash != data.tokenizer_hash:
+        raise InputError(f"{corpus}: was built with another tokenizer than the one of {model}")
+    has_pairs = saved.weights is not None and "next_sentence.linear.weight" in saved.weights
+    examples = Examples(data, ExampleSettings(), length=length, seed=0)
+    with torch.inference_mode():
+        return held_out_figures(open_pretrained(saved, next_sentence=has_pairs), examples.first(rows))
+
+
+def evaluate_task(task: ClassificationTask, *, model: str, data: Path) -> dict[str, Any]:
+    """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file."""
+    keep_memory()
+    saved = open_model(model)
+    classifier, trained, max_length = open_classifier(saved)
+    asked = with_labels(task, trained.labels) if task.kind == "classification" else task
+    if asked.kind != trained.kind:
+        raise InputError(f"{model}: was fine-tuned for {trained.kind} ({trained.name}); {task.name} is {task.kind}")
+    asked = asked.model_copy(update={"centre": trained.centre, "spread": trained.spread})
+    files = dev_files(asked, data)
+    if not files:
+        raise InputError(f"{data}: holds no dev file of {task.name}; name a file")
+    words = Tokenizer.load(saved.tokenizer)
+    figures: dict[str, Any] = {}
+    for name, path in files.items():
+        part = read_examples(asked, path)
+        logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
+        prefix = "" if len(files) == 1 else f"{name}."
+        assert part.targets is not None
+        figures |= {f"{prefix}{key}": value for key, value in score(asked, logits, part.targets).items()}
+        figures[f"{prefix}examples"] = len(part)
+    return figures
+
+
+def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Answer every row of a table; order and fields are kept, label and probabilities (or score) are added."""
+    keep_memory()
+    saved = open_model(model)
+    classifier, task, max_length = open_classifier(saved)
+    task = with_columns(task, text=text)
+    table = read_table(source, headerless=task.columns)
+    part = examples_of(task, table, require_label=False)
+    words = Tokenizer.load(saved.tokenizer)
+    logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
+    answered = add_predictions(task, table, decode(task, logits))
+    if target == "-":
+        write_table(answered, sys.stdout.buffer)
+        sys.stdout.flush()
+    else:
+        with atomic_file(Path(target)) as stream:
+            write_table(answered, stream)
+    return {"rows": len(table), "output": target, "task": task.name}

@@ -1,0 +1,242 @@
+"""encoder → task: fine-tune on a labelled table with several seeds, keep each seed's best epoch and the best seed (paper §4.1)."""
+
+import shutil
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from bertwright.config import Positive, Settings, Share
+from bertwright.console import say
+from bertwright.files import file_digest
+from bertwright.model.encoder import init_weights
+from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
+from bertwright.tasks.classifier import Classifier, classifier_task, encoded_batches, predict_logits
+from bertwright.tasks.classify import ClassificationTask, Encoded, decode, encode, score
+from bertwright.tasks.examples import Examples, dev_files, learn, read_examples, split_dev, train_file
+from bertwright.tasks.metrics import collapsed
+from bertwright.text.tokenizer import Tokenizer
+from bertwright.training.loop import Plan, precision, train
+from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.tracking import RunFolder, start_run
+
+
+class FinetuneSettings(Settings):
+    """Everything that decides a fine-tuning; defaults as the paper, the learning rate by the width of the model."""
+
+    epochs: Positive = 3
+    batch_size: Positive = 32
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """None: 3e-5 from 768 wide on (the paper's grid), 3e-4 for the smaller sizes (the grid of their release)."""
+    head_learning_rate: Annotated[float, Field(gt=0)] | None = None
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The rate of each layer as a share of the one above it."""
+    warmup: Share = 0.1
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    bias_correction: bool = True
+    max_length: Annotated[int, Field(ge=8)] = 128
+    seeds: Positive = 1
+    first_seed: int = 0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: Positive | None = None
+
+    def rate(self, hidden: int) -> float:
+        """The peak rate for a model of that width."""
+        return self.learning_rate or (3e-5 if hidden >= 768 else 3e-4)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Encoded data and the model to start from: the same for every seed."""
+
+    task: ClassificationTask
+    saved: SavedModel
+    train: Encoded
+    targets: np.ndarray[Any, Any]
+    dev: Mapping[str, tuple[Encoded, np.ndarray[Any, Any]]]
+
+
+def finetune(
+    settings: FinetuneSettings, task: ClassificationTask, *, model: str, data: Path, out: Path, tokenizer: Path | None = None, resume: bool = False
+) -> dict[str, Any]:
+    """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
+    prepared = _prepare(settings, task, model, data, tokenizer)
+    facts = {"task": prepared.task.model_dump(mode="json"), "model": model, "data": file_digest(train_file(data))}
+    run = start_run(out, kind="finetune", settings=settings.model_dump(mode="json"), data=facts, resume=resume)
+    if run.finished:
+        say(f"{out}: this run has finished; its model is in {run.model}")
+        return dict(run.record["result"])
+    numerics = _numerics(settings, run)
+    seeds: list[dict[str, Any]] = []
+    for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
+        found = _train_seed(settings, prepared, seed, run, numerics)
+        if found is None:
+            say("stopped; continue with --resume")
+            return {"task": task.name, "stopped": True, "seeds": seeds}
+        seeds.append(found)
+    return _finish(run, prepared, seeds)
+
+
+def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask, Examples, dict[str, Examples]]:
+    """The task as its training data complete it, train, and dev by name (a tenth of train where there is no dev file)."""
+    path = train_file(data)
+    task = learn(task, path)
+    train_examples = read_examples(task, path)
+    files = dev_files(task, data) if data.is_dir() else {}
+    if files:
+        return task, train_examples, {name: read_examples(task, file) for name, file in files.items()}
+    say(f"{data}: no dev file; a tenth of {path.name}, chosen by label and text, is kept for measuring")
+    train_examples, dev = split_dev(train_examples)
+    return task, train_examples, {"dev": dev}
+
+
+def _prepare(settings: FinetuneSettings, task: ClassificationTask, source: str, data: Path, folder: Path | None) -> Prepared:
+    vocabulary = Tokenizer.load(folder) if folder else None
+    saved = open_model(source, tokenizer=folder, vocab_size=vocabulary.vocab_size if vocabulary else None)
+    words = Tokenizer.load(saved.tokenizer)
+    task, examples, dev = load_data(task, data)
+
+    def encoded(part: Examples) -> Encoded:
+        return encode(words, part.texts_a, part.texts_b, max_length=settings.max_length)
+
+    train_rows = encoded(examples)
+    if train_rows.num_truncated:
+        say(f"{train_rows.num_truncated} of {len(train_rows)} examples are longer than {settings.max_length} tokens and are cut")
+    assert examples.targets is not None
+    measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
+    return Prepared(task, saved, train_rows, examples.targets, measured)
+
+
+def _numerics(settings: FinetuneSettings, run: RunFolder) -> Numerics:
+    if "resolved" in run.record:
+        numerics = Numerics.model_validate(run.record["resolved"])
+    else:
+        numerics = resolve_numerics(settings.precision, threads=settings.threads)
+        run.note(resolved=numerics.model_dump())
+    apply_numerics(numerics)
+    return numerics
+
+
+def _train_seed(settings: FinetuneSettings, prepared: Prepared, seed: int, run: RunFolder, numerics: Numerics) -> dict[str, Any] | None:
+    """One seed in its own run folder; None where it was stopped."""
+    name = f"seed-{seed}"
+    own = start_run(run.folder / name, kind="finetune-seed", settings={"seed": seed}, data={}, resume=True)
+    if own.finished:
+        return dict(own.record["result"])
+    task, config = prepared.task, prepared.saved.config
+    model = Classifier(config, task.num_outputs)
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
+    load_weights(model, prepared.saved, fresh=("classifier",))
+    best = _Best(own, model, prepared, settings, numerics)
+    per_epoch = -(-len(prepared.train) // settings.batch_size)
+    steps = settings.epochs * per_epoch
+    rate = settings.rate(config.hidden)
+    optimizer = OptimizerSettings(
+        learning_rate=rate, warmup=settings.warmup, weight_decay=settings.weight_decay, bias_correction=settings.bias_correction
+    )
+    plan = Plan(
+        steps=steps,
+        seed=seed,
+        optimizer=optimizer,
+        scale=lambda parameter: _scale(parameter, settings, config.layers, rate),
+        evaluate=best.evaluate,
+        evaluate_at=frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs)),
+    )
+    batches = encoded_batches(
+        prepared.train, prepared.targets, task, pad_id=config.pad_id, batch_size=settings.batch_size, seed=seed
+    )
+    outcome = train(classifier_task(model, task), batches, plan=plan, numerics=numerics, run=own)
+    if outcome.stopped:
+        return None
+    result = best.result(seed)
+    own.note(finished=True, result=result)
+    shutil.rmtree(own.checkpoints)
+    say(f"seed {seed}: best epoch {result['epoch']}, " + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items()))
+    return result
+
+
+class _Best:
+    """Measures each epoch on dev and keeps the best epoch's model folder; on resume, what was measured is read back."""
+
+    def __init__(self, own: RunFolder, model: Classifier, prepared: Prepared, settings: FinetuneSettings, numerics: Numerics) -> None:
+        self.own, self.model, self.prepared, self.settings, self.numerics = own, model, prepared, settings, numerics
+        self.lines = [line for line in own.metrics() if "held_out" in line]
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Dev figures after an epoch; saves the model where its primary metric is the best so far."""
+        task, figures = self.prepared.task, {}
+        for name, (encoded, targets) in self.prepared.dev.items():
+            with precision(self.numerics):
+                logits = predict_logits(self.model, encoded)
+            values = decode(task, logits).values
+            prefix = "" if len(self.prepared.dev) == 1 else f"{name}."
+            figures |= {f"{prefix}{key}": value for key, value in score(task, logits, targets).items()}
+            alike = collapsed(values, targets, task.labels)
+            if alike:
+                say(f"{self.own.folder.name}: {alike}")
+            figures[f"{prefix}collapsed"] = float(alike is not None)
+        self.lines = [line for line in self.lines if line["step"] < step]
+        key = next(iter(figures))
+        if all(figures[key] > line["held_out"][key] for line in self.lines):
+            self._save()
+        self.lines.append({"step": step, "held_out": figures})
+        return figures
+
+    def result(self, seed: int) -> dict[str, Any]:
+        """The best epoch's figures."""
+        key = next(iter(self.lines[0]["held_out"]))
+        index = max(range(len(self.lines)), key=lambda place: (self.lines[place]["held_out"][key], -place))
+        figures = self.lines[index]["held_out"]
+        scores = {name: value for name, value in figures.items() if not name.endswith("collapsed")}
+        fell = any(value for name, value in figures.items() if name.endswith("collapsed"))
+        return {"seed": seed, "epoch": index + 1, "scores": scores, "collapsed": fell, "model": str(self.own.model)}
+
+    def _save(self) -> None:
+        saved, task = self.prepared.saved, self.prepared.task
+        save_model(
+            self.own.model,
+            self.model,
+            config=saved.config,
+            tokenizer=saved.tokenizer,
+            architecture="BertForSequenceClassification",
+            labels=task.labels if task.kind == "classification" else (task.label,),
+            extra={"task": task.model_dump(mode="json"), "max_length": self.settings.max_length},
+        )
+
+
+def _scale(name: str, settings: FinetuneSettings, layers: int, rate: float) -> float:
+    """What a parameter's rate is multiplied by: the head's own rate, or the decay of its depth."""
+    if name.startswith("classifier."):
+        return (settings.head_learning_rate or rate) / rate
+    if name.startswith("pooler."):
+        return 1.0
+    depth = int(name.split(".")[2]) if name.startswith("encoder.layers.") else -1
+    return settings.layer_decay ** (layers - depth)
+
+
+def _finish(run: RunFolder, prepared: Prepared, seeds: list[dict[str, Any]]) -> dict[str, Any]:
+    metric = next(iter(seeds[0]["scores"]))
+    values = [found["scores"][metric] for found in seeds]
+    best = max(seeds, key=lambda found: found["scores"][metric])
+    if run.model.exists():
+        shutil.rmtree(run.model)
+    shutil.copytree(best["model"], run.model)
+    result = {
+        "task": prepared.task.name,
+        "metric": metric,
+        "mean": statistics.fmean(values),
+        "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "scores": values,
+        "collapsed": [found["seed"] for found in seeds if found["collapsed"]],
+        "seeds": seeds,
+        "model": str(run.model),
+        "out": str(run.folder),
+    }
+    run.note(finished=True, result=result)
+    return result

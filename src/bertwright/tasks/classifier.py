@@ -1,0 +1,156 @@
+"""encoder → task: the classifier on C, its batches and its losses (paper §3.2 and 4.1).
+
+Shapes: B batch, T tokens, L outputs, N examples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertwright.errors import InputError
+from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.heads import ClassificationHead
+from bertwright.model.sizes import EncoderConfig
+from bertwright.tasks.classify import ClassificationTask, Encoded, loss_targets, with_labels
+from bertwright.training.loop import Trainable
+
+_WINDOW = 50
+"""Batches that are sorted by length together: padding nearly vanishes, the order stays random beyond."""
+_PREDICTION_TOKENS = 8192
+"""Tokens, padding included, predicted at a time."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A padded batch: `ids`, `segments` [B, T], `mask` [B, T], `targets` [B] or None."""
+
+    ids: Tensor
+    segments: Tensor
+    mask: Tensor
+    targets: Tensor | None = None
+
+
+class Classifier(nn.Module):
+    """Encoder, pooler and one linear layer; the last encoder layer is computed at [CLS] alone."""
+
+    def __init__(self, config: EncoderConfig, num_outputs: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(config)
+        self.pooler = Pooler(config)
+        self.classifier = ClassificationHead(config.hidden, num_outputs, config.hidden_dropout)
+
+    def forward(self, rows: Rows) -> Tensor:
+        """Logits [B, L]."""
+        at = torch.zeros(len(rows.ids), 1, dtype=torch.int64)
+        last = self.encoder(rows.ids, rows.segments, rows.mask, at=at).last
+        logits: Tensor = self.classifier(self.pooler(last))
+        return logits
+
+
+def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Rows]:
+    """What the loop trains: cross entropy, or the squared error of a regression, summed over rows."""
+
+    def step(rows: Rows) -> dict[str, tuple[Tensor, str]]:
+        logits = model(rows).float()
+        assert rows.targets is not None
+        if task.kind == "regression":
+            return {"loss": (F.mse_loss(logits[:, 0], rows.targets, reduction="sum"), "rows")}
+        return {"loss": (F.cross_entropy(logits, rows.targets, reduction="sum"), "rows")}
+
+    return Trainable(
+        module=model,
+        blocks=tuple(model.encoder.layers),
+        step=step,
+        counts=lambda rows: {"rows": float(len(rows.ids))},
+        flops=lambda rows: _flops(model.encoder.config, rows),
+        tokens=lambda rows: int(rows.mask.sum()),
+    )
+
+
+def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+    """Row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches, batches shuffled."""
+    random = np.random.default_rng((seed, epoch))
+    order = random.permutation(len(lengths))
+    batches = []
+    for begin in range(0, len(order), _WINDOW * batch_size):
+        window = order[begin : begin + _WINDOW * batch_size]
+        window = window[np.argsort(lengths[window], kind="stable")]
+        batches += [window[start : start + batch_size] for start in range(0, len(window), batch_size)]
+    return [batches[index] for index in random.permutation(len(batches))]
+
+
+def padded(encoded: Encoded, rows: Sequence[int] | NDArray[np.int64], *, pad_id: int, targets: NDArray[Any] | None = None) -> Rows:
+    """The given rows of `encoded`, padded to the longest of them."""
+    lengths = np.array([len(encoded.ids[row]) for row in rows])
+    ids = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
+    for place, row in enumerate(rows):
+        ids[place, : lengths[place]] = encoded.ids[row]
+    columns = np.arange(lengths.max())
+    mask = columns < lengths[:, None]
+    segments = ((columns >= encoded.first[np.asarray(rows)][:, None]) & mask).astype(np.int32)
+    chosen = None if targets is None else torch.from_numpy(targets[np.asarray(rows)])
+    return Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), chosen)
+
+
+def encoded_batches(
+    encoded: Encoded, targets: NDArray[Any], task: ClassificationTask, *, pad_id: int, batch_size: int, seed: int
+) -> Any:
+    """step → its one micro-batch, epoch after epoch."""
+    lengths = np.array([len(ids) for ids in encoded.ids])
+    goals = loss_targets(task, targets)
+    per_epoch = -(-len(lengths) // batch_size)
+    cache: dict[int, list[NDArray[np.int64]]] = {}
+
+    def of_step(step: int) -> list[Rows]:
+        epoch, place = divmod(step, per_epoch)
+        if epoch not in cache:
+            cache.clear()
+            cache[epoch] = epoch_batches(lengths, batch_size, seed=seed, epoch=epoch)
+        return [padded(encoded, cache[epoch][place], pad_id=pad_id, targets=goals)]
+
+    return of_step
+
+
+def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
+    """Logits [N, L] in the order of the rows, computed in batches of like length with dropout off."""
+    was_training = model.training
+    model.eval()
+    order = np.argsort([-len(ids) for ids in encoded.ids], kind="stable")
+    found = np.zeros((len(order), model.classifier.linear.out_features), dtype=np.float32)
+    pad_id = model.encoder.config.pad_id
+    begin = 0
+    with torch.inference_mode():
+        while begin < len(order):
+            count = max(1, _PREDICTION_TOKENS // len(encoded.ids[order[begin]]))
+            rows = order[begin : begin + count]
+            found[rows] = model(padded(encoded, rows, pad_id=pad_id)).float().numpy()
+            begin += count
+    model.train(was_training)
+    return found
+
+
+def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, int]:
+    """The classifier of a fine-tuned model folder, its task with the folder's labels, and its maximal length."""
+    if "task" not in saved.extra:
+        raise InputError(f"{saved.place}: is no fine-tuned classifier; make one with: bertwright finetune TASK --model …")
+    task = ClassificationTask.model_validate(saved.extra["task"])
+    if task.kind == "classification":
+        task = with_labels(task, saved.labels)
+    model = Classifier(saved.config, task.num_outputs)
+    load_weights(model, saved)
+    return model.eval(), task, int(saved.extra["max_length"])
+
+
+def _flops(config: EncoderConfig, rows: Rows) -> float:
+    """Matrix products of forward and backward; the last layer counts keys and values alone."""
+    count, length = rows.ids.shape
+    width, inner = config.hidden, config.intermediate
+    full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
+    return 3.0 * count * ((config.layers - 1) * full + 4 * length * width**2)

@@ -1,0 +1,55 @@
+"""heads → prediction: what stands behind [MASK] (paper §3.1, task 1)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from bertwright.errors import InputError
+from bertwright.model.folder import SavedModel, load_weights
+from bertwright.objectives.pretraining import Inputs, PretrainingModel
+from bertwright.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The candidates for one [MASK]: pieces with their probabilities, the likeliest first."""
+
+    pieces: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+def open_pretrained(saved: SavedModel, *, next_sentence: bool = False) -> PretrainingModel:
+    """The pre-trained model with its masked-LM head, and the next-sentence head where wanted; InputError without them."""
+    if saved.weights is None:
+        raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
+    model = PretrainingModel(saved.config, next_sentence=next_sentence)
+    load_weights(model, saved)
+    return model.eval()
+
+
+def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
+    """Candidates for each [MASK] of `text`, in order; InputError without one or for a text that is too long."""
+    pieces = tokenizer.ids([text], special=True)[0]
+    if tokenizer.mask_id not in pieces:
+        raise InputError(f"{text!r} holds no [MASK]")
+    ids = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
+    limit = model.encoder.config.max_positions
+    if len(ids) > limit:
+        raise InputError(f"the text has {len(ids)} pieces; this model takes at most {limit}")
+    row = torch.tensor([ids])
+    at = (row == tokenizer.mask_id).nonzero()[:, 1]
+    inputs = Inputs(
+        ids=row,
+        segments=torch.zeros_like(row),
+        mask=torch.ones_like(row, dtype=torch.bool),
+        at=torch.cat((torch.zeros(1, dtype=torch.int64), at))[None],
+        picked=torch.arange(1, len(at) + 1),
+        labels=at,
+        is_random=torch.zeros(1, dtype=torch.int64),
+    )
+    with torch.inference_mode():
+        best = model(inputs)[0].float().softmax(-1).topk(min(top_k, tokenizer.vocab_size))
+    return [
+        Filled(tuple(tokenizer.pieces[index] for index in indices.tolist()), tuple(values.tolist()))
+        for values, indices in zip(best.values, best.indices, strict=True)
+    ]

@@ -17,6 +17,7 @@ from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.sizes import EncoderConfig, size_config
 from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch
 from bertwright.objectives.pretraining import Inputs, PretrainingModel, cut, held_out_figures, pretraining_task, to_inputs
+from bertwright.recipes.curve import try_curve
 from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.optimizer import OptimizerSettings
@@ -250,5 +251,6 @@ def _finish(run: RunFolder, outcome: Outcome, model: PretrainingModel, config: E
         tokenizer=data.folder / "tokenizer",
         architecture="BertForPreTraining" if model.next_sentence else "BertForMaskedLM",
     )
+    result["curve"] = try_curve(run, title=f"{config.layers} layers, {config.hidden} wide, {outcome.steps:,} steps")
     run.note(finished=True, result=result)
     return result

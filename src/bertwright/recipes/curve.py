@@ -1,0 +1,38 @@
+"""metrics.jsonl → a picture of the losses."""
+
+from pathlib import Path
+
+from bertwright.console import say
+from bertwright.errors import MissingExtra
+from bertwright.training.tracking import RunFolder
+
+
+def draw_curve(run: RunFolder, *, term: str = "mlm", measured: str = "mlm_loss", title: str = "") -> Path:
+    """Draw the training loss and the held-out loss of a run into `RUN/loss.png`; MissingExtra without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("plots", "a loss curve") from None
+    lines = run.metrics()
+    trained = [(line["step"], line[term]) for line in lines if term in line]
+    held_out = [(line["step"], line["held_out"][measured]) for line in lines if "held_out" in line]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(*zip(*trained, strict=True), color="#b8c4d6", linewidth=1, label="training")
+    if held_out:
+        axes.plot(*zip(*held_out, strict=True), color="#1f4e8c", marker="o", markersize=3, label="held out")
+    axes.set(xlabel="step", ylabel="masked-LM loss (nats)", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    path = run.folder / "loss.png"
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def try_curve(run: RunFolder, *, title: str) -> str | None:
+    """The picture's path, or None where matplotlib is absent (which is said)."""
+    try:
+        return str(draw_curve(run, title=title))
+    except MissingExtra as error:
+        say(str(error))
+        return None

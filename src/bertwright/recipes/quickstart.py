@@ -1,0 +1,219 @@
+"""The whole line in a few minutes, offline: text → vocabulary → shards → encoder → task, and what pre-training was worth."""
+
+import shutil
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertwright.console import say
+from bertwright.corpus.build import build_corpus
+from bertwright.errors import InputError
+from bertwright.model.folder import open_model
+from bertwright.objectives.examples import ExampleSettings
+from bertwright.recipes.document_task import read_own_text, write_documents
+from bertwright.recipes.evaluate import evaluate_task
+from bertwright.recipes.finetune import FinetuneSettings, finetune
+from bertwright.recipes.library_docs import collect, write_corpus
+from bertwright.recipes.library_task import LibraryTask, make_task, write_task
+from bertwright.recipes.pretrain import Phase, PretrainSettings, pretrain
+from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
+from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
+from bertwright.tasks.examples import learn, read_examples
+from bertwright.tasks.fill import fill, open_pretrained
+from bertwright.text.documents import TextSettings, read_all
+from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+from bertwright.training.optimizer import OptimizerSettings
+
+VOCABULARY = 8000
+SEEDS = 5
+TRAIN_SENTENCES = 30
+"""Labelled sentences per class."""
+PRETRAINING_SHARE = 0.6
+"""Of the minutes; the rest is reading, the corpus and ten fine-tunings."""
+
+
+def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[str, Any]:
+    """Run all stages in about `minutes`; everything is written under `out`. Returns the figures and a text for people."""
+    if minutes < 0.5:
+        raise InputError(f"--minutes {minutes}: at least 0.5")
+    _refuse_used(out)
+    start = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    task = _gather(corpus, out)
+    say(f"[2/5] vocabulary and corpus: {(out / 'text.txt').stat().st_size / 1e6:.1f} MB of text")
+    _build(out)
+    say(f"[3/5] pre-training a tiny BERT for {minutes * PRETRAINING_SHARE:.1f} minutes: masked LM and next-sentence prediction")
+    pretrained = pretrain(
+        _pretraining(minutes * PRETRAINING_SHARE), corpus=out / "corpus", out=out / "pretraining", held_out=None
+    )
+    if pretrained["stopped"]:
+        raise InputError(f"stopped during pre-training; remove {out} to begin again")
+    found: dict[str, Any] = {"out": str(out), "held_out": pretrained["held_out"], "curve": pretrained["curve"]}
+    if task:
+        say(f"[4/5] fine-tuning {SEEDS} seeds from the pre-trained encoder and {SEEDS} from scratch")
+        found |= _compare(task, out)
+    say("[5/5] filling masks")
+    found["filled"] = _filled(out)
+    found["minutes"] = (time.monotonic() - start) / 60
+    return {**found, "text": _text(found, task, out, own=corpus)}
+
+
+def _refuse_used(out: Path) -> None:
+    """A quickstart's own earlier folder may be written anew; anything else is not touched."""
+    if (out / "quickstart.txt").is_file():
+        shutil.rmtree(out)
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: is not empty and was not made by quickstart; choose another --out")
+
+
+def _gather(corpus: Path | None, out: Path) -> LibraryTask | None:
+    """Write text.txt and task/; returns the task, or None where the text gives none."""
+    (out / "quickstart.txt").write_text("made by: bertwright quickstart\n", "utf-8")
+    if corpus is None:
+        say("[1/5] reading the documentation on this machine (nothing is imported or run)")
+        documentation = collect()
+        task: LibraryTask | None = make_task(documentation, train_sentences=TRAIN_SENTENCES, test_sentences=50, seed=0)
+        assert task
+        write_corpus(documentation, out / "text.txt", exclude_modules=task.held_out)
+    else:
+        say(f"[1/5] reading {corpus}")
+        own = read_own_text(corpus, train_sentences=TRAIN_SENTENCES, seed=0)
+        task = own.task
+        write_documents(own.documents, out / "text.txt")
+    if task:
+        (out / "task").mkdir()
+        write_task(task, out / "task")
+    return task
+
+
+def _build(out: Path) -> None:
+    settings = TextSettings(lines="sentences")
+    texts = (text for document in read_all([out / "text.txt"], settings) for text in document.paragraphs)
+    train_tokenizer(texts, vocab_size=VOCABULARY).save(out / "tokenizer")
+    build_corpus([out / "text.txt"], tokenizer=out / "tokenizer", out=out / "corpus", settings=settings)
+
+
+def _pretraining(minutes: float) -> PretrainSettings:
+    """Short rows, many small steps, a high rate: what leaves the plateau soonest in a few minutes."""
+    return PretrainSettings(
+        size="tiny",
+        phases=(Phase(length=64, share=1.0),),
+        batch_size=32,
+        minutes=minutes,
+        examples=ExampleSettings(),
+        optimizer=OptimizerSettings(learning_rate=2e-3, warmup=0.05),
+        initializer_range=0.05,
+        positions="sinusoidal",
+        held_out_share=0.02,
+        evaluations=8,
+    )
+
+
+def _task_spec() -> ClassificationTask:
+    return with_columns(get_task("classify"), text=("sentence",), label="label")
+
+
+def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
+    """Test accuracies of majority, bag of words, from scratch and pre-trained; mean and deviation over the seeds."""
+    spec = _task_spec()
+    folder = out / "task"
+    learned = learn(spec, folder / "train.tsv")
+    train, test = (read_examples(learned, folder / name) for name in ("train.tsv", "test.tsv"))
+    accuracy = {
+        "majority": majority_baseline(learned, train, test)["accuracy"],
+        "bag_of_words": bag_of_words_baseline(learned, train, test)["accuracy"],
+    }
+    deviation: dict[str, float] = {}
+    settings = FinetuneSettings(epochs=12, batch_size=16, learning_rate=5e-4, seeds=SEEDS, max_length=64)
+    for name, source in (("scratch", "random:tiny"), ("pretrained", str(out / "pretraining"))):
+        result = finetune(
+            settings, spec, model=source, data=folder, out=out / f"finetuned-{name}", tokenizer=out / "tokenizer"
+        )
+        values = [
+            evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"] for seed in result["seeds"]
+        ]
+        accuracy[name], deviation[name] = statistics.fmean(values), statistics.stdev(values)
+    return {"accuracy": accuracy, "sd": deviation, "classes": len(task.labels), "test_sentences": len(test)}
+
+
+def _filled(out: Path) -> list[dict[str, Any]]:
+    """Masks filled by the pre-trained model, in sentences of its own text's end."""
+    saved = open_model(str(out / "pretraining"))
+    model, tokenizer = open_pretrained(saved), Tokenizer.load(saved.tokenizer)
+    sentences = [
+        line for line in (out / "text.txt").read_text("utf-8").splitlines() if 8 <= len(line.split()) <= 16 and "[" not in line
+    ]
+    shown = []
+    for sentence in sentences[:: max(1, len(sentences) // 3)][:3]:
+        words = sentence.split()
+        place = len(words) // 2
+        masked = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
+        one = fill(model, tokenizer, masked, top_k=4)[0]
+        shown.append({"text": masked, "was": words[place], "pieces": one.pieces, "probabilities": one.probabilities})
+    return shown
+
+
+def _text(found: Mapping[str, Any], task: LibraryTask | None, out: Path, *, own: Path | None) -> str:
+    held = found["held_out"]
+    lines = [
+        "",
+        f"Held-out masked LM: loss {held['mlm_loss']:.2f} nats, accuracy {held['mlm_accuracy']:.1%}; "
+        f"next sentence: accuracy {held['nsp_accuracy']:.1%}",
+        "",
+    ]
+    if task:
+        lines += _table(found, task, own=own)
+    lines += ["Filled masks", *(f"  {one['text']}   (was: {one['was']})\n    {_candidates(one)}" for one in found["filled"]), ""]
+    lines += _places(out, task) + ["", f"{found['minutes']:.1f} minutes in all"]
+    return "\n".join(lines)
+
+
+def _candidates(one: Mapping[str, Any]) -> str:
+    return "  ".join(f"{piece} {share:.2f}" for piece, share in zip(one["pieces"], one["probabilities"], strict=True))
+
+
+def _table(found: Mapping[str, Any], task: LibraryTask, *, own: Path | None) -> list[str]:
+    accuracy, deviation = found["accuracy"], found["sd"]
+    names = {
+        "majority": "always the commonest",
+        "bag_of_words": "bag of words + logistic regression",
+        "scratch": "tiny BERT from scratch",
+        "pretrained": "tiny BERT, pre-trained",
+    }
+    question = "Which document does this sentence come from?" if own else "Which library does this sentence describe?"
+    lines = [
+        f"{question} {len(task.labels)} classes, {len(task.train)} labelled sentences, "
+        f"{found['test_sentences']} to test, {SEEDS} seeds",
+    ]
+    for key, name in names.items():
+        spread = f" ± {deviation[key]:.1%}" if key in deviation else ""
+        lines.append(f"  {name:36}{accuracy[key]:6.1%}{spread}")
+    gain = accuracy["pretrained"] - accuracy["scratch"]
+    noise = max(deviation["pretrained"], deviation["scratch"])
+    verdict = f"Pre-training was worth {100 * gain:+.1f} points over the same model from scratch."
+    if gain <= noise:
+        verdict = f"Pre-training did not help here: {100 * gain:+.1f} points, within the seeds' deviation or below it."
+    if accuracy["pretrained"] < accuracy["bag_of_words"]:
+        verdict += " The bag of words is still ahead: more text and more minutes are what it takes."
+    return [*lines, verdict, ""]
+
+
+def _places(out: Path, task: LibraryTask | None) -> list[str]:
+    best = ["  --lengths 64 --batch-size 32 --learning-rate 2e-3 --warmup 0.05 --initializer-range 0.05 --positions sinusoidal"]
+    lines = [
+        f"Everything lies in {out}/: text.txt, tokenizer/, corpus/, pretraining/ (loss.png, model/), task/, finetuned-*/",
+        "The same by hand:",
+        f"  bertwright tokenizer train {out}/text.txt --vocab-size {VOCABULARY} --out tok",
+        f"  bertwright corpus build {out}/text.txt --lines sentences --tokenizer tok --out corpus",
+        "  bertwright pretrain --corpus corpus --out run --minutes 3 --held-out 0.02 \\",
+        "  " + best[0],
+    ]
+    if task:
+        lines += [
+            f"  bertwright finetune classify --model run --data {out}/task --text-column sentence --out tuned \\",
+            "    --epochs 12 --batch-size 16 --learning-rate 5e-4 --max-length 64 --seeds 5",
+            f"  bertwright predict --model tuned --input {out}/task/test.tsv --output answers.tsv",
+        ]
+    return [*lines, '  bertwright fill --model run "The function returns a [MASK] of values."']

@@ -228,6 +228,7 @@ def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
         ({"unknown": 1}, "unknown: "),
         ({"shards": []}, "no shards"),
         ({"tokenizer": "f" * 64}, "fingerprint"),
+        ({"tokens": 56}, "tokens is not the sum"),
     ],
 )
 def test_a_changed_manifest_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -241,7 +242,7 @@ def test_a_changed_manifest_is_refused(tmp_path: Path, change: dict[str, Any], m
 def test_counts_that_are_not_those_of_the_shard_are_refused(tmp_path: Path) -> None:
     write(tmp_path, [DOCUMENTS])
     manifest = read_json(tmp_path / "manifest.json")
-    manifest["shards"][0]["documents"] = 5
+    manifest["documents"] = manifest["shards"][0]["documents"] = 5
     write_json(tmp_path / "manifest.json", manifest)
     with pytest.raises(InputError, match="4 documents and 7 sentences, the manifest says 5 and 7"):
         Corpus.open(tmp_path)

@@ -64,6 +64,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise InputError(f"{path}: the corpus has no shards")
     if manifest.fingerprint != corpus_fingerprint(manifest.tokenizer, [entry.sha256 for entry in manifest.shards]):
         raise InputError(f"{path}: the fingerprint does not belong to the shards and tokenizer listed; was it edited?")
+    for count in ("documents", "sentences", "tokens"):
+        if getattr(manifest, count) != sum(getattr(entry, count) for entry in manifest.shards):
+            raise InputError(f"{path}: {count} is not the sum over the shards; was it edited?")
     return manifest
 
 

@@ -1,8 +1,8 @@
-"""The documentation on this machine → raw text, what the quickstart feeds into the line (its text stands in for paper §A.2's corpora).
+"""The documentation on this machine → raw text, the quickstart's stand-in for the corpora of paper §A.2.
 
-Nothing is downloaded and nothing is imported: source files of the standard library and of the packages that the project itself
-needs are parsed with `ast`, their documentation strings are taken out, and `library_prose` makes sentences of them. The same
-installed packages give the same text, in the same order.
+Nothing is downloaded and nothing is imported: source files of the standard library and of the packages that the
+project itself needs are parsed with `ast`, their documentation strings are taken out, and `library_prose` makes
+sentences of them. The same installed packages give the same text, in the same order.
 """
 
 import ast
@@ -26,21 +26,24 @@ STANDARD_LIBRARY = "python"
 
 # The packages that the project or its extras install, with what those need in turn; those absent are left out.
 PACKAGES = (
-    "torch numpy pyarrow numba pydantic pydantic_core tokenizers safetensors tyro rich sentencex sklearn scipy matplotlib mpl_toolkits "
-    "sympy networkx mpmath jinja2 fsspec filelock llvmlite huggingface_hub joblib narwhals contourpy PIL dateutil pyparsing "
-    "packaging pygments setuptools fontTools typing_extensions markdown_it tqdm"
+    "torch numpy pyarrow numba pydantic pydantic_core tokenizers safetensors tyro rich sentencex sklearn scipy "
+    "matplotlib mpl_toolkits sympy networkx mpmath jinja2 fsspec filelock llvmlite huggingface_hub joblib narwhals "
+    "contourpy PIL dateutil pyparsing packaging pygments setuptools fontTools typing_extensions markdown_it tqdm"
 ).split()
 
 _SKIPPED_FOLDERS = frozenset(
-    "tests test _tests idlelib turtledemo lib2to3 ensurepip lib-dynload site-packages dist-packages __pycache__ _vendor _vendored vendored "
-    "vendor externals third_party".split()
+    "tests test _tests idlelib turtledemo lib2to3 ensurepip lib-dynload site-packages dist-packages __pycache__ "
+    "_vendor _vendored vendored vendor externals third_party".split()
 )
 _CYTHON = (".pyx", ".pxi")
 _SUFFIXES = (".py", ".pyi", *_CYTHON)
 _CYTHON_STRING = re.compile(r'^[ \t]*[rR]?("""(?:\\.|[^\\])*?""")', re.DOTALL | re.MULTILINE)
-_LEAST_SHARE = 0.08  # of a file's bytes in triple-quoted strings: the files below take a third of the time and give 4 % of the text
+# Of a file's bytes in triple-quoted strings: the files below take a third of the time and give 4 % of the text.
+_LEAST_SHARE = 0.08
 _LEAST_STRING = 80  # characters: a shorter string that is no docstring is a value, not documentation
-_LEAST_WORDS = 120  # of a document: shorter ones are merged with the next of their module, so that pairs have neighbours
+_LEAST_WORDS = (
+    120  # of a document: shorter ones are merged with the next of their module, so that pairs have neighbours
+)
 _FEW_FILES = 64  # below, starting processes costs more than it saves
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -107,7 +110,9 @@ def collect(paths: Mapping[str, Path] | None = None) -> Documentation:
             modules[name].append(result)
     libraries = tuple(Library(name, tuple(modules[name]), tuple(unreadable[name])) for name in paths)
     if not any(library.modules for library in libraries):
-        raise InputError(f"no documentation found under {', '.join(map(str, paths.values()))}: folders of Python source are expected")
+        raise InputError(
+            f"no documentation found under {', '.join(map(str, paths.values()))}: folders of Python source are expected"
+        )
     return Documentation(libraries)
 
 
@@ -134,7 +139,9 @@ def corpus_text(documentation: Documentation, *, exclude_modules: Collection[str
 def write_corpus(documentation: Documentation, path: Path, *, exclude_modules: Collection[str]) -> int:
     """Write `corpus_text` as a text file with documents parted by blank lines; returns its size in bytes."""
     with atomic_file(path) as stream:
-        return sum(stream.write(f"{text}\n\n".encode()) for text in corpus_text(documentation, exclude_modules=exclude_modules))
+        return sum(
+            stream.write(f"{text}\n\n".encode()) for text in corpus_text(documentation, exclude_modules=exclude_modules)
+        )
 
 
 def key(sentence: str) -> str:
@@ -194,7 +201,7 @@ def _module_name(name: str, root: Path, path: Path) -> str:
 
 
 def _parse(source: bytes) -> ast.Module:
-    """Parse without the warnings that other people's source gives rise to; trees have no cycles, so collecting them only costs."""
+    """Parse without the warnings that other people's source gives rise to; trees have no cycles to collect."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -207,14 +214,14 @@ def _parse(source: bytes) -> ast.Module:
 
 
 def _docstrings(tree: ast.Module, *, everything: bool) -> list[str]:
-    """The documentation strings of a module in the order of the source; all its strings where it holds nothing but text."""
+    """The documentation strings of a module in the order of the source; every string of a file of texts."""
     if everything:
         return [each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     return list(_body_strings(tree.body))
 
 
 def _body_strings(body: list[ast.stmt]) -> Iterator[str]:
-    """Strings that stand alone, definitions' docstrings, and long strings that are assigned or passed on (`add_docstr`)."""
+    """Strings that stand alone, and long ones that are assigned or passed on (`add_docstr`)."""
     for position, statement in enumerate(body):
         if isinstance(statement, Definition):
             inside = statement.body if isinstance(statement, ast.ClassDef) else statement.body[:1]

@@ -1,8 +1,8 @@
-"""Documentation string → running English sentences, the quickstart's very first arrow (raw text, paper §A.2: "document-level" text).
+"""Documentation string → running English sentences: raw text for the quickstart (paper §A.2: text of whole documents).
 
-A docstring mixes prose with doctests, literal blocks, tables, signatures and two dialects of parameter lists. `prose` walks its lines
-once, keeps what a person would read aloud, and hands back sentences: entries of a parameter list lose their names and types and
-keep their sentences; every mark-up is replaced by the words it marks.
+A docstring mixes prose with doctests, literal blocks, tables, signatures and two dialects of parameter lists. `prose`
+walks its lines once, keeps what a person would read aloud, and hands back sentences: entries of a parameter list lose
+their names and types and keep their sentences; every mark-up is replaced by the words it marks.
 """
 
 import inspect
@@ -14,12 +14,14 @@ import sentencex
 
 # Directives whose content is prose; the content of every other one (code, maths, pictures, tables) is dropped with it.
 _ADMONITIONS = frozenset(
-    "note warning tip important attention caution danger error hint seealso admonition topic rubric versionadded versionchanged "
-    "deprecated versionremoved".split()
+    "note warning tip important attention caution danger error hint seealso admonition topic rubric versionadded "
+    "versionchanged deprecated versionremoved".split()
 )
 _TITLED = frozenset("admonition topic rubric".split())  # what follows the colons is a title, not text
 # Sections that list names or literature, not sentences.
-_DROPPED_SECTIONS = frozenset({"methods", "see also", "references", "reference", "signature", "authors", "copyright", "shape"})
+_DROPPED_SECTIONS = frozenset(
+    {"methods", "see also", "references", "reference", "signature", "authors", "copyright", "shape"}
+)
 _SECTION = re.compile(r"([A-Z][A-Za-z]*(?: [A-Za-z]+){0,2}):$")
 
 _RULE = re.compile(r"([=\-~^\"'`#*+.:_])\1{2,}$")
@@ -27,14 +29,19 @@ _TABLE = re.compile(r"[-=]{2,}(\s+[-=]{2,})+$|[+|].*[+|]$|\|")
 _FENCE = re.compile(r"```|~~~")
 _DIRECTIVE = re.compile(r"\.\.\s+(?:\w+:)?([\w-]+)::\s*(.*)$")
 _OPTION = re.compile(r":[\w-]+:(\s|$)")
-_FIELD = re.compile(r"[:@](?:param|parameter|arg|argument|key|keyword|raises?|returns?|yields?|var|ivar|cvar)\b[^:]*:\s*(.*)$")
+_FIELD = re.compile(
+    r"[:@](?:param|parameter|arg|argument|key|keyword|raises?|returns?|yields?|var|ivar|cvar)\b[^:]*:\s*(.*)$"
+)
 _BULLET = re.compile(r"(?:[-*+•]|\(?(?:\d{1,2}|[a-z])[.)]|#\.)\s+(?=\S)")
 _ADMONITION_MARKDOWN = re.compile(r"(?:!!!|\?\?\?\+?)\s")
-_SIGNATURE = re.compile(r"[\w.]+\s*\(.*\)\s*(?:->.*|:)?$|[\w.]+\(.*->|def |class \w+[(:]|@\w|import \w|from [\w.]+ import ")
+_SIGNATURE = re.compile(
+    r"[\w.]+\s*\(.*\)\s*(?:->.*|:)?$|[\w.]+\(.*->|def |class \w+[(:]|@\w|import \w|from [\w.]+ import "
+)
 _ENTRY = re.compile(r"[`*\w.,/\[\]\\ ]{1,60}\s:\s\S|[`*\w.,/\\ ]{1,60}\s:$")  # numpy's "name : type"
 # "name:", "name (type, default 3):", "first, second -" before a description; possessive, or long lines take seconds.
 _LEADING_NAME = re.compile(
-    r"[`*\w.\\\[\]'\"/]++(?:,\s*+[`*\w.\\\[\]'\"/]++){0,3}+\s*+(?:\((?:[^()]++|\([^()]*+\))*+\))?+\s*+(?::|--?|—)\s++(?=\S)"
+    r"[`*\w.\\\[\]'\"/-]++(?:,\s*+[`*\w.\\\[\]'\"/-]++){0,3}+\s*+"
+    r"(?:\((?:[^()]++|\([^()]*+\))*+\))?+\s*+(?::|--?|—)\s++(?=\S)"
 )
 _DIRECTIVE_LIKE = re.compile(r"\.\.(\s|$)|__\s")
 
@@ -110,7 +117,7 @@ def _dropped(walk: _Walk, text: str, indent: int, *, following: str) -> bool:
 
 
 def _heading(walk: _Walk, text: str, indent: int, *, following: str) -> bool:
-    """A title, underlined or (`Args:`) ended by a colon: dropped, and its section with it where that holds no sentences."""
+    """A title, underlined or (`Args:`) ended by a colon: dropped, with its section where that holds no sentences."""
     section = _SECTION.match(text) if text[-1] == ":" else None
     underlined = following[:3] == following[:1] * 3 and len(text) <= 100 and bool(_RULE.match(following))
     if underlined or (section and len(text) <= 30 and not walk.lines):
@@ -127,7 +134,7 @@ def _heading(walk: _Walk, text: str, indent: int, *, following: str) -> bool:
 
 
 def _directive(walk: _Walk, text: str, indent: int) -> bool:
-    """An explicit-markup line of reStructuredText or a markdown admonition: dropped, its content kept only where it is prose."""
+    """A directive's line (`.. note::`, `!!! note`): dropped, and its content kept only where it is prose."""
     if text[0] not in ".!?_":
         return False
     directive = _DIRECTIVE.match(text)
@@ -166,17 +173,22 @@ def _take(walk: _Walk, text: str, indent: int) -> None:
 
 
 def _is_code(text: str, *, begins: bool) -> bool:
-    """Whether a line is a directive's option, an entry of a parameter table or, where a paragraph begins, a signature."""
+    """Whether a line is an option, an entry of a parameter table or, where a paragraph begins, a signature."""
     if text[0] == ":" and _OPTION.match(text):
         return True
     if " :" in text and _ENTRY.match(text):
         return True
-    return begins and ("(" in text or text[0] == "@" or " import " in text or text.startswith("import ")) and bool(_SIGNATURE.match(text))
+    return (
+        begins
+        and ("(" in text or text[0] == "@" or " import " in text or text.startswith("import "))
+        and bool(_SIGNATURE.match(text))
+    )
 
 
 def _described(text: str) -> str:
     """The text without a leading `name (type):`."""
-    return _LEADING_NAME.sub("", text, count=1) if any(mark in text for mark in ":-—") else text
+    name = _LEADING_NAME.match(text) if ":" in text or "-" in text or "—" in text else None
+    return text[name.end() :] if name else text
 
 
 _INLINE: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -193,10 +205,9 @@ _INLINE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"`([^`]+)`_{0,2}"), r"\1"),
     (re.compile(r"\*\*(?=\S)([^*]+?)(?<=\S)\*\*"), r"\1"),
     (re.compile(r"(?<![\w*])\*(?=[^\s*])([^*]+?)(?<=\S)\*(?![\w*])"), r"\1"),
-    (re.compile(r"(?<!\w)\b(\w+)_(?=[\s.,;])"), r"\1"),  # reference_
     (re.compile(r"\\([*_`|'\" ])"), r"\1"),
 )
-_MARKED = re.compile(r"[`*\[\\]|_\b")
+_MARKED = re.compile(r"[`*\[\\]")
 
 
 def plain(text: str) -> str:
@@ -215,7 +226,7 @@ _START = re.compile(r"[\"'(“‘-]?[A-Za-z0-9_]")
 
 
 def is_prose(sentence: str) -> bool:
-    """Whether a sentence reads as English: at least five words, nearly all of them made of letters, closed by punctuation, no code."""
+    """Whether a sentence reads as English: five words or more, most of plain letters, closed by punctuation, no code."""
     words = sentence.count(" ") + 1
     return (
         words >= 5

@@ -15,6 +15,7 @@ from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead
 from bertwright.model.sizes import EncoderConfig
 from bertwright.objectives.examples import PretrainingBatch
+from bertwright.objectives.projection import projected_loss
 from bertwright.training.loop import Trainable
 
 
@@ -45,10 +46,14 @@ class PretrainingModel(nn.Module):
         self.next_sentence = NextSentenceHead(config) if next_sentence else None
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Masked-LM logits [M, V] and next-sentence logits [B, 2] (None without that head)."""
+        """Encoder states at the masked positions [M, D] and next-sentence logits [B, 2] (None without that head)."""
         out = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at)
         rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
-        pair = self.next_sentence(self.pooler(out.last)) if self.next_sentence else None
+        return rows, self.next_sentence(self.pooler(out.last)) if self.next_sentence else None
+
+    def logits(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Masked-LM logits [M, V] and next-sentence logits [B, 2] (None without that head)."""
+        rows, pair = self(inputs)
         return self.masked_lm(rows, self.encoder.embeddings.word.weight), pair
 
 
@@ -82,8 +87,10 @@ def to_inputs(batch: PretrainingBatch) -> Inputs:
 
 def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tuple[Tensor, str]]:
     """Summed losses with the name of what they are divided by."""
-    logits, pair = model(inputs)
-    terms = {"mlm": (F.cross_entropy(logits.float(), inputs.labels, reduction="sum"), "predictions")}
+    rows, pair = model(inputs)
+    head = model.masked_lm
+    loss = projected_loss(head.states(rows), model.encoder.embeddings.word.weight, head.bias, inputs.labels)
+    terms = {"mlm": (loss, "predictions")}
     if pair is not None:
         terms["nsp"] = (F.cross_entropy(pair.float(), inputs.is_random, reduction="sum"), "rows")
     return terms
@@ -120,7 +127,7 @@ def held_out_figures(model: PretrainingModel, batches: Iterable[PretrainingBatch
     sums = dict.fromkeys(("mlm", "mlm_right", "predictions", "nsp", "nsp_right", "rows"), 0.0)
     for batch in batches:
         inputs = to_inputs(batch)
-        logits, pair = model(inputs)
+        logits, pair = model.logits(inputs)
         sums["mlm"] += float(F.cross_entropy(logits.float(), inputs.labels, reduction="sum"))
         sums["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
         sums["predictions"] += len(inputs.labels)

@@ -48,7 +48,7 @@ def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int
         is_random=torch.zeros(1, dtype=torch.int64),
     )
     with torch.inference_mode():
-        best = model(inputs)[0].float().softmax(-1).topk(min(top_k, tokenizer.vocab_size))
+        best = model.logits(inputs)[0].float().softmax(-1).topk(min(top_k, tokenizer.vocab_size))
     return [
         Filled(tuple(tokenizer.pieces[index] for index in indices.tolist()), tuple(values.tolist()))
         for values, indices in zip(best.values, best.indices, strict=True)

@@ -1,0 +1,75 @@
+"""Tasks in GLUE's layout: majority, bag of words, random weights and a pre-trained model side by side, several seeds.
+
+python -m benchmarks.glue --model RUN --data GLUE_FOLDER --out FOLDER [--tasks sst2,cola,rte,stsb,qnli] [--seeds 3] [--json]
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bertwright.model.folder import open_model
+from bertwright.recipes.finetune import FinetuneSettings, finetune, load_data
+from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
+from bertwright.tasks.classify import get_task
+
+FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "rte": "RTE", "stsb": "STS-B", "qnli": "QNLI", "mrpc": "MRPC", "qqp": "QQP", "mnli": "MNLI"}
+EPOCHS = {"sst2": 3}
+"""Small sets see their data more often."""
+
+
+def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """One task's row."""
+    data = given.data / FOLDERS[name]
+    task, train, dev = load_data(get_task(name), data)
+    first = next(iter(dev.values()))
+    metric = task.primary_metric
+    row: dict[str, Any] = {"work": f"fine-tuning {name}", "metric": metric, "train": len(train), "dev": len(first)}
+    row["majority"] = majority_baseline(task, train, first)[metric]
+    row["bag_of_words"] = bag_of_words_baseline(task, train, first)[metric]
+    size = "random:" + given.random
+    tokenizer = open_model(str(given.model)).tokenizer
+    settings = FinetuneSettings(
+        epochs=EPOCHS.get(name, given.epochs), seeds=given.seeds, learning_rate=given.learning_rate, max_length=given.max_length
+    )
+    for column, source in (("random", size), ("pretrained", str(given.model))):
+        start = time.perf_counter()
+        out = given.out / f"{name}-{column}"
+        found = finetune(settings, get_task(name), model=source, data=data, out=out, tokenizer=tokenizer, resume=True)
+        row |= {column: statistics.fmean(found["scores"]), f"{column}_sd": found["sd"]}
+        row[f"{column}_minutes"] = (time.perf_counter() - start) / 60
+    return row
+
+
+def main() -> None:
+    """Measure every task and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tasks", default="rte,cola,stsb,qnli,sst2")
+    parser.add_argument("--random", default="tiny", help="size of the model with random weights")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    rows = []
+    for name in given.tasks.split(","):
+        row = measure(name, given)
+        rows.append(row)
+        print(
+            f"{name:6}{row['metric']:10}{row['majority']:8.3f}{row['bag_of_words']:8.3f}"
+            f"{row['random']:8.3f} ± {row['random_sd']:.3f}{row['pretrained']:8.3f} ± {row['pretrained_sd']:.3f}",
+            file=sys.stderr,
+        )
+    if given.json:
+        print(json.dumps({"rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""A pre-training run killed at random moments and resumed ends in the bytes of an undisturbed one."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertwright.cli import main
+
+STEPS = 240
+
+
+def arguments(corpus: Path, out: Path) -> list[str]:
+    options = ["--lengths", "32:0.5,48:0.5", "--batch-size", "8", "--learning-rate", "1e-3", "--save-minutes", "0.01"]
+    fixed = ["--threads", "1", "--precision", "fp32", "--held-out", "0.2", "--evaluations", "3"]
+    return ["pretrain", "--corpus", str(corpus), "--out", str(out), "--steps", str(STEPS), *options, *fixed]
+
+
+def last_step(out: Path) -> int:
+    lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True) if (out / "metrics.jsonl").exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.endswith("\n")), default=0)
+
+
+@pytest.mark.slow
+def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
+    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
+    assert main([*build, "--workers", "1"]) == 0
+    command = [sys.executable, "-m", "bertwright"]
+    calm, torn = tmp_path / "calm", tmp_path / "torn"
+    start = time.monotonic()
+    subprocess.run([*command, *arguments(tmp_path / "corpus", calm)], check=True, capture_output=True)
+    seconds = time.monotonic() - start
+    moments = random.Random(time.time_ns())
+    killed = 0
+    for _ in range(3):
+        running = subprocess.Popen([*command, *arguments(tmp_path / "corpus", torn), "--resume"], stderr=subprocess.DEVNULL)
+        try:
+            running.wait(timeout=moments.uniform(0.3, 0.9) * seconds)
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGKILL)
+            killed += running.wait() == -signal.SIGKILL
+    assert killed, "the run ended before it was killed once"
+    subprocess.run([*command, *arguments(tmp_path / "corpus", torn), "--resume"], check=True, capture_output=True)
+    assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
+    timed = {"tokens_per_second", "matrix_share"}
+    logs = [
+        [{key: value for key, value in json.loads(line).items() if key not in timed} for line in (out / "metrics.jsonl").open()]
+        for out in (calm, torn)
+    ]
+    assert logs[0] == logs[1]
+    assert last_step(torn) == STEPS
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_exits_zero(tmp_path: Path, own_text: Path) -> None:
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
+    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
+    assert main([*build, "--workers", "1"]) == 0
+    long = [*arguments(tmp_path / "corpus", tmp_path / "run"), "--log-every", "1"]
+    long[long.index("--steps") + 1] = "100000"
+    running = subprocess.Popen([sys.executable, "-m", "bertwright", *long], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while last_step(tmp_path / "run") < 3:
+        assert time.monotonic() < deadline, "no step was logged in two minutes"
+        time.sleep(0.2)
+    running.terminate()
+    assert running.wait(timeout=60) == 0
+    saved = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert int(saved[-1].name.removeprefix("step-")) >= 3

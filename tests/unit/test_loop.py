@@ -1,0 +1,175 @@
+"""The loop: sums over counts, micro-batches, resuming, stopping, losses that are not finite."""
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bertwright.errors import InputError, RunFailed
+from bertwright.training.checkpoint import list_checkpoints
+from bertwright.training.loop import Outcome, Plan, Trainable, measure_step_seconds, train
+from bertwright.training.machine import Numerics
+from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.tracking import start_run
+
+Batch = tuple[Tensor, Tensor]
+NUMERICS = Numerics(precision="fp32", compiled=False, threads=1, matrix_rate=1e9)
+
+
+def line(seed: int = 0, kind: torch.dtype = torch.float64) -> nn.Linear:
+    torch.manual_seed(seed)
+    return nn.Linear(3, 1).to(kind)
+
+
+def trainable(module: nn.Linear, noise: float = 0.0) -> Trainable[Batch]:
+    def step(batch: Batch) -> dict[str, tuple[Tensor, str]]:
+        values = batch[0] + noise * torch.randn(batch[0].shape, dtype=batch[0].dtype)
+        return {"loss": (((module(values)[:, 0] - batch[1]) ** 2).sum(), "rows")}
+
+    return Trainable(
+        module=module,
+        blocks=(),
+        step=step,
+        counts=lambda batch: {"rows": float(len(batch[0]))},
+        flops=lambda batch: 18.0 * len(batch[0]),
+        tokens=lambda batch: len(batch[0]),
+    )
+
+
+def rows(step: int, sizes: Sequence[int] = (4,)) -> list[Batch]:
+    generator = torch.Generator().manual_seed(step)
+    values = torch.randn(sum(sizes), 3, generator=generator, dtype=torch.float64)
+    goals = values @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    return list(zip(values.split(list(sizes)), goals.split(list(sizes)), strict=True))
+
+
+def plan(steps: int = 20, **changes: object) -> Plan:
+    return Plan(steps=steps, seed=3, optimizer=OptimizerSettings(learning_rate=0.05, warmup=0.1), log_every=3, **changes)  # type: ignore[arg-type]
+
+
+def weights(module: nn.Module) -> bytes:
+    return b"".join(tensor.numpy().tobytes() for tensor in module.state_dict().values())
+
+
+def test_ragged_micro_batches_give_the_step_of_one_batch() -> None:
+    whole, cut = line(), line()
+    train(trainable(whole), lambda step: rows(step, (8,)), plan=plan(50), numerics=NUMERICS, quiet=True)
+    train(trainable(cut), lambda step: rows(step, (1, 5, 2)), plan=plan(50), numerics=NUMERICS, quiet=True)
+    torch.testing.assert_close(whole.weight, cut.weight, atol=1e-9, rtol=0)
+
+
+def test_it_learns() -> None:
+    module = line()
+    train(trainable(module), rows, plan=plan(800), numerics=NUMERICS, quiet=True)
+    torch.testing.assert_close(module.weight[0], torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64), atol=0.05, rtol=0)
+
+
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    calm = line()
+    undisturbed = start_run(tmp_path / "calm", kind="t", settings={}, data={}, resume=False)
+    train(trainable(calm, noise=0.1), rows, plan=plan(), numerics=NUMERICS, run=undisturbed, quiet=True)
+
+    def interrupting(step: int) -> list[Batch]:
+        if step in (6, 13) and step not in seen:
+            seen.add(step)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return rows(step)
+
+    seen: set[int] = set()
+    outcomes: list[Outcome] = []
+    for _ in range(3):
+        run = start_run(tmp_path / "torn", kind="t", settings={}, data={}, resume=True)
+        module = line(seed=len(outcomes))  # what it starts from must not matter once there is a checkpoint
+        if not outcomes:
+            module = line()
+        outcomes.append(train(trainable(module, noise=0.1), interrupting, plan=plan(), numerics=NUMERICS, run=run, quiet=True))
+    assert [outcome.steps for outcome in outcomes] == [7, 14, 20]
+    assert [outcome.stopped for outcome in outcomes] == [True, True, False]
+    assert weights(module) == weights(calm)
+    logged = [[{k: v for k, v in entry.items() if "second" not in k and k != "matrix_share"} for entry in r.metrics()] for r in (undisturbed, run)]
+    assert logged[0] == logged[1]
+
+
+def test_steps_computed_again_leave_no_line_twice(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    for path in list_checkpoints(run.checkpoints):
+        if path.name != "step-000000016":
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+    with (run.folder / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 20, "lo')  # a line cut by a crash
+    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    assert [entry["step"] for entry in run.metrics()] == [3, 6, 9, 12, 15, 18, 20]
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    done = line()
+    train(trainable(done), rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
+    newest = list_checkpoints(run.checkpoints)[-1] / "model.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-3] ^= 1
+    newest.write_bytes(data)
+    again = line()
+    train(trainable(again), rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
+    assert "model.safetensors is damaged" in capsys.readouterr().err
+    assert weights(again) == weights(done)
+    for path in list_checkpoints(run.checkpoints):
+        (path / "optimizer.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> None:
+    def poisoned(step: int) -> list[Batch]:
+        (values, goals), = rows(step)
+        return [(values, goals / (0.0 if step == 10 else 1.0))]
+
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    module = line()
+    with pytest.raises(RunFailed, match=r"step 11: the loss is not finite"):
+        train(trainable(module), poisoned, plan=plan(save_every=5), numerics=NUMERICS, run=run, quiet=True)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in module.state_dict().values())
+    assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
+
+
+def test_measuring_leaves_the_weights_alone() -> None:
+    module = line()
+    before = weights(module)
+    assert measure_step_seconds(trainable(module), rows, plan=plan(100), numerics=NUMERICS, seconds=0.01) > 0
+    assert weights(module) == before
+
+
+def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    module = line()
+
+    def measure(step: int) -> dict[str, float]:
+        assert not module.training
+        return {"score": float(step)}
+
+    outcome = train(
+        trainable(module), rows, plan=plan(evaluate=measure, evaluate_at=frozenset({5, 20})), numerics=NUMERICS, run=run, quiet=True
+    )
+    assert outcome.last == {"score": 20.0}
+    assert [entry["held_out"]["score"] for entry in run.metrics() if "held_out" in entry] == [5.0, 20.0]
+
+
+def test_a_run_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    start_run(tmp_path / "r", kind="t", settings={"a": {"b": 1}}, data={}, resume=False)
+    with pytest.raises(InputError, match=r"settings\.a\.b is 1 there and 2 here"):
+        start_run(tmp_path / "r", kind="t", settings={"a": {"b": 2}}, data={}, resume=True)
+    with pytest.raises(InputError, match="--resume"):
+        start_run(tmp_path / "r", kind="t", settings={"a": {"b": 1}}, data={}, resume=False)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="not empty"):
+        start_run(tmp_path / "full", kind="t", settings={}, data={}, resume=True)
+    assert json.loads((tmp_path / "r" / "run.json").read_text())["settings"] == {"a": {"b": 1}}

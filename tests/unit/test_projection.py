@@ -1,0 +1,43 @@
+"""The vocabulary projection against torch's own linear and cross entropy."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertwright.objectives.projection import projected_loss
+
+
+def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(37, 24, generator=generator)
+    words, bias = torch.randn(301, 24, generator=generator) * scale, torch.randn(301, generator=generator)
+    labels = torch.randint(0, 301, (37,), generator=generator)
+    return states.requires_grad_(), words.requires_grad_(), bias.requires_grad_(), labels
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
+def test_loss_and_gradients_equal_torchs(scale: float) -> None:
+    ours, theirs = leaves(scale), leaves(scale)
+    loss = projected_loss(*ours)
+    plain = F.cross_entropy(F.linear(theirs[0], theirs[1], theirs[2]), theirs[3], reduction="sum")
+    torch.testing.assert_close(loss, plain, atol=0, rtol=2e-6)
+    (loss * 0.3).backward()
+    (plain * 0.3).backward()
+    for mine, other in zip(ours[:3], theirs[:3], strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, atol=2e-5, rtol=1e-4)
+
+
+def test_a_probability_too_small_for_a_float_still_has_its_loss() -> None:
+    states, words, bias, labels = leaves(20.0)
+    losses = F.cross_entropy(F.linear(states, words, bias), labels, reduction="none")
+    assert float(losses.detach().max()) > 100  # exp(-100) is no normal float
+    torch.testing.assert_close(projected_loss(states, words, bias, labels), losses.sum(), atol=0, rtol=2e-6)
+
+
+def test_no_row_is_a_loss_of_zero() -> None:
+    states, words, bias, _ = leaves()
+    loss = projected_loss(states[:0], words, bias, torch.zeros(0, dtype=torch.int64))
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert float(words.grad.abs().max()) == 0.0  # type: ignore[union-attr]

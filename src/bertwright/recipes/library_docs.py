@@ -46,8 +46,6 @@ _LEAST_WORDS = (
 )
 _FEW_FILES = 64  # below, starting processes costs more than it saves
 
-Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
 
 @dataclass(frozen=True)
 class Module:
@@ -164,13 +162,18 @@ def _source_files(name: str, root: Path) -> list[Path]:
 
 def _map(files: list[tuple[str, Path, Path]]) -> Iterator[Module | str]:
     """`_read` over all files, in their order, on all processors where that is worth it."""
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = _processors()
     if len(files) < _FEW_FILES or workers == 1:
         yield from map(_read, files)
         return
     # "spawn", because the caller may hold threads (torch) that do not survive a fork.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=gc.disable) as pool:
         yield from pool.map(_read, files, chunksize=16)
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(file: tuple[str, Path, Path]) -> Module | str:
@@ -221,22 +224,28 @@ def _docstrings(tree: ast.Module, *, everything: bool) -> list[str]:
 
 
 def _body_strings(body: list[ast.stmt]) -> Iterator[str]:
-    """Strings that stand alone, and long ones that are assigned or passed on (`add_docstr`)."""
-    for position, statement in enumerate(body):
-        if isinstance(statement, Definition):
-            inside = statement.body if isinstance(statement, ast.ClassDef) else statement.body[:1]
-            yield from _body_strings(inside)
-        elif isinstance(statement, ast.If | ast.Try | ast.With):
+    """Strings that stand alone, docstrings above all, and long ones that are assigned or passed on (`add_docstr`)."""
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(statement, clean=False)
+            if docstring:
+                yield docstring
+        elif isinstance(statement, ast.ClassDef | ast.If | ast.Try | ast.With):
             yield from _body_strings(statement.body)
             yield from _body_strings(getattr(statement, "orelse", []))
         elif isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign) and statement.value is not None:
-            alone = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-            if statement.lineno == statement.end_lineno and not alone:
-                continue
-            for each in ast.walk(statement.value):
-                if isinstance(each, ast.Constant) and isinstance(each.value, str):
-                    if alone or (len(each.value) >= _LEAST_STRING and "\n" in each.value):
-                        yield each.value
+            yield from _value_strings(statement.value)
+
+
+def _value_strings(value: ast.expr) -> Iterator[str]:
+    """A string that is the whole expression; of a larger one, the strings long enough to be documentation."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        yield value.value
+    elif value.end_lineno != value.lineno:
+        for each in ast.walk(value):
+            text = each.value if isinstance(each, ast.Constant) else None
+            if isinstance(text, str) and "\n" in text and len(text) >= _LEAST_STRING:
+                yield text
 
 
 def _cython_strings(source: str) -> list[str]:

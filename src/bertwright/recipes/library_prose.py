@@ -1,4 +1,4 @@
-"""Documentation string → running English sentences: raw text for the quickstart (paper §A.2: text of whole documents).
+"""Documentation string → running English sentences: raw text for the quickstart (paper §A.2: whole documents).
 
 A docstring mixes prose with doctests, literal blocks, tables, signatures and two dialects of parameter lists. `prose`
 walks its lines once, keeps what a person would read aloud, and hands back sentences: entries of a parameter list lose
@@ -25,8 +25,7 @@ _DROPPED_SECTIONS = frozenset(
 _SECTION = re.compile(r"([A-Z][A-Za-z]*(?: [A-Za-z]+){0,2}):$")
 
 _RULE = re.compile(r"([=\-~^\"'`#*+.:_])\1{2,}$")
-_TABLE = re.compile(r"[-=]{2,}(\s+[-=]{2,})+$|[+|].*[+|]$|\|")
-_FENCE = re.compile(r"```|~~~")
+_TABLE = re.compile(r"[-=]{2,}(\s+[-=]{2,})+$|\+[-=]|\|")
 _DIRECTIVE = re.compile(r"\.\.\s+(?:\w+:)?([\w-]+)::\s*(.*)$")
 _OPTION = re.compile(r":[\w-]+:(\s|$)")
 _FIELD = re.compile(
@@ -57,7 +56,7 @@ class _Walk:
     drop_over: int | None = None  # lines indented more than this belong to something dropped
     drop_section: int | None = None  # indentation of the heading of a dropped section
     in_fence: bool = False
-    in_doctest: bool = False
+    in_block: bool = False  # a doctest or a table, which ends with a blank line
 
     def close(self) -> None:
         """End the paragraph; one that ends with `::` announces a literal block."""
@@ -93,7 +92,7 @@ def paragraphs_of(docstring: str) -> list[str]:
 
 def _dropped(walk: _Walk, text: str, indent: int, *, following: str) -> bool:
     """Deal with blank lines, code, tables, headings and directives; False where the line is text to keep."""
-    if _FENCE.match(text):
+    if text.startswith("```"):
         walk.close()
         walk.in_fence = not walk.in_fence
         return True
@@ -101,16 +100,15 @@ def _dropped(walk: _Walk, text: str, indent: int, *, following: str) -> bool:
         return True
     if not text:
         walk.close()
-        walk.in_doctest = False
+        walk.in_block = False
         return True
     if walk.drop_over is not None:
         if indent > walk.drop_over:
             return True
         walk.drop_over = None
-    if text.startswith(">>>") or text.startswith("In ["):
-        walk.close()
-        walk.in_doctest = True
-    if walk.in_doctest or (not text[0].isalpha() and (_RULE.match(text) or _TABLE.match(text))):
+    if text.startswith((">>>", "In [")) or _TABLE.match(text):
+        walk.in_block = True
+    if walk.in_block or _RULE.match(text):
         walk.close()
         return True
     return _heading(walk, text, indent, following=following) or _directive(walk, text, indent)
@@ -226,7 +224,7 @@ _START = re.compile(r"[\"'(“‘-]?[A-Za-z0-9_]")
 
 
 def is_prose(sentence: str) -> bool:
-    """Whether a sentence reads as English: five words or more, most of plain letters, closed by punctuation, no code."""
+    """Whether a sentence reads as English: five words or more, mostly letters, closed by punctuation, no code."""
     words = sentence.count(" ") + 1
     return (
         words >= 5

@@ -1,8 +1,8 @@
-"""Raw text → the quickstart's task: which library does this sentence describe? (One-sentence classes as in paper §4.1.)
+"""Raw text → the quickstart's task: which library does this sentence describe? (One sentence, as in paper §4.1.)
 
-The libraries' own names are masked, so that the words around them have to tell. Test and dev sentences come from modules
-of their own, which the corpus leaves out: neither they nor their neighbours are seen in pre-training. A sentence that
-stands in two modules, of one library or of two, is in no split.
+The libraries' own names are masked, so that the words around them have to tell. Test and dev sentences come from
+modules of their own, which the corpus leaves out: neither they nor their neighbours are seen in pre-training. A
+sentence that stands in two modules, of one library or of two, is in no split.
 """
 
 import random
@@ -34,7 +34,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 LIBRARIES = (STANDARD_LIBRARY, "torch", "sklearn", "matplotlib", "sympy", "networkx", "pyarrow", "pydantic")
 MASK = "library"
 _ALPHANUMERIC = re.compile("[a-z0-9]+")
-# Masked only where they stand alone, for they are parts of other words (arrowstyle); the rest also inside (TorchScript).
+# Masked only where they stand alone, being parts of other words (arrowstyle); the rest also inside (TorchScript).
 _ALONE = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
 _WORDS = range(12, 41)  # of a sentence: shorter ones say too little
 _MOST_HELD_OUT = 12  # sentences of one module in test or dev: few modules, so that the corpus loses little
@@ -107,7 +107,8 @@ def make_task(
     if len(parts) < 2:
         raise InputError(
             f"only {len(parts)} of the libraries {', '.join(libraries)} have {train_sentences} + {dev_sentences} "
-            f"+ {test_sentences} sentences in modules of their own; at least two are needed: ask for fewer sentences or install more of the libraries"
+            f"+ {test_sentences} sentences in modules of their own; at least two are needed: ask for fewer sentences "
+            "or install more of the libraries"
         )
     return LibraryTask(
         labels=tuple(parts),

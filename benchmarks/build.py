@@ -1,6 +1,8 @@
-"""How long a corpus takes to build, at what rate, and with how much memory: python -m benchmarks.build INPUT... --tokenizer DIR [--json]
+"""How long a corpus takes to build, at what rate, and with how much memory.
 
-Memory is the greatest sum of the proportional set sizes of all processes of the build, sampled five times a second (Linux).
+python -m benchmarks.build INPUT... --tokenizer DIR [--json]
+
+Memory is the greatest sum of the proportional set sizes of the build's processes, sampled five times a second (Linux).
 """
 
 import argparse
@@ -60,7 +62,9 @@ def main() -> None:
     parser.add_argument("inputs", nargs="+")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--workers", type=int)
-    parser.add_argument("--text-bytes", type=float, help="bytes of text in the inputs; counted with their own rules when absent")
+    parser.add_argument(
+        "--text-bytes", type=float, help="bytes of text in the inputs; counted with their own rules when absent"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = build(given.inputs, given.tokenizer, given.workers)

@@ -1,6 +1,6 @@
 """Tasks in GLUE's layout: majority, bag of words, random weights and a pre-trained model side by side, several seeds.
 
-python -m benchmarks.glue --model RUN --data GLUE_FOLDER --out FOLDER [--tasks sst2,cola,rte,stsb,qnli] [--seeds 3] [--json]
+python -m benchmarks.glue --model RUN --data FOLDER --out FOLDER [--tasks sst2,cola,rte,stsb,qnli] [--seeds 3] [--json]
 """
 
 import argparse
@@ -16,7 +16,16 @@ from bertwright.recipes.finetune import FinetuneSettings, finetune, load_data
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classify import get_task
 
-FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "rte": "RTE", "stsb": "STS-B", "qnli": "QNLI", "mrpc": "MRPC", "qqp": "QQP", "mnli": "MNLI"}
+FOLDERS = {
+    "sst2": "SST-2",
+    "cola": "CoLA",
+    "rte": "RTE",
+    "stsb": "STS-B",
+    "qnli": "QNLI",
+    "mrpc": "MRPC",
+    "qqp": "QQP",
+    "mnli": "MNLI",
+}
 EPOCHS = {"sst2": 3}
 """Small sets see their data more often."""
 
@@ -33,7 +42,10 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     size = "random:" + given.random
     tokenizer = open_model(str(given.model)).tokenizer
     settings = FinetuneSettings(
-        epochs=EPOCHS.get(name, given.epochs), seeds=given.seeds, learning_rate=given.learning_rate, max_length=given.max_length
+        epochs=EPOCHS.get(name, given.epochs),
+        seeds=given.seeds,
+        learning_rate=given.learning_rate,
+        max_length=given.max_length,
     )
     for column, source in (("random", size), ("pretrained", str(given.model))):
         start = time.perf_counter()

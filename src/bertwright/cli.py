@@ -10,7 +10,10 @@ Result = Mapping[str, Any]
 """What a command found: printed line by line, or as one JSON object with --json."""
 
 _COMMANDS = {
-    "quickstart": ("quickstart", "learn a vocabulary, pre-train, fine-tune and compare, on the documentation of this machine"),
+    "quickstart": (
+        "quickstart",
+        "learn a vocabulary, pre-train, fine-tune and compare, on the documentation of this machine",
+    ),
     "tokenizer train": ("tokenizer_train", "learn a WordPiece vocabulary from text"),
     "tokenizer import": ("tokenizer_import", "take a released vocab.txt"),
     "corpus build": ("corpus_build", "text → tokenised shards"),
@@ -30,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from bertwright.errors import InputError, RunFailed
 
     arguments = list(sys.argv[1:] if argv is None else argv)
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then asks for huge pages; it reads this when it is loaded
+    os.environ.setdefault(
+        "THP_MEM_ALLOC_ENABLE", "1"
+    )  # torch then asks for huge pages; it reads this when it is loaded
     as_json = "--json" in arguments
     arguments = [argument for argument in arguments if argument != "--json"]
     try:
@@ -84,7 +89,10 @@ def _overview(arguments: Sequence[str]) -> int:
     print("usage: bertwright COMMAND …   (bertwright COMMAND --help tells its options)\n", file=out)
     for name, text in (shown or {name: text for name, (_, text) in _COMMANDS.items()}).items():
         print(f"  {name:18}{text}", file=out)
-    print("\n--json with any command: one JSON object as the last line of standard output, all else on standard error.", file=out)
+    print(
+        "\n--json with any command: one JSON object as the last line of standard output, all else on standard error.",
+        file=out,
+    )
     print("MODEL is a model folder, a run folder, or random:SIZE (random weights).", file=out)
     return 0 if asked and known else 2
 

@@ -143,7 +143,7 @@ def pretrain(
     clip: float = 1.0,
     bias_correction: bool = False,
     initializer_range: float = 0.02,
-    positions: Literal["random", "sinusoidal"] = "random",
+    start: Literal["random", "local"] = "random",
     activation: Literal["gelu", "gelu_tanh"] = "gelu",
     dropout: float = 0.1,
     no_next_sentence: bool = False,
@@ -179,7 +179,7 @@ def pretrain(
         clip: global gradient norm.
         bias_correction: Adam's correction of its early averages (the original has none).
         initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128.
-        positions: what the position embeddings start from.
+        start: what the first layer attends to at first: anything, or its neighbours (leaves the plateau sooner).
         activation: exact GELU, or its tanh approximation.
         dropout: of hidden states and attention.
         no_next_sentence: masked LM alone, on full-length segments.
@@ -227,7 +227,7 @@ def pretrain(
         activation=activation,
         dropout=dropout,
         initializer_range=initializer_range,
-        positions=positions,
+        start=start,
         held_out_share=share or 0.0,
         evaluations=evaluations,
         save_minutes=save_minutes,
@@ -374,8 +374,8 @@ def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
         top_k: how many candidates.
     """
     from bertwright.model.folder import open_model
-    from bertwright.tasks.fill import fill as fill_masks
-    from bertwright.tasks.fill import open_pretrained
+    from bertwright.prediction.fill import fill as fill_masks
+    from bertwright.prediction.fill import open_pretrained
     from bertwright.text.tokenizer import Tokenizer
 
     saved = open_model(model)
@@ -397,8 +397,8 @@ def next_sentence(first: Positional[str], second: Positional[str], /, *, model: 
         model: MODEL: a model folder or run folder, pre-trained with next-sentence prediction.
     """
     from bertwright.model.folder import open_model
-    from bertwright.tasks.fill import open_pretrained
-    from bertwright.tasks.next_sentence import next_sentence_probability
+    from bertwright.prediction.fill import open_pretrained
+    from bertwright.prediction.next_sentence import next_sentence_probability
     from bertwright.text.tokenizer import Tokenizer
 
     saved = open_model(model)

@@ -1,9 +1,8 @@
-"""The main job through the command line, on text of our own: every command, its output, its exit codes, nothing half-written."""
+"""The main job through the command line, on text of our own: output, exit codes, nothing half-written."""
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,26 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer, a corpus and a pre-trained run of 12 steps."""
     folder = tmp_path_factory.mktemp("made")
     text = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
     assert main(["tokenizer", "train", str(text), "--vocab-size", "700", "--out", str(folder / "tok")]) == 0
-    build = ["corpus", "build", str(text), "--tokenizer", str(folder / "tok"), "--out", str(folder / "corpus"), "--workers", "1"]
+    build = [
+        "corpus",
+        "build",
+        str(text),
+        "--tokenizer",
+        str(folder / "tok"),
+        "--out",
+        str(folder / "corpus"),
+        "--workers",
+        "1",
+    ]
     assert main(build) == 0
     start = ["pretrain", "--corpus", str(folder / "corpus"), "--out", str(folder / "run"), "--steps", "12", *TINY]
     assert main([*start, "--held-out", "0.2", "--evaluations", "2", "--learning-rate", "1e-3"]) == 0
-    yield folder
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +61,31 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tuned(made: Path, reviews: Path) -> Path:
     """A classifier fine-tuned with two seeds."""
-    arguments = ["finetune", "classify", "--model", str(made / "run"), "--data", str(reviews), "--out", str(made / "tuned")]
+    arguments = [
+        "finetune",
+        "classify",
+        "--model",
+        str(made / "run"),
+        "--data",
+        str(reviews),
+        "--out",
+        str(made / "tuned"),
+    ]
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    options = ["--epochs", "6", "--learning-rate", "2e-3", "--seeds", "2", "--threads", "1", "--batch-size", "16", "--max-length", "24"]
+    options = [
+        "--epochs",
+        "6",
+        "--learning-rate",
+        "2e-3",
+        "--seeds",
+        "2",
+        "--threads",
+        "1",
+        "--batch-size",
+        "16",
+        "--max-length",
+        "24",
+    ]
     assert main([*arguments, *columns, *options]) == 0
     return made / "tuned"
 
@@ -62,14 +93,17 @@ def tuned(made: Path, reviews: Path) -> Path:
 def test_help_is_quick_because_it_imports_neither_torch_nor_numpy() -> None:
     code = (
         "import sys; from bertwright.cli import main; main(['--help']); "
-        "heavy = {'torch', 'numpy', 'numba', 'pyarrow', 'pydantic', 'tyro'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "heavy = {'torch', 'numpy', 'numba', 'pyarrow', 'pydantic', 'tyro'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "pretrain" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["fly"], ["corpus"], ["corpus", "paint"], ["pretrain", "--sise", "tiny"], ["fill"]])
+@pytest.mark.parametrize(
+    "arguments", [["fly"], ["corpus"], ["corpus", "paint"], ["pretrain", "--sise", "tiny"], ["fill"]]
+)
 def test_bad_usage_is_exit_code_two(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "bertwright", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done
@@ -79,24 +113,45 @@ def test_bad_usage_is_exit_code_two(arguments: list[str]) -> None:
 
 def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_folder = made / "run"
-    assert {"run.json", "metrics.jsonl", "model", "loss.png", "checkpoints"} <= {path.name for path in run_folder.iterdir()}
+    assert {"run.json", "metrics.jsonl", "model", "loss.png", "checkpoints"} <= {
+        path.name for path in run_folder.iterdir()
+    }
     record = json.loads((run_folder / "run.json").read_text())
     assert record["resolved"]["steps"] == 12
     assert record["settings"]["batch_size"] == 8
-    held_out = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines() if "held_out" in line]
+    held_out = [
+        json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines() if "held_out" in line
+    ]
     assert [line["step"] for line in held_out] == [6, 12]
-    figures, _ = run(capsys, "evaluate", "pretraining", "--model", run_folder, "--corpus", made / "corpus", "--rows", "16", "--length", "32")
+    figures, _ = run(
+        capsys,
+        "evaluate",
+        "pretraining",
+        "--model",
+        run_folder,
+        "--corpus",
+        made / "corpus",
+        "--rows",
+        "16",
+        "--length",
+        "32",
+    )
     assert figures["rows"] == 16
     assert 0 < figures["mlm_loss"] < 8
     assert 0 <= figures["nsp_accuracy"] <= 1
 
 
-def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     again = ["pretrain", "--corpus", made / "corpus", "--out", made / "run", "--steps", "12", *TINY]
     options = ["--held-out", "0.2", "--evaluations", "2", "--learning-rate", "1e-3"]
     assert run(capsys, *again, *options, "--resume")[0]["steps"] == 12
     assert "--resume" in run(capsys, *again, *options, code=2)[1]
-    assert "learning_rate is 0.001 there and 0.002 here" in run(capsys, *again, *options[:-1], "2e-3", "--resume", code=2)[1]
+    assert (
+        "learning_rate is 0.001 there and 0.002 here"
+        in run(capsys, *again, *options[:-1], "2e-3", "--resume", code=2)[1]
+    )
 
 
 def test_masks_are_filled_and_pairs_judged(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,27 +173,69 @@ def test_finetuning_learns_and_keeps_every_seed(tuned: Path) -> None:
     assert config["architectures"] == ["BertForSequenceClassification"]
 
 
-def test_prediction_keeps_order_and_fields(tuned: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prediction_keeps_order_and_fields(
+    tuned: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [{"review": "The tower was lovely.", "id": 7}, {"review": "The bridge was dreadful.", "id": 3}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run(capsys, "predict", "--model", tuned, "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")
     answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(answer["id"], answer["label"]) for answer in answers] == [(7, "good"), (3, "bad")]
     assert sum(answers[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    figures, _ = run(capsys, "evaluate", "classify", "--model", tuned, "--data", reviews, "--text-column", "review", "--label-column", "verdict")
+    figures, _ = run(
+        capsys,
+        "evaluate",
+        "classify",
+        "--model",
+        tuned,
+        "--data",
+        reviews,
+        "--text-column",
+        "review",
+        "--label-column",
+        "verdict",
+    )
     assert figures["accuracy"] > 0.9
     assert figures["examples"] == 128
 
 
-def test_random_weights_need_a_vocabulary_and_then_train(made: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start = ["finetune", "classify", "--model", "random:tiny", "--data", reviews, "--text-column", "review", "--label-column", "verdict"]
+def test_random_weights_need_a_vocabulary_and_then_train(
+    made: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = [
+        "finetune",
+        "classify",
+        "--model",
+        "random:tiny",
+        "--data",
+        reviews,
+        "--text-column",
+        "review",
+        "--label-column",
+        "verdict",
+    ]
     assert "--tokenizer" in run(capsys, *start, "--out", tmp_path / "x", code=2)[1]
     assert not (tmp_path / "x").exists()
-    result, _ = run(capsys, *start, "--out", tmp_path / "y", "--tokenizer", made / "tok", "--epochs", "1", "--threads", "1", "--max-length", "16")
+    result, _ = run(
+        capsys,
+        *start,
+        "--out",
+        tmp_path / "y",
+        "--tokenizer",
+        made / "tok",
+        "--epochs",
+        "1",
+        "--threads",
+        "1",
+        "--max-length",
+        "16",
+    )
     assert 0 <= result["mean"] <= 1
 
 
-def test_bad_input_names_the_place_and_leaves_nothing(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_names_the_place_and_leaves_nothing(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cases: list[tuple[list[str | Path], str]] = []
     (tmp_path / "empty.txt").write_text("\n\n")
     cases.append((["corpus", "build", tmp_path / "empty.txt", "--tokenizer", made / "tok"], "empty.txt"))
@@ -170,20 +267,49 @@ def test_a_truncated_shard_is_named(made: Path, tmp_path: Path, capsys: pytest.C
     shutil.copytree(made / "corpus", tmp_path / "corpus")
     shard = next((tmp_path / "corpus").glob("*.arrow"))
     shard.write_bytes(shard.read_bytes()[:-64])
-    for command in (["pretrain", "--corpus", tmp_path / "corpus", "--out", tmp_path / "r", "--steps", "2"], ["corpus", "verify", tmp_path / "corpus"]):
+    for command in (
+        ["pretrain", "--corpus", tmp_path / "corpus", "--out", tmp_path / "r", "--steps", "2"],
+        ["corpus", "verify", tmp_path / "corpus"],
+    ):
         assert shard.name in run(capsys, *command, code=2)[1]
 
 
-def test_a_foreign_tokenizer_is_refused(made: Path, tmp_path: Path, own_text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_foreign_tokenizer_is_refused(
+    made: Path, tmp_path: Path, own_text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(capsys, "tokenizer", "train", own_text, "--vocab-size", "650", "--out", tmp_path / "tok")
-    run(capsys, "corpus", "build", own_text, "--tokenizer", tmp_path / "tok", "--out", tmp_path / "corpus", "--workers", "1")
+    run(
+        capsys,
+        "corpus",
+        "build",
+        own_text,
+        "--tokenizer",
+        tmp_path / "tok",
+        "--out",
+        tmp_path / "corpus",
+        "--workers",
+        "1",
+    )
     said = run(capsys, "evaluate", "pretraining", "--model", made / "run", "--corpus", tmp_path / "corpus", code=2)[1]
     assert "another tokenizer" in said
-    start = ["pretrain", "--corpus", made / "corpus", "--out", tmp_path / "r", "--steps", "2", "--held-out", tmp_path / "corpus", *TINY]
+    start = [
+        "pretrain",
+        "--corpus",
+        made / "corpus",
+        "--out",
+        tmp_path / "r",
+        "--steps",
+        "2",
+        "--held-out",
+        tmp_path / "corpus",
+        *TINY,
+    ]
     assert "another tokenizer" in run(capsys, *start, code=2)[1]
 
 
-def test_a_label_never_seen_in_training_is_refused(tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_label_never_seen_in_training_is_refused(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "odd.csv").write_text("review,verdict\nThe tower was lovely.,good\nThe tower was odd.,strange\n")
     columns = ["--text-column", "review", "--label-column", "verdict"]
     said = run(capsys, "evaluate", "classify", "--model", tuned, "--data", tmp_path / "odd.csv", *columns, code=2)[1]

@@ -39,7 +39,9 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
     moments = random.Random(time.time_ns())
     killed = 0
     for _ in range(3):
-        running = subprocess.Popen([*command, *arguments(tmp_path / "corpus", torn), "--resume"], stderr=subprocess.DEVNULL)
+        running = subprocess.Popen(
+            [*command, *arguments(tmp_path / "corpus", torn), "--resume"], stderr=subprocess.DEVNULL
+        )
         try:
             running.wait(timeout=moments.uniform(0.3, 0.9) * seconds)
         except subprocess.TimeoutExpired:
@@ -50,7 +52,10 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
     assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
     timed = {"tokens_per_second", "matrix_share"}
     logs = [
-        [{key: value for key, value in json.loads(line).items() if key not in timed} for line in (out / "metrics.jsonl").open()]
+        [
+            {key: value for key, value in json.loads(line).items() if key not in timed}
+            for line in (out / "metrics.jsonl").open()
+        ]
         for out in (calm, torn)
     ]
     assert logs[0] == logs[1]

@@ -7,7 +7,7 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.model.dropout import dropout
-from bertwright.model.encoder import Encoder, Pooler, init_weights, sinusoidal_positions
+from bertwright.model.encoder import Encoder, Pooler, init_weights, start_local
 from bertwright.model.folder import from_foreign, load_weights, open_model, save_model, to_foreign
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead
 from bertwright.model.sizes import SIZES, EncoderConfig, size_config
@@ -58,7 +58,11 @@ def test_base_with_both_heads_counts_as_the_original() -> None:
 
 def test_other_vocabularies_count_as_published() -> None:
     with torch.device("meta"):
-        for size, vocabulary, published in (("base", 28_996, 108_310_272), ("large", 28_996, 333_579_264), ("base", 119_547, 177_853_440)):
+        for size, vocabulary, published in (
+            ("base", 28_996, 108_310_272),
+            ("large", 28_996, 333_579_264),
+            ("base", 119_547, 177_853_440),
+        ):
             config = size_config(size, vocabulary)
             assert count(Encoder(config), Pooler(config)) == published
 
@@ -147,14 +151,31 @@ def test_initial_weights_are_cut_normals() -> None:
     model = built(small(vocab_size=5000, initializer_range=0.02))
     words = model.encoder.embeddings.word.weight
     assert float(words.detach().abs().max()) <= 0.04
-    assert abs(float(words.detach().std()) - 0.0176) < 0.0005  # a normal cut at two deviations has 0.88 of its deviation
+    assert (
+        abs(float(words.detach().std()) - 0.0176) < 0.0005
+    )  # a normal cut at two deviations has 0.88 of its deviation
     assert float(model.masked_lm.bias.detach().abs().max()) == 0.0
 
 
-def test_sinusoidal_positions_are_the_published_formula() -> None:
-    table = sinusoidal_positions(8, 6)
-    assert table[0].tolist() == [0, 1, 0, 1, 0, 1]
-    assert float(table[5, 2]) == pytest.approx(float(torch.sin(torch.tensor(5 / 10_000 ** (2 / 6)))), abs=1e-6)
+def test_a_local_start_looks_at_the_neighbours() -> None:
+    config = size_config("tiny", 200, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.05)
+    model = built(config).encoder
+    ids = torch.randint(5, 200, (4, 40), generator=torch.Generator().manual_seed(0))
+
+    def shares(offset: int, head: int) -> float:
+        attention = model.layers[0].attention
+        hidden = model.embeddings(ids, torch.zeros_like(ids))
+        query, key, _ = (
+            part.unflatten(-1, (2, 64)).transpose(1, 2) for part in attention.qkv(hidden).split(128, dim=-1)
+        )
+        found = torch.softmax(query @ key.transpose(-1, -2) / 8, dim=-1)[:, head]
+        return float(found.diagonal(offset, 1, 2).mean().detach())
+
+    assert shares(-1, 0) < 0.1
+    start_local(model, generator=torch.Generator().manual_seed(0))
+    assert shares(-1, 0) > 0.5
+    assert shares(1, 1) > 0.5
+    assert shares(1, 0) < 0.1
 
 
 def test_names_on_disk_are_those_of_the_field_and_come_back() -> None:
@@ -187,10 +208,12 @@ def test_a_model_folder_comes_back_whole(tmp_path: Path, tokenizer_folder: Path)
 
 def test_a_truncated_model_file_is_named(tmp_path: Path, tokenizer_folder: Path) -> None:
     config = small()
-    save_model(tmp_path / "m", built(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining")
+    save_model(
+        tmp_path / "m", built(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
+    )
     path = tmp_path / "m" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match="model.safetensors"):
+    with pytest.raises(InputError, match=r"model\.safetensors"):
         open_model(str(tmp_path / "m"))
 
 

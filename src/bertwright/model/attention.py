@@ -46,4 +46,6 @@ class SelfAttention(nn.Module):
         # No fused CPU kernel drops attention probabilities, so training spells the formula out.
         scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # [B, H, Q, T]
         probabilities = torch.softmax(scores.masked_fill(~keep, torch.finfo(scores.dtype).min), dim=-1)
-        return dropout(probabilities, self.dropout, training=True) @ value  # [B, H, Q, K]
+        kept = dropout(probabilities, self.dropout, training=True)
+        context: Tensor = kept @ value  # [B, H, Q, K]
+        return context

@@ -1,6 +1,6 @@
 """Dropout that costs little on a CPU: four decisions from each 64-bit random number, the rest fused by the compiler.
 
-torch's own CPU dropout draws one number per element on one thread, which took longer than a small model's matrix products.
+torch's own CPU dropout draws one number per element on one thread: longer than a small model's matrix products took.
 """
 
 import torch
@@ -13,7 +13,8 @@ def random_bits(like: Tensor) -> Tensor:
     """Uniform int16 numbers in the shape of `like`, from torch's default generator (so `torch.manual_seed` decides)."""
     size = like.numel()
     words = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None)
-    return words.view(torch.int16)[:size].view(like.shape)
+    bits: Tensor = words.view(torch.int16)[:size].view(like.shape)
+    return bits
 
 
 @random_bits.register_fake

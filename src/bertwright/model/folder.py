@@ -41,7 +41,7 @@ _NAMES = {
     "next_sentence.linear": "cls.seq_relationship",
     "classifier.linear": "classifier",
 }
-"""Our module → Hugging Face's (# is the layer); the leaf, weight or bias, is the same. qkv is split into three before."""
+"""Our module → Hugging Face's; # is the layer, the leaf (weight or bias) stays, qkv is split in three before."""
 
 _CONFIG_NAMES = {
     "vocab_size": "vocab_size",

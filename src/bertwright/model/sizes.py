@@ -1,4 +1,4 @@
-"""The shape of an encoder as data, and the named sizes of paper §3 and of the 24 small models released in March 2020."""
+"""The shape of an encoder as data; the named sizes of paper §3 and of the 24 small models released in March 2020."""
 
 from typing import Literal, Self
 
@@ -32,8 +32,14 @@ class EncoderConfig(Settings):
         return self
 
 
-
-_NAMED = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768), "large": (24, 1024)}
+_NAMED = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
 
 SIZES: dict[str, tuple[int, int]] = _NAMED | {
     f"{layers}x{width}": (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)

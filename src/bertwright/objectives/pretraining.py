@@ -97,7 +97,7 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
 
 
 def pretraining_flops(config: EncoderConfig, inputs: Inputs) -> float:
-    """Floating-point work of forward and backward over a batch: matrix products only, as computed (last layer at Q rows)."""
+    """Floating-point work of forward and backward over a batch: matrix products alone, as they are computed."""
     rows, length = inputs.ids.shape
     asked = inputs.at.shape[1]
     width, inner = config.hidden, config.intermediate
@@ -136,7 +136,11 @@ def held_out_figures(model: PretrainingModel, batches: Iterable[PretrainingBatch
             sums["nsp"] += float(F.cross_entropy(pair.float(), inputs.is_random, reduction="sum"))
             sums["nsp_right"] += float((pair.argmax(1) == inputs.is_random).sum())
     loss = sums["mlm"] / sums["predictions"]
-    figures = {"mlm_loss": loss, "mlm_accuracy": sums["mlm_right"] / sums["predictions"], "mlm_perplexity": math.exp(loss)}
+    figures = {
+        "mlm_loss": loss,
+        "mlm_accuracy": sums["mlm_right"] / sums["predictions"],
+        "mlm_perplexity": math.exp(loss),
+    }
     if model.next_sentence:
         figures |= {"nsp_loss": sums["nsp"] / sums["rows"], "nsp_accuracy": sums["nsp_right"] / sums["rows"]}
     return figures | {"rows": sums["rows"], "predictions": sums["predictions"]}

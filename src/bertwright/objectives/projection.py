@@ -1,8 +1,8 @@
 """heads → loss: the vocabulary projection and its cross entropy with half the memory traffic.
 
-The logits of a batch (rows x 30,522) are the largest array of a small BERT's step, and moving it is what costs. Here softmax
-overwrites the logits, the labels are subtracted in place to give the gradient, and the bias gradient rides along in the
-matrix product of the weight gradient as one more column. Same numbers as `F.cross_entropy(F.linear(…))`.
+The logits of a batch (rows x 30,522) are the largest array of a small BERT's step, and moving it is what costs. Here
+softmax overwrites the logits, the labels are subtracted in place to give the gradient, and the bias gradient is another
+column in the matrix product of the weight gradient. Same numbers as `F.cross_entropy(F.linear(…))`.
 
 Shapes: M rows, D hidden, V vocabulary.
 """

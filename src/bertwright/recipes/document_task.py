@@ -21,7 +21,7 @@ _TEST, _DEV = 15, 10
 
 @dataclass(frozen=True)
 class OwnText:
-    """The documents to pre-train on, as lists of sentences, and the task made from others (None where there are too few)."""
+    """Documents to pre-train on, as lists of sentences, and the task made from others (None: too few)."""
 
     documents: tuple[tuple[str, ...], ...]
     task: LibraryTask | None
@@ -42,10 +42,14 @@ def read_own_text(corpus: Path, *, train_sentences: int, seed: int) -> OwnText:
         raise InputError(f"{corpus}: holds one document; at least two are needed (blank lines part documents)")
     wanted = train_sentences + _DEV + _TEST
     usable = {index: _usable(sentences) for index, sentences in enumerate(documents)}
-    long = sorted((index for index in usable if len(usable[index]) >= wanted), key=lambda index: (-len(usable[index]), index))
+    long = sorted(
+        (index for index in usable if len(usable[index]) >= wanted), key=lambda index: (-len(usable[index]), index)
+    )
     chosen = long[: min(_MOST_DOCUMENTS, len(documents) // 5)]
     if len(chosen) < 2:
-        say(f"{corpus}: too few documents of {wanted} sentences for a task of their own; pre-training alone is measured")
+        say(
+            f"{corpus}: too few documents of {wanted} sentences for a task of their own; pre-training alone is measured"
+        )
         return OwnText(tuple(documents), None)
     kept = tuple(sentences for index, sentences in enumerate(documents) if index not in set(chosen))
     return OwnText(kept, _task({f"document-{index + 1}": usable[index] for index in chosen}, train_sentences, seed))

@@ -12,11 +12,19 @@ from bertwright.files import atomic_file
 from bertwright.model.folder import open_model
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.pretraining import held_out_figures
+from bertwright.prediction.classifier import open_classifier, predict_logits
+from bertwright.prediction.fill import open_pretrained
 from bertwright.recipes.pretrain import HELD_OUT_ROWS
-from bertwright.tasks.classifier import open_classifier, predict_logits
-from bertwright.tasks.classify import ClassificationTask, add_predictions, decode, encode, score, with_columns, with_labels
+from bertwright.tasks.classify import (
+    ClassificationTask,
+    add_predictions,
+    decode,
+    encode,
+    score,
+    with_columns,
+    with_labels,
+)
 from bertwright.tasks.examples import dev_files, examples_of, read_examples
-from bertwright.tasks.fill import open_pretrained
 from bertwright.tasks.tables import read_table, write_table
 from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.machine import keep_memory

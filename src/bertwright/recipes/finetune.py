@@ -1,4 +1,4 @@
-"""encoder → task: fine-tune on a labelled table with several seeds, keep each seed's best epoch and the best seed (paper §4.1)."""
+"""encoder → task: fine-tune on a labelled table, several seeds, the best epoch of each kept (paper §4.1)."""
 
 import shutil
 import statistics
@@ -16,7 +16,7 @@ from bertwright.console import say
 from bertwright.files import file_digest
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
-from bertwright.tasks.classifier import Classifier, classifier_task, encoded_batches, predict_logits
+from bertwright.prediction.classifier import Classifier, classifier_task, encoded_batches, predict_logits
 from bertwright.tasks.classify import ClassificationTask, Encoded, decode, encode, score
 from bertwright.tasks.examples import Examples, dev_files, learn, read_examples, split_dev, train_file
 from bertwright.tasks.metrics import collapsed
@@ -63,7 +63,14 @@ class Prepared:
 
 
 def finetune(
-    settings: FinetuneSettings, task: ClassificationTask, *, model: str, data: Path, out: Path, tokenizer: Path | None = None, resume: bool = False
+    settings: FinetuneSettings,
+    task: ClassificationTask,
+    *,
+    model: str,
+    data: Path,
+    out: Path,
+    tokenizer: Path | None = None,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
     prepared = _prepare(settings, task, model, data, tokenizer)
@@ -84,7 +91,7 @@ def finetune(
 
 
 def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask, Examples, dict[str, Examples]]:
-    """The task as its training data complete it, train, and dev by name (a tenth of train where there is no dev file)."""
+    """The task as its training data complete it, train, and dev by name (a tenth of train without a dev file)."""
     path = train_file(data)
     task = learn(task, path)
     train_examples = read_examples(task, path)
@@ -96,7 +103,9 @@ def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask,
     return task, train_examples, {"dev": dev}
 
 
-def _prepare(settings: FinetuneSettings, task: ClassificationTask, source: str, data: Path, folder: Path | None) -> Prepared:
+def _prepare(
+    settings: FinetuneSettings, task: ClassificationTask, source: str, data: Path, folder: Path | None
+) -> Prepared:
     vocabulary = Tokenizer.load(folder) if folder else None
     saved = open_model(source, tokenizer=folder, vocab_size=vocabulary.vocab_size if vocabulary else None)
     words = Tokenizer.load(saved.tokenizer)
@@ -107,7 +116,7 @@ def _prepare(settings: FinetuneSettings, task: ClassificationTask, source: str, 
 
     train_rows = encoded(examples)
     if train_rows.num_truncated:
-        say(f"{train_rows.num_truncated} of {len(train_rows)} examples are longer than {settings.max_length} tokens and are cut")
+        say(f"{train_rows.num_truncated} of {len(train_rows)} examples exceed {settings.max_length} tokens and are cut")
     assert examples.targets is not None
     measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
     return Prepared(task, saved, train_rows, examples.targets, measured)
@@ -123,7 +132,9 @@ def _numerics(settings: FinetuneSettings, run: RunFolder) -> Numerics:
     return numerics
 
 
-def _train_seed(settings: FinetuneSettings, prepared: Prepared, seed: int, run: RunFolder, numerics: Numerics) -> dict[str, Any] | None:
+def _train_seed(
+    settings: FinetuneSettings, prepared: Prepared, seed: int, run: RunFolder, numerics: Numerics
+) -> dict[str, Any] | None:
     """One seed in its own run folder; None where it was stopped."""
     name = f"seed-{seed}"
     own = start_run(run.folder / name, kind="finetune-seed", settings={"seed": seed}, data={}, resume=True)
@@ -138,7 +149,10 @@ def _train_seed(settings: FinetuneSettings, prepared: Prepared, seed: int, run: 
     steps = settings.epochs * per_epoch
     rate = settings.rate(config.hidden)
     optimizer = OptimizerSettings(
-        learning_rate=rate, warmup=settings.warmup, weight_decay=settings.weight_decay, bias_correction=settings.bias_correction
+        learning_rate=rate,
+        warmup=settings.warmup,
+        weight_decay=settings.weight_decay,
+        bias_correction=settings.bias_correction,
     )
     plan = Plan(
         steps=steps,
@@ -157,20 +171,26 @@ def _train_seed(settings: FinetuneSettings, prepared: Prepared, seed: int, run: 
     result = best.result(seed)
     own.note(finished=True, result=result)
     shutil.rmtree(own.checkpoints)
-    say(f"seed {seed}: best epoch {result['epoch']}, " + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items()))
+    say(
+        f"seed {seed}: best epoch {result['epoch']}, "
+        + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items())
+    )
     return result
 
 
 class _Best:
     """Measures each epoch on dev and keeps the best epoch's model folder; on resume, what was measured is read back."""
 
-    def __init__(self, own: RunFolder, model: Classifier, prepared: Prepared, settings: FinetuneSettings, numerics: Numerics) -> None:
+    def __init__(
+        self, own: RunFolder, model: Classifier, prepared: Prepared, settings: FinetuneSettings, numerics: Numerics
+    ) -> None:
         self.own, self.model, self.prepared, self.settings, self.numerics = own, model, prepared, settings, numerics
         self.lines = [line for line in own.metrics() if "held_out" in line]
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Dev figures after an epoch; saves the model where its primary metric is the best so far."""
-        task, figures = self.prepared.task, {}
+        task = self.prepared.task
+        figures: dict[str, float] = {}
         for name, (encoded, targets) in self.prepared.dev.items():
             with precision(self.numerics):
                 logits = predict_logits(self.model, encoded)

@@ -12,11 +12,18 @@ from bertwright.config import Positive, Settings, Share
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.encoder import init_weights, sinusoidal_positions
+from bertwright.model.encoder import init_weights, start_local
 from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.sizes import EncoderConfig, size_config
 from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch
-from bertwright.objectives.pretraining import Inputs, PretrainingModel, cut, held_out_figures, pretraining_task, to_inputs
+from bertwright.objectives.pretraining import (
+    Inputs,
+    PretrainingModel,
+    cut,
+    held_out_figures,
+    pretraining_task,
+    to_inputs,
+)
 from bertwright.recipes.curve import try_curve
 from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
@@ -52,8 +59,8 @@ class PretrainSettings(Settings):
     dropout: Share = 0.1
     """Of hidden states and of attention probabilities."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
-    positions: Literal["random", "sinusoidal"] = "random"
-    """What the learned position embeddings start from."""
+    start: Literal["random", "local"] = "random"
+    """What the first layer's attention starts from: nothing, as the paper, or the neighbouring places."""
     held_out_share: Share = 0.0
     """Documents of the corpus kept for measuring, where no held-out corpus is given."""
     evaluations: Annotated[int, Field(ge=0)] = 20
@@ -110,7 +117,8 @@ def pretrain(
     model = build_model(settings, config, init_from, data)
     trained = _Pretraining(settings, model, data, measured)
     numerics, steps = trained.resolve(run)
-    say(f"{settings.size}: {sum(p.numel() for p in model.parameters()):,} parameters · {steps:,} steps of {settings.batch_size} rows")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    say(f"{settings.size}: {parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
     outcome = train(
         pretraining_task(model), trained.batches(steps), plan=trained.plan(steps), numerics=numerics, run=run
     )
@@ -131,15 +139,14 @@ def encoder_config(settings: PretrainSettings, vocab_size: int) -> EncoderConfig
     )
 
 
-def build_model(settings: PretrainSettings, config: EncoderConfig, init_from: str | None, data: Corpus) -> PretrainingModel:
+def build_model(
+    settings: PretrainSettings, config: EncoderConfig, init_from: str | None, data: Corpus
+) -> PretrainingModel:
     """A freshly initialised model, or the weights of `init_from` (which must share the vocabulary)."""
     model = PretrainingModel(config, next_sentence=settings.examples.next_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
-    if settings.positions == "sinusoidal":
-        with torch.no_grad():
-            model.encoder.embeddings.position.weight.copy_(
-                sinusoidal_positions(config.max_positions, config.hidden) * settings.initializer_range * 2**0.5
-            )
+    if settings.start == "local":
+        start_local(model.encoder, generator=torch.Generator().manual_seed(settings.seed))
     if init_from:
         saved = open_model(init_from)
         from bertwright.text.tokenizer import Tokenizer
@@ -153,7 +160,9 @@ def build_model(settings: PretrainSettings, config: EncoderConfig, init_from: st
 class _Pretraining:
     """Rows, plan and evaluation of one run."""
 
-    def __init__(self, settings: PretrainSettings, model: PretrainingModel, data: Corpus, measured: Corpus | None) -> None:
+    def __init__(
+        self, settings: PretrainSettings, model: PretrainingModel, data: Corpus, measured: Corpus | None
+    ) -> None:
         self.settings, self.model = settings, model
         share = 0.0 if measured else settings.held_out_share
         self.phases = [
@@ -178,7 +187,10 @@ class _Pretraining:
         """Settle precision, threads and steps once; a resumed run takes what was settled."""
         settings = self.settings
         if "resolved" in run.record:
-            numerics, steps = Numerics.model_validate(run.record["resolved"]["numerics"]), run.record["resolved"]["steps"]
+            numerics, steps = (
+                Numerics.model_validate(run.record["resolved"]["numerics"]),
+                run.record["resolved"]["steps"],
+            )
             apply_numerics(numerics)
             return numerics, steps
         numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
@@ -238,7 +250,9 @@ class _Pretraining:
         return held_out_figures(self.model, self.held_out)
 
 
-def _finish(run: RunFolder, outcome: Outcome, model: PretrainingModel, config: EncoderConfig, data: Corpus) -> dict[str, Any]:
+def _finish(
+    run: RunFolder, outcome: Outcome, model: PretrainingModel, config: EncoderConfig, data: Corpus
+) -> dict[str, Any]:
     result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": outcome.stopped}
     if outcome.stopped:
         say(f"stopped after step {outcome.steps}; continue with --resume")

@@ -1,4 +1,4 @@
-"""The whole line in a few minutes, offline: text → vocabulary → shards → encoder → task, and what pre-training was worth."""
+"""The whole line in a few minutes, offline: text → vocabulary → shards → encoder → task, and what it was worth."""
 
 import shutil
 import statistics
@@ -12,6 +12,7 @@ from bertwright.corpus.build import build_corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
 from bertwright.objectives.examples import ExampleSettings
+from bertwright.prediction.fill import fill, open_pretrained
 from bertwright.recipes.document_task import read_own_text, write_documents
 from bertwright.recipes.evaluate import evaluate_task
 from bertwright.recipes.finetune import FinetuneSettings, finetune
@@ -21,7 +22,6 @@ from bertwright.recipes.pretrain import Phase, PretrainSettings, pretrain
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
 from bertwright.tasks.examples import learn, read_examples
-from bertwright.tasks.fill import fill, open_pretrained
 from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.tokenizer import Tokenizer, train_tokenizer
 from bertwright.training.optimizer import OptimizerSettings
@@ -35,7 +35,7 @@ PRETRAINING_SHARE = 0.6
 
 
 def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[str, Any]:
-    """Run all stages in about `minutes`; everything is written under `out`. Returns the figures and a text for people."""
+    """Run all stages in about `minutes`, everything under `out`; returns the figures and a text for people."""
     if minutes < 0.5:
         raise InputError(f"--minutes {minutes}: at least 0.5")
     _refuse_used(out)
@@ -44,7 +44,7 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     task = _gather(corpus, out)
     say(f"[2/5] vocabulary and corpus: {(out / 'text.txt').stat().st_size / 1e6:.1f} MB of text")
     _build(out)
-    say(f"[3/5] pre-training a tiny BERT for {minutes * PRETRAINING_SHARE:.1f} minutes: masked LM and next-sentence prediction")
+    say(f"[3/5] pre-training a tiny BERT for {minutes * PRETRAINING_SHARE:.1f} minutes: masked LM and next sentence")
     pretrained = pretrain(
         _pretraining(minutes * PRETRAINING_SHARE), corpus=out / "corpus", out=out / "pretraining", held_out=None
     )
@@ -105,7 +105,7 @@ def _pretraining(minutes: float) -> PretrainSettings:
         examples=ExampleSettings(),
         optimizer=OptimizerSettings(learning_rate=2e-3, warmup=0.05),
         initializer_range=0.05,
-        positions="sinusoidal",
+        start="local",
         held_out_share=0.02,
         evaluations=8,
     )
@@ -132,7 +132,8 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
             settings, spec, model=source, data=folder, out=out / f"finetuned-{name}", tokenizer=out / "tokenizer"
         )
         values = [
-            evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"] for seed in result["seeds"]
+            evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"]
+            for seed in result["seeds"]
         ]
         accuracy[name], deviation[name] = statistics.fmean(values), statistics.stdev(values)
     return {"accuracy": accuracy, "sd": deviation, "classes": len(task.labels), "test_sentences": len(test)}
@@ -143,7 +144,9 @@ def _filled(out: Path) -> list[dict[str, Any]]:
     saved = open_model(str(out / "pretraining"))
     model, tokenizer = open_pretrained(saved), Tokenizer.load(saved.tokenizer)
     sentences = [
-        line for line in (out / "text.txt").read_text("utf-8").splitlines() if 8 <= len(line.split()) <= 16 and "[" not in line
+        line
+        for line in (out / "text.txt").read_text("utf-8").splitlines()
+        if 8 <= len(line.split()) <= 16 and "[" not in line
     ]
     shown = []
     for sentence in sentences[:: max(1, len(sentences) // 3)][:3]:
@@ -165,8 +168,12 @@ def _text(found: Mapping[str, Any], task: LibraryTask | None, out: Path, *, own:
     ]
     if task:
         lines += _table(found, task, own=own)
-    lines += ["Filled masks", *(f"  {one['text']}   (was: {one['was']})\n    {_candidates(one)}" for one in found["filled"]), ""]
-    lines += _places(out, task) + ["", f"{found['minutes']:.1f} minutes in all"]
+    lines += [
+        "Filled masks",
+        *(f"  {one['text']}   (was: {one['was']})\n    {_candidates(one)}" for one in found["filled"]),
+        "",
+    ]
+    lines += [*_places(out, task), "", f"{found['minutes']:.1f} minutes in all"]
     return "\n".join(lines)
 
 
@@ -201,9 +208,9 @@ def _table(found: Mapping[str, Any], task: LibraryTask, *, own: Path | None) -> 
 
 
 def _places(out: Path, task: LibraryTask | None) -> list[str]:
-    best = ["  --lengths 64 --batch-size 32 --learning-rate 2e-3 --warmup 0.05 --initializer-range 0.05 --positions sinusoidal"]
+    best = ["  --lengths 64 --batch-size 32 --learning-rate 2e-3 --warmup 0.05 --initializer-range 0.05 --start local"]
     lines = [
-        f"Everything lies in {out}/: text.txt, tokenizer/, corpus/, pretraining/ (loss.png, model/), task/, finetuned-*/",
+        f"Everything lies in {out}/: text.txt, tokenizer/, corpus/, pretraining/ (with loss.png), task/, finetuned-*/",
         "The same by hand:",
         f"  bertwright tokenizer train {out}/text.txt --vocab-size {VOCABULARY} --out tok",
         f"  bertwright corpus build {out}/text.txt --lines sentences --tokenizer tok --out corpus",

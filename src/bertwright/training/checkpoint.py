@@ -3,7 +3,6 @@
 Row order, masks and dropout are functions of (seed, step), so a checkpoint is weights, moments and the step alone.
 """
 
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,13 @@ _FILES = ("model.safetensors", "optimizer.safetensors")
 
 
 def save_checkpoint(
-    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, step: int, notes: Mapping[str, Any], keep: int = 2
+    folder: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    step: int,
+    notes: Mapping[str, Any],
+    keep: int = 2,
 ) -> Path:
     """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest."""
     target = folder / f"step-{step:09d}"
@@ -45,7 +50,9 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("step-*/state.json"))
 
 
-def load_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, Any]] | None:
+def load_checkpoint(
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, dict[str, Any]] | None:
     """Load the newest good checkpoint in place; (steps done, notes), or None where there is none yet.
 
     A damaged one is named and the one before it used; InputError when every one is damaged.
@@ -73,5 +80,3 @@ def _load_moments(moments: Mapping[str, Tensor], module: nn.Module, optimizer: t
 
 def _whole(path: Path, digest: str) -> bool:
     return path.is_file() and file_digest(path) == digest
-
-

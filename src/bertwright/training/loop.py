@@ -1,6 +1,6 @@
 """loss → weights: the one training loop, which knows neither BERT nor tasks.
 
-A step sums losses and counts over its micro-batches and divides once: masked positions are ragged, so a mean of means would be wrong.
+A step sums losses and counts over its micro-batches and divides once: masked positions are ragged.
 """
 
 import math
@@ -30,8 +30,8 @@ Terms = Mapping[str, tuple[Tensor, str]]
 class Trainable(Generic[Batch]):
     """What the loop trains.
 
-    `step` returns {term: (sum, count name)}; `counts` reads the same counts from the batch before forward; `flops` is the
-    floating-point work of forward and backward; `tokens` the real tokens; `blocks` are the units for sharding and compilation.
+    `step` returns {term: (sum, count name)}; `counts` reads the same counts from the batch before forward; `flops` is
+    the floating-point work of forward and backward; `tokens` counts real tokens; `blocks` are the units for sharding.
     """
 
     module: nn.Module
@@ -101,7 +101,12 @@ def train(
 
 
 def measure_step_seconds(
-    trainable: Trainable[Batch], batches: Callable[[int], Sequence[Batch]], *, plan: Plan, numerics: Numerics, seconds: float
+    trainable: Trainable[Batch],
+    batches: Callable[[int], Sequence[Batch]],
+    *,
+    plan: Plan,
+    numerics: Numerics,
+    seconds: float,
 ) -> float:
     """Median seconds of throw-away steps, after compiling and warming up; the weights are put back."""
     before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
@@ -183,10 +188,17 @@ class _Loop(Generic[Batch]):
         norm = float(clip_gradients(module.parameters(), self.plan.optimizer.clip))
         if not math.isfinite(norm) or not all(map(math.isfinite, losses.values())):
             raise RunFailed(self._not_finite(step, losses, norm))
-        set_rate(self.optimizer, self.plan.optimizer.learning_rate * rate_at(step, self.plan.steps, self.plan.optimizer.warmup))
+        set_rate(
+            self.optimizer,
+            self.plan.optimizer.learning_rate * rate_at(step, self.plan.steps, self.plan.optimizer.warmup),
+        )
         self.optimizer.step()
         self._sums = _added((self._sums, losses, {"gradient_norm": norm}))
-        work = {"tokens": sum(map(self.trainable.tokens, micro)), "flops": sum(map(self.trainable.flops, micro)), "steps": 1}
+        work = {
+            "tokens": sum(map(self.trainable.tokens, micro)),
+            "flops": sum(map(self.trainable.flops, micro)),
+            "steps": 1,
+        }
         self._work = _added((self._work, work, {"seconds": time.perf_counter() - start}))
 
     def log(self, done: int) -> None:
@@ -241,7 +253,9 @@ class _Loop(Generic[Batch]):
     def _not_finite(self, step: int, losses: Mapping[str, float], norm: float) -> str:
         values = ", ".join(f"{name} {value}" for name, value in losses.items())
         kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run else ""
-        return f"step {step + 1}: the loss is not finite ({values}, gradient norm {norm}); stopped before the update{kept}"
+        return (
+            f"step {step + 1}: the loss is not finite ({values}, gradient norm {norm}); stopped before the update{kept}"
+        )
 
 
 def precision(numerics: Numerics) -> AbstractContextManager[object]:

@@ -25,7 +25,7 @@ class Numerics(Settings):
 
 
 def keep_memory() -> None:
-    """Let the C allocator keep freed memory: giving pages back and faulting them in again tripled some kernels' time."""
+    """Let the C allocator keep freed memory: faulting pages in again and again tripled some kernels' time."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):
@@ -53,7 +53,7 @@ def apply_numerics(numerics: Numerics) -> None:
     keep_memory()
     torch.set_num_threads(numerics.threads)
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # filling each new tensor is for debugging, and slow
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow
 
 
 def _matrix_rate(kind: torch.dtype, size: int = 1024, repeats: int = 7) -> float:

@@ -57,7 +57,9 @@ class RunFolder:
             stream.writelines(json.dumps(line).encode() + b"\n" for line in kept)
 
 
-def start_run(folder: Path, *, kind: str, settings: Mapping[str, Any], data: Mapping[str, Any], resume: bool) -> RunFolder:
+def start_run(
+    folder: Path, *, kind: str, settings: Mapping[str, Any], data: Mapping[str, Any], resume: bool
+) -> RunFolder:
     """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration."""
     path = folder / "run.json"
     wanted = {"kind": kind, "settings": dict(settings), "data": dict(data)}

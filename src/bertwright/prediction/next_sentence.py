@@ -4,7 +4,7 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.objectives.pretraining import PretrainingModel
-from bertwright.tasks.classifier import padded
+from bertwright.prediction.classifier import padded
 from bertwright.tasks.classify import encode
 from bertwright.text.tokenizer import Tokenizer
 

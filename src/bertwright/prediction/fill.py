@@ -19,7 +19,7 @@ class Filled:
 
 
 def open_pretrained(saved: SavedModel, *, next_sentence: bool = False) -> PretrainingModel:
-    """The pre-trained model with its masked-LM head, and the next-sentence head where wanted; InputError without them."""
+    """The model with its masked-LM head, and its next-sentence head where wanted; InputError without them."""
     if saved.weights is None:
         raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
     model = PretrainingModel(saved.config, next_sentence=next_sentence)

@@ -86,7 +86,9 @@ def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epo
     return [batches[index] for index in random.permutation(len(batches))]
 
 
-def padded(encoded: Encoded, rows: Sequence[int] | NDArray[np.int64], *, pad_id: int, targets: NDArray[Any] | None = None) -> Rows:
+def padded(
+    encoded: Encoded, rows: Sequence[int] | NDArray[np.int64], *, pad_id: int, targets: NDArray[Any] | None = None
+) -> Rows:
     """The given rows of `encoded`, padded to the longest of them."""
     lengths = np.array([len(encoded.ids[row]) for row in rows])
     ids = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
@@ -139,7 +141,9 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
 def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, int]:
     """The classifier of a fine-tuned model folder, its task with the folder's labels, and its maximal length."""
     if "task" not in saved.extra:
-        raise InputError(f"{saved.place}: is no fine-tuned classifier; make one with: bertwright finetune TASK --model …")
+        raise InputError(
+            f"{saved.place}: is no fine-tuned classifier; make one with: bertwright finetune TASK --model …"
+        )
     task = ClassificationTask.model_validate(saved.extra["task"])
     if task.kind == "classification":
         task = with_labels(task, saved.labels)

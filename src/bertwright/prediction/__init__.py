@@ -1,0 +1,1 @@
+"""Task → prediction: the models of tasks, and what they answer."""

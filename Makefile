@@ -2,7 +2,7 @@
 #   make setup       the environment .venv alone          make check   style, types, layers
 #   make quickstart  the main job on a small corpus       make test    the tests, but for the slow ones
 #   make docs        the manual, into docs/_build         make slow    the slow tests
-#   make bench       every file of benchmarks/            make clean   remove what was built, .venv included
+#   make bench       how fast examples are made           make clean   remove what was built, .venv included
 # PYTHON=/path/to/python make setup    takes that Python instead of the first fitting one on the PATH.
 
 SHELL := /bin/bash
@@ -68,11 +68,7 @@ check: setup
 	$(BIN)/lint-imports --no-logo
 
 bench: setup
-	@for file in benchmarks/[a-z]*.py; do \
-	  [ -e "$$file" ] || { echo "make bench: benchmarks/ holds no benchmark" >&2; exit 1; }; \
-	  echo "== $$file" >&2; \
-	  $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; \
-	done
+	$(BIN)/python -m benchmarks.data
 
 docs: setup
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

@@ -1,5 +1,6 @@
 """The command line: finds the command, runs it, prints its result, turns errors into exit codes. Imports little."""
 
+import importlib
 import json
 import os
 import sys
@@ -14,17 +15,17 @@ _COMMANDS = {
         "quickstart",
         "learn a vocabulary, pre-train, fine-tune and compare, on the documentation of this machine",
     ),
-    "tokenizer train": ("tokenizer_train", "learn a WordPiece vocabulary from text"),
-    "tokenizer import": ("tokenizer_import", "take a released vocab.txt"),
-    "corpus build": ("corpus_build", "text → tokenised shards"),
-    "corpus inspect": ("corpus_inspect", "what a corpus holds, and what in it will hurt"),
-    "corpus verify": ("corpus_verify", "check every byte of a corpus"),
-    "pretrain": ("pretrain", "shards → encoder: masked LM and next-sentence prediction"),
-    "finetune": ("finetune", "encoder + labelled table → a model for a task"),
-    "evaluate": ("evaluate", "a model's figures on a task, or of its pre-training"),
-    "predict": ("predict", "answer every row of a table"),
-    "fill": ("fill", "what stands behind [MASK]"),
-    "next-sentence": ("next_sentence", "does B follow A?"),
+    "tokenizer train": ("text.tokenizer_train", "learn a WordPiece vocabulary from text"),
+    "tokenizer import": ("text.tokenizer_import", "take a released vocab.txt"),
+    "corpus build": ("text.corpus_build", "text → tokenised shards"),
+    "corpus inspect": ("text.corpus_inspect", "what a corpus holds, and what in it will hurt"),
+    "corpus verify": ("text.corpus_verify", "check every byte of a corpus"),
+    "pretrain": ("pretraining.pretrain", "shards → encoder: masked LM and next-sentence prediction"),
+    "finetune": ("tasks.finetune", "encoder + labelled table → a model for a task"),
+    "evaluate": ("tasks.evaluate", "a model's figures on a task, or of its pre-training"),
+    "predict": ("tasks.predict", "answer every row of a table"),
+    "fill": ("pretraining.fill", "what stands behind [MASK]"),
+    "next-sentence": ("pretraining.next_sentence", "does B follow A?"),
 }
 
 
@@ -101,10 +102,10 @@ def _parse(name: str, rest: list[str]) -> Result | None:
     import tyro
     from pydantic import ValidationError
 
-    from bertwright import commands
     from bertwright.errors import InputError
 
-    command: Callable[..., Result | None] = getattr(commands, _COMMANDS[name][0])
+    module, function = _COMMANDS[name][0].split(".")
+    command: Callable[..., Result | None] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
     settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
     try:
         return tyro.cli(command, args=rest, prog=f"bertwright {name}", config=settings)

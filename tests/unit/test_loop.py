@@ -49,7 +49,9 @@ def rows(step: int, sizes: Sequence[int] = (4,)) -> list[Batch]:
 
 
 def plan(steps: int = 20, **changes: object) -> Plan:
-    return Plan(steps=steps, seed=3, optimizer=OptimizerSettings(learning_rate=0.05, warmup=0.1), log_every=3, **changes)  # type: ignore[arg-type]
+    return Plan(
+        steps=steps, seed=3, optimizer=OptimizerSettings(learning_rate=0.05, warmup=0.1), log_every=3, **changes
+    )  # type: ignore[arg-type]
 
 
 def weights(module: nn.Module) -> bytes:
@@ -87,11 +89,16 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
         module = line(seed=len(outcomes))  # what it starts from must not matter once there is a checkpoint
         if not outcomes:
             module = line()
-        outcomes.append(train(trainable(module, noise=0.1), interrupting, plan=plan(), numerics=NUMERICS, run=run, quiet=True))
+        outcomes.append(
+            train(trainable(module, noise=0.1), interrupting, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+        )
     assert [outcome.steps for outcome in outcomes] == [7, 14, 20]
     assert [outcome.stopped for outcome in outcomes] == [True, True, False]
     assert weights(module) == weights(calm)
-    logged = [[{k: v for k, v in entry.items() if "second" not in k and k != "matrix_share"} for entry in r.metrics()] for r in (undisturbed, run)]
+    logged = [
+        [{k: v for k, v in entry.items() if "second" not in k and k != "matrix_share"} for entry in r.metrics()]
+        for r in (undisturbed, run)
+    ]
     assert logged[0] == logged[1]
 
 
@@ -109,7 +116,9 @@ def test_steps_computed_again_leave_no_line_twice(tmp_path: Path) -> None:
     assert [entry["step"] for entry in run.metrics()] == [3, 6, 9, 12, 15, 18, 20]
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
     done = line()
     train(trainable(done), rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
@@ -129,7 +138,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
 
 def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> None:
     def poisoned(step: int) -> list[Batch]:
-        (values, goals), = rows(step)
+        ((values, goals),) = rows(step)
         return [(values, goals / (0.0 if step == 10 else 1.0))]
 
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
@@ -156,7 +165,12 @@ def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:
         return {"score": float(step)}
 
     outcome = train(
-        trainable(module), rows, plan=plan(evaluate=measure, evaluate_at=frozenset({5, 20})), numerics=NUMERICS, run=run, quiet=True
+        trainable(module),
+        rows,
+        plan=plan(evaluate=measure, evaluate_at=frozenset({5, 20})),
+        numerics=NUMERICS,
+        run=run,
+        quiet=True,
     )
     assert outcome.last == {"score": 20.0}
     assert [entry["held_out"]["score"] for entry in run.metrics() if "held_out" in entry] == [5.0, 20.0]

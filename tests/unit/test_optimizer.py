@@ -71,5 +71,7 @@ def test_clipping_bounds_the_global_norm() -> None:
         parameter.grad = torch.full_like(parameter, 2.0)
     before = clip_gradients(module.parameters(), 1.0)
     assert float(before) == pytest.approx(2.0 * 12**0.5)
-    after = torch.cat([parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None]).norm()
+    after = torch.cat(
+        [parameter.grad.flatten() for parameter in module.parameters() if parameter.grad is not None]
+    ).norm()
     assert float(after) == pytest.approx(1.0, rel=1e-4)

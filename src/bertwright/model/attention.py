@@ -38,7 +38,8 @@ class SelfAttention(nn.Module):
         return merged
 
     def _split(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
+        parts: Tensor = rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
+        return parts
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
         if not (self.training and self.dropout):

@@ -28,5 +28,6 @@ def dropout(values: Tensor, share: float, training: bool) -> Tensor:
         return values
     if values.device.type != "cpu":
         return F.dropout(values, share)
-    keep = random_bits(values) >= round(share * 65536) - 32768
+    bits: Tensor = random_bits(values)
+    keep = bits >= round(share * 65536) - 32768
     return values * (keep.to(values.dtype) / (1.0 - share))

@@ -140,7 +140,9 @@ def start_local(encoder: Encoder, *, generator: torch.Generator) -> None:
     frequencies = torch.rand(config.hidden // 2, generator=generator) * math.pi
     angles = torch.arange(config.max_positions)[:, None] * frequencies  # [positions, D/2]
     waves = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)  # [positions, D]: cos, sin, cos, sin, …
-    qkv = encoder.layers[0].attention.qkv.weight
+    first = encoder.layers[0]
+    assert isinstance(first, EncoderLayer)
+    qkv = first.attention.qkv.weight
     with torch.no_grad():
         encoder.embeddings.position.weight.copy_(waves * config.initializer_range * math.sqrt(2))
         for head in range(config.heads):

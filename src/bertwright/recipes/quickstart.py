@@ -28,7 +28,7 @@ from bertwright.training.optimizer import OptimizerSettings
 
 VOCABULARY = 8000
 SEEDS = 5
-TRAIN_SENTENCES = 30
+TRAIN_SENTENCES = 50
 """Labelled sentences per class."""
 PRETRAINING_SHARE = 0.6
 """Of the minutes; the rest is reading, the corpus and ten fine-tunings."""

@@ -1,0 +1,139 @@
+"""The commands finetune, evaluate and predict: encoder → task → prediction."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional
+
+from bertwright.errors import InputError
+
+Result = Mapping[str, Any]
+Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+
+
+def finetune(
+    task: Positional[str],
+    /,
+    *,
+    model: str,
+    data: Path,
+    out: Path,
+    epochs: int = 3,
+    batch_size: int = 32,
+    learning_rate: float | None = None,
+    seeds: int = 1,
+    head_learning_rate: float | None = None,
+    layer_decay: float = 1.0,
+    warmup: float = 0.1,
+    weight_decay: float = 0.01,
+    no_bias_correction: bool = False,
+    max_length: int = 128,
+    text_column: Several = (),
+    label_column: str | None = None,
+    tokenizer: Path | None = None,
+    first_seed: int = 0,
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    threads: int | None = None,
+    resume: bool = False,
+) -> Result:
+    """Fine-tune a model on a labelled table; the best epoch on dev is kept.
+
+    Args:
+        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, regress for any table.
+        model: MODEL: a model folder, a run folder, or random:SIZE (with --tokenizer).
+        data: a folder with train and dev files, or one file (a tenth of it is then kept for measuring).
+        out: the run folder.
+        epochs: over the training data.
+        batch_size: examples per step.
+        learning_rate: its peak (default: 3e-5 from 768 wide on, 3e-4 below).
+        seeds: how many runs, each with its own head and order; their mean and deviation are reported.
+        head_learning_rate: another rate for the new layer.
+        layer_decay: each layer's rate as a share of the one above it.
+        warmup: share of the steps over which the rate rises.
+        weight_decay: decoupled; not on LayerNorm and biases.
+        no_bias_correction: Adam as the original code has it.
+        max_length: tokens per example.
+        text_column: the column of the text; twice for pairs.
+        label_column: the column of the label or number.
+        tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.
+        first_seed: the first seed.
+        precision: of the matrix products; auto measures the machine.
+        threads: default: one per core.
+        resume: continue the run in --out.
+    """
+    from bertwright.recipes.finetune import FinetuneSettings
+    from bertwright.recipes.finetune import finetune as run_finetuning
+    from bertwright.tasks.classify import get_task, with_columns
+
+    settings = FinetuneSettings(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        head_learning_rate=head_learning_rate,
+        layer_decay=layer_decay,
+        warmup=warmup,
+        weight_decay=weight_decay,
+        bias_correction=not no_bias_correction,
+        max_length=max_length,
+        seeds=seeds,
+        first_seed=first_seed,
+        precision=precision,
+        threads=threads,
+    )
+    chosen = with_columns(get_task(task), text=text_column, label=label_column)
+    return run_finetuning(settings, chosen, model=model, data=data, out=out, tokenizer=tokenizer, resume=resume)
+
+
+def evaluate(
+    task: Positional[str],
+    /,
+    *,
+    model: str,
+    data: Path | None = None,
+    corpus: Path | None = None,
+    rows: int = 2048,
+    length: int = 128,
+    text_column: Several = (),
+    label_column: str | None = None,
+) -> Result:
+    """A fine-tuned model's metrics on a task, or the held-out figures of a pre-trained one (TASK = pretraining).
+
+    Args:
+        task: a task's name, or pretraining.
+        model: MODEL: a model folder or a run folder.
+        data: for a task: a folder with dev files, or one file.
+        corpus: for pretraining: the held-out corpus.
+        rows: for pretraining: how many rows, from the first on.
+        length: for pretraining: tokens per row.
+        text_column: the column of the text; twice for pairs.
+        label_column: the column of the label or number.
+    """
+    from bertwright.recipes.evaluate import evaluate_pretraining, evaluate_task
+
+    if task == "pretraining":
+        if corpus is None:
+            raise InputError("evaluate pretraining needs --corpus DIR, the held-out corpus")
+        return evaluate_pretraining(model, corpus, rows=rows, length=length)
+    from bertwright.tasks.classify import get_task, with_columns
+
+    chosen = with_columns(get_task(task), text=text_column, label=label_column)
+    if data is None:
+        raise InputError(f"evaluate {task} needs --data PATH, a folder with dev files or one file")
+    return evaluate_task(chosen, model=model, data=data)
+
+
+def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = ()) -> Result | None:
+    """Answer every row of a table: order and fields are kept, label and probabilities (or score) are added.
+
+    Args:
+        model: MODEL: a fine-tuned model folder or run folder.
+        input: a tsv, csv or JSON-lines file, or - for standard input.
+        output: the file to write, or - for standard output.
+        text_column: the column of the text where it is called otherwise than in training; twice for pairs.
+    """
+    from bertwright.recipes.evaluate import predict as answer
+
+    found = answer(model, input, output, text=text_column)
+    return None if output == "-" else found

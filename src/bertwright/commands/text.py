@@ -1,0 +1,114 @@
+"""The commands tokenizer and corpus: text → tokenizer → shards."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from tyro.conf import Positional
+
+from bertwright.errors import InputError
+
+Result = Mapping[str, Any]
+
+
+def tokenizer_train(
+    inputs: Positional[tuple[str, ...]],
+    /,
+    *,
+    vocab_size: int,
+    out: Path,
+    cased: bool = False,
+    strip_accents: bool = False,
+    documents: Literal["blank-lines", "file"] = "blank-lines",
+    field: str = "text",
+) -> Result:
+    """Learn a WordPiece vocabulary; the same text gives the same bytes.
+
+    Args:
+        inputs: files, folders or globs: plain text, JSON lines, WikiExtractor output; .gz, .bz2, .xz.
+        vocab_size: pieces in all, special tokens included (the paper: 30,000).
+        out: the tokenizer folder to write.
+        cased: keep capitals and accents.
+        strip_accents: take accents off as the released uncased vocabularies do (this decomposes Hangul too).
+        documents: what parts documents of plain text.
+        field: the field of JSON lines that holds the text.
+    """
+    from bertwright.text.documents import TextSettings, find_inputs, read_all
+    from bertwright.text.tokenizer import train_tokenizer
+
+    _refuse_existing(out)
+    settings = TextSettings(documents=documents, field=field)
+    texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
+    made = train_tokenizer(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
+    made.save(out)
+    return {"tokenizer": str(out), "vocab_size": made.vocab_size, "hash": made.hash}
+
+
+def tokenizer_import(vocabulary: Positional[Path], /, *, out: Path, cased: bool = False) -> Result:
+    """Take a released vocab.txt with Google's rules.
+
+    Args:
+        vocabulary: the vocab.txt file.
+        out: the tokenizer folder to write.
+        cased: for a cased vocabulary; without it text is lower-cased and accents are taken off.
+    """
+    from bertwright.text.tokenizer import import_vocabulary
+
+    _refuse_existing(out)
+    made = import_vocabulary(vocabulary, cased=cased)
+    made.save(out)
+    return {"tokenizer": str(out), "vocab_size": made.vocab_size, "hash": made.hash}
+
+
+def corpus_build(
+    inputs: Positional[tuple[str, ...]],
+    /,
+    *,
+    tokenizer: Path,
+    out: Path,
+    workers: int | None = None,
+    documents: Literal["blank-lines", "file"] = "blank-lines",
+    lines: Literal["text", "wrapped", "sentences"] = "text",
+    field: str = "text",
+    language: str = "en",
+) -> Result:
+    """Turn text into tokenised shards; the number of workers changes no byte.
+
+    Args:
+        inputs: files, folders or globs: plain text, JSON lines, WikiExtractor output; .gz, .bz2, .xz.
+        tokenizer: a tokenizer folder.
+        out: the corpus folder to write; must be empty or absent.
+        workers: processes that tokenise (default: one per core).
+        documents: what parts documents of plain text.
+        lines: what a line of plain text is: a paragraph, a piece of a wrapped block, or one sentence.
+        field: the field of JSON lines that holds the text.
+        language: of the text, for the sentence rules.
+    """
+    from bertwright.corpus.build import build_corpus
+    from bertwright.text.documents import TextSettings
+
+    settings = TextSettings(documents=documents, lines=lines, field=field, language=language)
+    manifest = build_corpus(inputs, tokenizer=tokenizer, out=out, settings=settings, workers=workers)
+    names = ("documents", "sentences", "tokens", "dropped_documents", "fingerprint")
+    return {"corpus": str(out), **{name: getattr(manifest, name) for name in names}, "shards": len(manifest.shards)}
+
+
+def corpus_inspect(corpus: Positional[Path], /) -> Result:
+    """What a corpus holds: sizes, lengths, [UNK] share, a sample, and warnings where it will hurt."""
+    from bertwright.corpus.report import inspect_corpus
+
+    report = inspect_corpus(corpus)
+    return {**report.model_dump(mode="json"), "text": report.render()}
+
+
+def corpus_verify(corpus: Positional[Path], /) -> Result:
+    """Check every byte of a corpus against its manifest."""
+    from bertwright.corpus.shards import verify
+
+    checked = verify(corpus)
+    return {"corpus": str(corpus), "good": True, "documents": checked.num_documents, "tokens": checked.num_tokens}
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: exists already and is not empty; choose another --out")

@@ -1,6 +1,8 @@
-"""`python -m bertwright`: the same as the command `bertwright`."""
+"""Lets `python -m bertwright` do what the command `bertwright` does."""
+
+import sys
 
 from bertwright.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,7 +12,7 @@ Result = Mapping[str, Any]
 
 _COMMANDS = {
     "quickstart": (
-        "quickstart",
+        "pretraining.quickstart",
         "learn a vocabulary, pre-train, fine-tune and compare, on the documentation of this machine",
     ),
     "tokenizer train": ("text.tokenizer_train", "learn a WordPiece vocabulary from text"),

@@ -171,6 +171,8 @@ def _train_seed(
     result = best.result(seed)
     own.note(finished=True, result=result)
     shutil.rmtree(own.checkpoints)
+    if result["collapsed"]:
+        say(f"seed {seed} collapsed: its best epoch answers the same to everything; more data, epochs or another rate")
     say(
         f"seed {seed}: best epoch {result['epoch']}, "
         + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items())
@@ -197,10 +199,7 @@ class _Best:
             values = decode(task, logits).values
             prefix = "" if len(self.prepared.dev) == 1 else f"{name}."
             figures |= {f"{prefix}{key}": value for key, value in score(task, logits, targets).items()}
-            alike = collapsed(values, targets, task.labels)
-            if alike:
-                say(f"{self.own.folder.name}: {alike}")
-            figures[f"{prefix}collapsed"] = float(alike is not None)
+            figures[f"{prefix}collapsed"] = float(collapsed(values, targets, task.labels) is not None)
         self.lines = [line for line in self.lines if line["step"] < step]
         key = next(iter(figures))
         if all(figures[key] > line["held_out"][key] for line in self.lines):

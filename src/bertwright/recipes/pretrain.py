@@ -1,5 +1,6 @@
 """text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,8 @@ from bertwright.training.machine import Numerics, apply_numerics, resolve_numeri
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.tracking import RunFolder, start_run
 
-HELD_OUT_ROWS = 2048
-"""Rows of the held-out protocol: the first ones of the walk with seed 0, 128 tokens, 80/10/10."""
+HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
+"""The held-out protocol: the first 2,048 rows of 128 tokens of the walk with seed 0, 80/10/10."""
 
 
 class Phase(Settings):
@@ -63,6 +64,7 @@ class PretrainSettings(Settings):
     """What the first layer's attention starts from: nothing, as the paper, or the neighbouring places."""
     held_out_share: Share = 0.0
     """Documents of the corpus kept for measuring, where no held-out corpus is given."""
+    held_out_rows: Positive = HELD_OUT_ROWS
     evaluations: Annotated[int, Field(ge=0)] = 20
     """Held-out evaluations over the run, the one at the end included."""
     save_minutes: Annotated[float, Field(gt=0)] = 5.0
@@ -85,7 +87,7 @@ class HeldOut:
     """Fixed rows with fixed masks for measuring."""
 
     examples: Examples
-    rows: int = HELD_OUT_ROWS
+    rows: int
 
     def __iter__(self) -> Iterator[PretrainingBatch]:
         return self.examples.first(self.rows)
@@ -178,10 +180,13 @@ class _Pretraining:
         ]
         self.held_out: HeldOut | None = None
         fixed = ExampleSettings(next_sentence=settings.examples.next_sentence)
+        length = min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases))
+        rows = settings.held_out_rows
         if measured:
-            self.held_out = HeldOut(Examples(measured, fixed, length=128, seed=0))
+            self.held_out = HeldOut(Examples(measured, fixed, length=length, seed=0), rows)
         elif share:
-            self.held_out = HeldOut(Examples(data, fixed, length=128, seed=0, part="held_out", held_out_share=share))
+            kept = Examples(data, fixed, length=length, seed=0, part="held_out", held_out_share=share)
+            self.held_out = HeldOut(kept, rows)
 
     def resolve(self, run: RunFolder) -> tuple[Numerics, int]:
         """Settle precision, threads and steps once; a resumed run takes what was settled."""
@@ -204,11 +209,17 @@ class _Pretraining:
         assert self.settings.minutes
         budget = 60 * self.settings.minutes
         task = pretraining_task(self.model)
+        if self.held_out and self.settings.evaluations:
+            start = time.perf_counter()
+            self.model.eval()
+            with torch.inference_mode():
+                self.evaluate(0)
+            budget -= self.settings.evaluations * (time.perf_counter() - start)
         seconds = 0.0
         for phase, examples in zip(self.settings.phases, self.phases, strict=True):
             plan = Plan(steps=10**6, seed=self.settings.seed, optimizer=self.settings.optimizer)
             slice_of = lambda step, rows=examples: self.micro_batches(rows, step)  # noqa: E731
-            spent = measure_step_seconds(task, slice_of, plan=plan, numerics=numerics, seconds=min(10.0, budget / 50))
+            spent = measure_step_seconds(task, slice_of, plan=plan, numerics=numerics, seconds=min(20.0, budget / 30))
             seconds += phase.share * spent
         return max(1, round(budget / seconds))
 

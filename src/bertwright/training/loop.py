@@ -108,7 +108,7 @@ def measure_step_seconds(
     numerics: Numerics,
     seconds: float,
 ) -> float:
-    """Median seconds of throw-away steps, after compiling and warming up; the weights are put back."""
+    """Mean seconds of throw-away steps, after compiling and warming up; the weights are put back."""
     before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
     loop = _Loop(trainable, plan, numerics, None)
     for step in range(3):
@@ -119,7 +119,7 @@ def measure_step_seconds(
         loop.step(3 + len(times), batches(3 + len(times)))
         times.append(time.perf_counter() - start)
     trainable.module.load_state_dict(before)
-    return sorted(times)[len(times) // 2]
+    return sum(times) / len(times)
 
 
 class Signals:

@@ -4,7 +4,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 Result = Mapping[str, Any]
@@ -44,9 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if found is None:
             return _overview(arguments)
         name, rest = found
-        result = _parse(name, rest)
-        if result is not None:
-            _print_result(result, as_json=as_json)
+        _print_result(_parse(name, rest), as_json=as_json)
         return 0
     except InputError as error:
         print(f"bertwright: {error}", file=sys.stderr)
@@ -98,14 +96,14 @@ def _overview(arguments: Sequence[str]) -> int:
     return 0 if asked and known else 2
 
 
-def _parse(name: str, rest: list[str]) -> Result | None:
+def _parse(name: str, rest: list[str]) -> Result:
     import tyro
     from pydantic import ValidationError
 
     from bertwright.errors import InputError
 
     module, function = _COMMANDS[name][0].split(".")
-    command: Callable[..., Result | None] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
+    command: Callable[..., Result] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
     settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
     try:
         return tyro.cli(command, args=rest, prog=f"bertwright {name}", config=settings)
@@ -120,7 +118,17 @@ def _print_result(result: Result, *, as_json: bool) -> None:
         print(json.dumps(shown, ensure_ascii=False), flush=True)
         return
     if "text" in result:
-        print(result["text"], flush=True)
+        if result["text"] is not None:
+            print(result["text"], flush=True)
         return
+    for key, value in _flat(result):
+        print(f"{key:26}{value:.4f}" if isinstance(value, float) else f"{key:26}{value}", flush=True)
+
+
+def _flat(result: Result) -> Iterator[tuple[str, Any]]:
+    """Nested figures as name.name."""
     for key, value in result.items():
-        print(f"{key:18}{value:.4f}" if isinstance(value, float) else f"{key:18}{value}", flush=True)
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{inner}", figure) for inner, figure in _flat(value))
+        else:
+            yield key, value

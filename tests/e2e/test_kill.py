@@ -78,3 +78,25 @@ def test_sigterm_saves_and_exits_zero(tmp_path: Path, own_text: Path) -> None:
     assert running.wait(timeout=60) == 0
     saved = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert int(saved[-1].name.removeprefix("step-")) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False])
+def test_quickstart_ends_with_its_table(tmp_path: Path, own: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "quick"
+    text = tmp_path / "text.txt"
+    places = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge", "market", "forest")
+    animals = ("cat", "dog", "horse", "owl", "fox", "goose", "otter", "mole", "hare", "swan")
+    text.write_text(
+        "\n\n".join(
+            "\n".join(f"On day {day} the {animal} of number {day} walked slowly to the {place}." for day in range(90))
+            for place, animal in zip(places, animals, strict=True)
+        )
+    )
+    arguments = ["quickstart", "--minutes", "0.5", "--out", str(out), "--json", *(["--corpus", str(text)] if own else [])]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(found["accuracy"]) == {"majority", "bag_of_words", "scratch", "pretrained"}
+    assert found["accuracy"]["bag_of_words"] > found["accuracy"]["majority"]
+    assert len(found["filled"]) == 3
+    assert (out / "pretraining" / "loss.png").is_file()

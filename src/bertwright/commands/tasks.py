@@ -124,7 +124,7 @@ def evaluate(
     return evaluate_task(chosen, model=model, data=data)
 
 
-def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = ()) -> Result | None:
+def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = ()) -> Result:
     """Answer every row of a table: order and fields are kept, label and probabilities (or score) are added.
 
     Args:
@@ -135,5 +135,4 @@ def predict(*, model: str, input: str = "-", output: str = "-", text_column: Sev
     """
     from bertwright.recipes.evaluate import predict as answer
 
-    found = answer(model, input, output, text=text_column)
-    return None if output == "-" else found
+    return answer(model, input, output, text=text_column)

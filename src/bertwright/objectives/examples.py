@@ -187,11 +187,12 @@ def held_out_split(document_first: np.ndarray, *, part: Part, held_out_share: fl
 
 def _check_size(corpus: "Corpus", num_documents: int, settings: ExampleSettings, part: Part) -> None:
     where = f"{corpus.folder}" if part == "all" else f"{corpus.folder}, part '{part}'"
+    hint = "; hold out a larger share of the documents" if part == "held_out" else ""
     if num_documents == 0:
-        raise InputError(f"{where}: no document with text; at least one is needed")
+        raise InputError(f"{where}: no document with text; at least one is needed{hint}")
     if num_documents == 1 and settings.next_sentence:
         raise InputError(
-            f"{where}: one document; next-sentence prediction needs at least two documents (or can be switched off)"
+            f"{where}: one document; next-sentence prediction needs at least two (or can be switched off){hint}"
         )
 
 

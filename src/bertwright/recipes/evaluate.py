@@ -84,4 +84,4 @@ def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = ())
     else:
         with atomic_file(Path(target)) as stream:
             write_table(answered, stream)
-    return {"rows": len(table), "output": target, "task": task.name}
+    return {"rows": len(table), "output": target, "task": task.name, **({"text": None} if target == "-" else {})}

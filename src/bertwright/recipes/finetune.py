@@ -13,7 +13,7 @@ from pydantic import Field
 
 from bertwright.config import Positive, Settings, Share
 from bertwright.console import say
-from bertwright.files import file_digest
+from bertwright.files import atomic_folder, file_digest
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
 from bertwright.prediction.classifier import Classifier, classifier_task, encoded_batches, predict_logits
@@ -243,9 +243,8 @@ def _finish(run: RunFolder, prepared: Prepared, seeds: list[dict[str, Any]]) -> 
     metric = next(iter(seeds[0]["scores"]))
     values = [found["scores"][metric] for found in seeds]
     best = max(seeds, key=lambda found: found["scores"][metric])
-    if run.model.exists():
-        shutil.rmtree(run.model)
-    shutil.copytree(best["model"], run.model)
+    with atomic_folder(run.model) as folder:
+        shutil.copytree(best["model"], folder, dirs_exist_ok=True)
     result = {
         "task": prepared.task.name,
         "metric": metric,
@@ -258,4 +257,12 @@ def _finish(run: RunFolder, prepared: Prepared, seeds: list[dict[str, Any]]) -> 
         "out": str(run.folder),
     }
     run.note(finished=True, result=result)
-    return result
+    return {**result, "text": _text(result)}
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    scores = ", ".join(f"{value:.4f}" for value in result["scores"])
+    return (
+        f"{result['task']} dev {result['metric']}: {result['mean']:.4f} ± {result['sd']:.4f} ({scores})\n"
+        f"best seed's model: {result['model']}"
+    )

@@ -225,16 +225,26 @@ class _Pretraining:
 
     def batches(self, steps: int) -> Any:
         """step → its micro-batches, in the phase that the step belongs to."""
-        ends, total = [], 0.0
-        for phase in self.settings.phases:
-            total += phase.share
-            ends.append(round(total * steps))
+        bounds = self.phase_bounds(steps)
 
         def of_step(step: int) -> list[Inputs]:
-            index = next(index for index, end in enumerate(ends) if step < end)
-            return self.micro_batches(self.phases[index], step - ([0, *ends][index]))
+            index = next(index for index, (_, end) in enumerate(bounds) if step < end)
+            return self.micro_batches(self.phases[index], step - bounds[index][0])
 
         return of_step
+
+    def phase_bounds(self, steps: int) -> list[tuple[int, int]]:
+        """First step and end of each phase."""
+        ends = [
+            round(sum(phase.share for phase in self.settings.phases[: n + 1]) * steps) for n in range(len(self.phases))
+        ]
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+
+    def steps_left(self, done: int, steps: int) -> float:
+        """Steps after `done`, each weighed by its row length against that of the last one."""
+        bounds = list(zip(self.phase_bounds(steps), self.settings.phases, strict=True))
+        now = next(phase.length for (_, end), phase in bounds if done <= end)
+        return sum(max(0, end - max(begin, done)) * phase.length / now for (begin, end), phase in bounds)
 
     def micro_batches(self, examples: Examples, step: int) -> list[Inputs]:
         """The rows of a step cut into micro-batches of at most `micro_tokens` tokens."""
@@ -252,6 +262,7 @@ class _Pretraining:
             log_every=self.settings.log_every,
             save_seconds=60 * self.settings.save_minutes,
             evaluate=self.evaluate if count else None,
+            steps_left=lambda done: self.steps_left(done, steps),
             evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)),
         )
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.corpus.build import build_corpus
+from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
-from bertwright.objectives.examples import ExampleSettings
+from bertwright.objectives.examples import ExampleSettings, held_out_split
 from bertwright.prediction.fill import fill, open_pretrained
 from bertwright.recipes.document_task import read_own_text, write_documents
 from bertwright.recipes.evaluate import evaluate_task
@@ -45,8 +46,12 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     say(f"[2/5] vocabulary and corpus: {(out / 'text.txt').stat().st_size / 1e6:.1f} MB of text")
     _build(out)
     say(f"[3/5] pre-training a tiny BERT for {minutes * PRETRAINING_SHARE:.1f} minutes: masked LM and next sentence")
+    share = _held_out_share(out / "corpus")
     pretrained = pretrain(
-        _pretraining(minutes * PRETRAINING_SHARE), corpus=out / "corpus", out=out / "pretraining", held_out=None
+        _pretraining(minutes * PRETRAINING_SHARE, held_out_share=share),
+        corpus=out / "corpus",
+        out=out / "pretraining",
+        held_out=None,
     )
     if pretrained["stopped"]:
         raise InputError(f"stopped during pre-training; remove {out} to begin again")
@@ -95,7 +100,17 @@ def _build(out: Path) -> None:
     build_corpus([out / "text.txt"], tokenizer=out / "tokenizer", out=out / "corpus", settings=settings)
 
 
-def _pretraining(minutes: float) -> PretrainSettings:
+def _held_out_share(corpus: Path) -> float:
+    """The smallest of a few shares that keeps at least two documents for measuring and two for training."""
+    first = Corpus.open(corpus).document_first()
+    for share in (0.02, 0.1, 0.2, 0.35, 0.5):
+        held_out = held_out_split(first, part="held_out", held_out_share=share).size
+        if held_out >= 2 and first.size - 1 - held_out >= 2:
+            return share
+    raise InputError(f"{corpus}: {first.size - 1} documents are too few; blank lines part the documents of a text")
+
+
+def _pretraining(minutes: float, *, held_out_share: float) -> PretrainSettings:
     """Short rows, many small steps, attention that starts at the neighbours: what a few minutes can carry."""
     return PretrainSettings(
         size="tiny",
@@ -106,7 +121,7 @@ def _pretraining(minutes: float) -> PretrainSettings:
         optimizer=OptimizerSettings(learning_rate=1e-3, warmup=0.05),
         initializer_range=0.05,
         start="local",
-        held_out_share=0.02,
+        held_out_share=held_out_share,
         held_out_rows=512,
         evaluations=6,
     )

@@ -55,6 +55,8 @@ class Plan:
     save_every: int | None = None
     evaluate: Callable[[int], Mapping[str, float]] | None = None
     evaluate_at: frozenset[int] = frozenset()
+    steps_left: Callable[[int], float] | None = None
+    """After `done` steps, how many more in units of the last one's cost; for the time left of a run with phases."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def train(
     """
     loop = _Loop(trainable, plan, numerics, run)
     first = loop.restore()
-    last: Mapping[str, float] = {}
+    measured = [line["held_out"] for line in run.metrics() if "held_out" in line] if run else []
+    last: Mapping[str, float] = measured[-1] if measured else {}
     with Signals() as signals, nullcontext() if quiet else Status() as status:
         for step in range(first, plan.steps):
             loop.step(step, batches(step))
@@ -245,7 +248,8 @@ class _Loop(Generic[Batch]):
         losses = " ".join(f"{name} {value:.3f}" for name, value in means.items() if name in _loss_names(means))
         if not work:
             return f"step {done}/{self.plan.steps}"
-        left = (self.plan.steps - done) * work["seconds"] / work["steps"]
+        steps_left = self.plan.steps_left(done) if self.plan.steps_left else self.plan.steps - done
+        left = steps_left * work["seconds"] / work["steps"]
         share = work["flops"] / work["seconds"] / self.numerics.matrix_rate
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · {share:.0%} of the matrix rate"
         return f"step {done}/{self.plan.steps} · {losses} · {speed} · {_clock(left)} left"

@@ -93,10 +93,34 @@ def test_quickstart_ends_with_its_table(tmp_path: Path, own: bool, capsys: pytes
             for place, animal in zip(places, animals, strict=True)
         )
     )
-    arguments = ["quickstart", "--minutes", "0.5", "--out", str(out), "--json", *(["--corpus", str(text)] if own else [])]
+    arguments = [
+        "quickstart",
+        "--minutes",
+        "0.5",
+        "--out",
+        str(out),
+        "--json",
+        *(["--corpus", str(text)] if own else []),
+    ]
     assert main(arguments) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(found["accuracy"]) == {"majority", "bag_of_words", "scratch", "pretrained"}
     assert found["accuracy"]["bag_of_words"] > found["accuracy"]["majority"]
     assert len(found["filled"]) == 3
     assert (out / "pretraining" / "loss.png").is_file()
+
+
+@pytest.mark.slow
+def test_a_compiled_step_has_the_losses_of_the_plain_one(tmp_path: Path, own_text: Path) -> None:
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
+    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
+    assert main([*build, "--workers", "1"]) == 0
+    start = ["pretrain", "--corpus", str(tmp_path / "corpus"), "--steps", "6", "--lengths", "32", "--batch-size", "8"]
+    options = ["--learning-rate", "1e-3", "--dropout", "0", "--threads", "1", "--precision", "fp32", "--log-every", "1"]
+    losses = []
+    for name, flags in (("plain", []), ("compiled", ["--compile"])):
+        assert main([*start, *options, *flags, "--out", str(tmp_path / name)]) == 0
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").open()]
+        losses.append([line["mlm"] + line["nsp"] for line in lines if "mlm" in line])
+    assert len(losses[0]) == 6
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)

@@ -20,7 +20,9 @@ def corpus(tmp_path: Path, own_text: Path) -> Corpus:
 
 def prepared(corpus: Corpus, **changes: object) -> _Pretraining:
     phases = (Phase(length=16, share=0.75), Phase(length=32, share=0.25))
-    settings = PretrainSettings.model_validate({"phases": phases, "steps": 40, "batch_size": 6, "micro_tokens": 64, **changes})
+    settings = PretrainSettings.model_validate(
+        {"phases": phases, "steps": 40, "batch_size": 6, "micro_tokens": 64, **changes}
+    )
     model = build_model(settings, encoder_config(settings, corpus.tokenizer.vocab_size), None, corpus)
     return _Pretraining(settings, model, corpus, None)
 

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from bertwright.config import Positive, Settings, Share
 from bertwright.console import say
+from bertwright.errors import InputError
 from bertwright.files import atomic_folder, file_digest
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
@@ -109,6 +110,8 @@ def _prepare(
     vocabulary = Tokenizer.load(folder) if folder else None
     saved = open_model(source, tokenizer=folder, vocab_size=vocabulary.vocab_size if vocabulary else None)
     words = Tokenizer.load(saved.tokenizer)
+    if vocabulary and vocabulary.hash != words.hash:
+        raise InputError(f"{folder}: is another tokenizer than the one of {source}, which brings its own")
     task, examples, dev = load_data(task, data)
 
     def encoded(part: Examples) -> Encoded:

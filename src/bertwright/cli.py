@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -31,8 +32,10 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for a failure, 2 for bad usage or bad input."""
-    from bertwright.errors import InputError, RunFailed
+    from bertwright.errors import InputError, RunFailed, Stopped
 
+    if argv is None:  # the process is ours: let SIGTERM unwind, so that temporary files are removed on the way out
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     arguments = list(sys.argv[1:] if argv is None else argv)
     os.environ.setdefault(
         "THP_MEM_ALLOC_ENABLE", "1"
@@ -45,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _overview(arguments)
         name, rest = found
         _print_result(_parse(name, rest), as_json=as_json)
+        return 0
+    except Stopped as error:
+        print(f"bertwright: {error}", file=sys.stderr)
         return 0
     except InputError as error:
         print(f"bertwright: {error}", file=sys.stderr)

@@ -15,5 +15,9 @@ class MissingExtra(InputError):
         super().__init__(f"{what} needs the extra '{extra}': pip install 'bertwright[{extra}]'")
 
 
+class Stopped(Exception):
+    """A person stopped the work and everything worth keeping was saved; the command line exits with 0."""
+
+
 class RunFailed(Exception):
     """The work itself failed (a NaN loss, a full disk); the command line exits with 1."""

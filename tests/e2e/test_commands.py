@@ -250,6 +250,23 @@ def test_bad_input_names_the_place_and_leaves_nothing(
     (tmp_path / "short.tsv").write_text("words\tlabel\nfine\tyes\nbad\tno\n")
     cases.append((["finetune", "classify", "--model", made / "run", "--data", tmp_path / "short.tsv"], "text"))
     cases.append((["pretrain", "--corpus", tmp_path / "nowhere", "--steps", "3"], "nowhere"))
+    start: list[str | Path] = ["pretrain", "--corpus", made / "corpus", *TINY]
+    cases.append(([*start, "--steps", "3", "--init-from", tmp_path / "absent"], "absent"))
+    cases.append(([*start, "--steps", "3", "--init-from", made / "run", "--size", "mini"], "layers is 2"))
+    cases.append(([*start, "--minutes", "0"], "minutes"))
+    cases.append(([*start, "--steps", "3", "--beta2", "1"], "beta2"))
+    cases.append(([*start, "--steps", "3", "--dropout", "1"], "dropout"))
+    tuning = [
+        "finetune",
+        "classify",
+        "--model",
+        made / "run",
+        "--data",
+        tmp_path / "short.tsv",
+        "--text-column",
+        "words",
+    ]
+    cases.append(([*tuning, "--first-seed", "-1"], "first_seed"))
     cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--size", "huge"], "huge"))
     cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--minutes", "3"], "minutes"))
     cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--lengths", "128:0.5"], "0.5"))
@@ -259,6 +276,18 @@ def test_bad_input_names_the_place_and_leaves_nothing(
         _, said = run(capsys, *arguments, "--out", out, code=2)
         assert wanted in said, (arguments, said)
         assert not out.exists(), arguments
+
+
+def test_figures_asked_for_in_vain_are_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held_out = ["evaluate", "pretraining", "--model", made / "run", "--corpus", made / "corpus"]
+    assert "rows 0" in run(capsys, *held_out, "--rows", "0", code=2)[1]
+    assert "length 600" in run(capsys, *held_out, "--length", "600", code=2)[1]
+    assert "top_k -1" in run(capsys, "fill", "--model", made / "run", "a [MASK]", "--top-k", "-1", code=2)[1]
+    (tmp_path / "file").write_text("x")
+    assert (
+        "is a file"
+        in run(capsys, "pretrain", "--corpus", made / "corpus", "--out", tmp_path / "file", "--steps", "1", code=2)[1]
+    )
 
 
 def test_a_truncated_shard_is_named(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bertwright.cli import main
 
-STEPS = 240
+STEPS = 400
 
 
 def arguments(corpus: Path, out: Path) -> list[str]:
@@ -37,8 +37,9 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
     subprocess.run([*command, *arguments(tmp_path / "corpus", calm)], check=True, capture_output=True)
     seconds = time.monotonic() - start
     moments = random.Random(time.time_ns())
-    killed = 0
+    killed = restarts = 0
     for _ in range(3):
+        restarts += any((torn / "checkpoints").glob("step-*/state.json"))
         running = subprocess.Popen(
             [*command, *arguments(tmp_path / "corpus", torn), "--resume"], stderr=subprocess.DEVNULL
         )
@@ -48,6 +49,8 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
             running.send_signal(signal.SIGKILL)
             killed += running.wait() == -signal.SIGKILL
     assert killed, "the run ended before it was killed once"
+    restarts += any((torn / "checkpoints").glob("step-*/state.json"))
+    assert restarts, "no restart began from a checkpoint"
     subprocess.run([*command, *arguments(tmp_path / "corpus", torn), "--resume"], check=True, capture_output=True)
     assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
     timed = {"tokens_per_second", "matrix_share"}
@@ -124,3 +127,55 @@ def test_a_compiled_step_has_the_losses_of_the_plain_one(tmp_path: Path, own_tex
         losses.append([line["mlm"] + line["nsp"] for line in lines if "mlm" in line])
     assert len(losses[0]) == 6
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_stopped_finetuning_resumes_to_the_same_bytes(tmp_path: Path, own_text: Path) -> None:
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
+    table = tmp_path / "table.tsv"
+    words = own_text.read_text("utf-8").split()
+    rows = [
+        f"{' '.join(words[start : start + 12])}\t{'early' if start < len(words) // 2 else 'late'}"
+        for start in range(0, len(words) - 12, 6)
+    ]
+    table.write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    start = [
+        sys.executable,
+        "-m",
+        "bertwright",
+        "finetune",
+        "classify",
+        "--model",
+        "random:tiny",
+        "--tokenizer",
+        str(tmp_path / "tok"),
+    ]
+    start += [
+        "--data",
+        str(table),
+        "--epochs",
+        "40",
+        "--seeds",
+        "2",
+        "--threads",
+        "1",
+        "--precision",
+        "fp32",
+        "--max-length",
+        "24",
+    ]
+    subprocess.run([*start, "--out", str(tmp_path / "calm")], check=True, capture_output=True)
+    torn = tmp_path / "torn"
+    running = subprocess.Popen([*start, "--out", str(torn)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while last_step(torn / "seed-0") < 20:
+        assert time.monotonic() < deadline, "no epoch was measured in two minutes"
+        time.sleep(0.02)
+    running.terminate()
+    assert running.wait(timeout=60) == 0
+    assert not (torn / "model").exists()
+    subprocess.run([*start, "--out", str(torn), "--resume"], check=True, capture_output=True)
+    for name in ("model", "seed-0/model", "seed-1/model"):
+        assert (torn / name / "model.safetensors").read_bytes() == (
+            tmp_path / "calm" / name / "model.safetensors"
+        ).read_bytes()

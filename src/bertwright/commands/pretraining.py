@@ -58,6 +58,7 @@ def pretrain(
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     compile: bool = False,
     threads: int | None = None,
+    allow_other_numerics: bool = False,
 ) -> Result:
     """Pre-train an encoder with masked LM and next-sentence prediction; the defaults are the paper's figures.
 
@@ -94,6 +95,7 @@ def pretrain(
         precision: of the matrix products; auto measures the machine.
         compile: compile the step with torch.compile.
         threads: default: one per core.
+        allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
     """
     from bertwright.objectives.examples import ExampleSettings
     from bertwright.objectives.mlm import MaskingSettings
@@ -136,7 +138,15 @@ def pretrain(
         threads=threads,
     )
     folder = Path(held_out) if held_out and share is None else None
-    return run_pretraining(settings, corpus=corpus, out=out, held_out=folder, init_from=init_from, resume=resume)
+    return run_pretraining(
+        settings,
+        corpus=corpus,
+        out=out,
+        held_out=folder,
+        init_from=init_from,
+        resume=resume,
+        allow_other_numerics=allow_other_numerics,
+    )
 
 
 def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
@@ -148,12 +158,12 @@ def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
         top_k: how many candidates.
     """
     from bertwright.model.folder import open_model
+    from bertwright.prediction.classifier import open_tokenizer
     from bertwright.prediction.fill import fill as fill_masks
     from bertwright.prediction.fill import open_pretrained
-    from bertwright.text.tokenizer import Tokenizer
 
     saved = open_model(model)
-    found = fill_masks(open_pretrained(saved), Tokenizer.load(saved.tokenizer), text, top_k=top_k)
+    found = fill_masks(open_pretrained(saved), open_tokenizer(saved), text, top_k=top_k)
     masks = [
         [{"piece": piece, "probability": share} for piece, share in zip(one.pieces, one.probabilities, strict=True)]
         for one in found
@@ -171,13 +181,13 @@ def next_sentence(first: Positional[str], second: Positional[str], /, *, model: 
         model: MODEL: a model folder or run folder, pre-trained with next-sentence prediction.
     """
     from bertwright.model.folder import open_model
+    from bertwright.prediction.classifier import open_tokenizer
     from bertwright.prediction.fill import open_pretrained
     from bertwright.prediction.next_sentence import next_sentence_probability
-    from bertwright.text.tokenizer import Tokenizer
 
     saved = open_model(model)
     loaded = open_pretrained(saved, next_sentence=True)
-    return {"is_next": next_sentence_probability(loaded, Tokenizer.load(saved.tokenizer), first, second)}
+    return {"is_next": next_sentence_probability(loaded, open_tokenizer(saved), first, second)}
 
 
 def _share(held_out: str | None) -> float | None:

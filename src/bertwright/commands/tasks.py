@@ -37,6 +37,7 @@ def finetune(
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     threads: int | None = None,
     resume: bool = False,
+    allow_other_numerics: bool = False,
 ) -> Result:
     """Fine-tune a model on a labelled table; the best epoch on dev is kept.
 
@@ -62,6 +63,7 @@ def finetune(
         precision: of the matrix products; auto measures the machine.
         threads: default: one per core.
         resume: continue the run in --out.
+        allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
     """
     from bertwright.recipes.finetune import FinetuneSettings
     from bertwright.recipes.finetune import finetune as run_finetuning
@@ -83,7 +85,16 @@ def finetune(
         threads=threads,
     )
     chosen = with_columns(get_task(task), text=text_column, label=label_column)
-    return run_finetuning(settings, chosen, model=model, data=data, out=out, tokenizer=tokenizer, resume=resume)
+    return run_finetuning(
+        settings,
+        chosen,
+        model=model,
+        data=data,
+        out=out,
+        tokenizer=tokenizer,
+        resume=resume,
+        allow_other_numerics=allow_other_numerics,
+    )
 
 
 def evaluate(
@@ -116,12 +127,12 @@ def evaluate(
         if corpus is None:
             raise InputError("evaluate pretraining needs --corpus DIR, the held-out corpus")
         return evaluate_pretraining(model, corpus, rows=rows, length=length)
-    from bertwright.tasks.classify import get_task, with_columns
+    from bertwright.tasks.classify import get_task
 
-    chosen = with_columns(get_task(task), text=text_column, label=label_column)
+    chosen = get_task(task)
     if data is None:
         raise InputError(f"evaluate {task} needs --data PATH, a folder with dev files or one file")
-    return evaluate_task(chosen, model=model, data=data)
+    return evaluate_task(chosen, model=model, data=data, text=text_column, label=label_column)
 
 
 def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = ()) -> Result:

@@ -139,7 +139,7 @@ def held_out_figures(model: PretrainingModel, batches: Iterable[PretrainingBatch
     figures = {
         "mlm_loss": loss,
         "mlm_accuracy": sums["mlm_right"] / sums["predictions"],
-        "mlm_perplexity": math.exp(loss),
+        "mlm_perplexity": math.exp(min(loss, 700.0)),
     }
     if model.next_sentence:
         figures |= {"nsp_loss": sums["nsp"] / sums["rows"], "nsp_accuracy": sums["nsp_right"] / sums["rows"]}

@@ -3,6 +3,7 @@
 Shapes: B batch, T tokens, L outputs, N examples.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead
 from bertwright.model.sizes import EncoderConfig
 from bertwright.tasks.classify import ClassificationTask, Encoded, loss_targets, with_labels
+from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.loop import Trainable
 
 _WINDOW = 50
@@ -136,6 +138,28 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
             begin += count
     model.train(was_training)
     return found
+
+
+def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Classifier, ClassificationTask]:
+    """A regression learned on centred, scaled targets, the scale folded into its head: its outputs are the numbers."""
+    if task.kind != "regression" or (task.centre, task.spread) == (0.0, 1.0):
+        return model, task
+    folded = copy.deepcopy(model)
+    with torch.no_grad():
+        folded.classifier.linear.weight *= task.spread
+        folded.classifier.linear.bias.mul_(task.spread).add_(task.centre)
+    return folded, task.model_copy(update={"centre": 0.0, "spread": 1.0})
+
+
+def open_tokenizer(saved: SavedModel) -> Tokenizer:
+    """The model's tokenizer; InputError where it has pieces that the model has no embedding for."""
+    words = Tokenizer.load(saved.tokenizer)
+    if words.vocab_size > saved.config.vocab_size:
+        raise InputError(
+            f"{saved.tokenizer}: its vocabulary has {words.vocab_size} pieces, "
+            f"but {saved.place} has embeddings for {saved.config.vocab_size}"
+        )
+    return words
 
 
 def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, int]:

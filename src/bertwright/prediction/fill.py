@@ -29,6 +29,8 @@ def open_pretrained(saved: SavedModel, *, next_sentence: bool = False) -> Pretra
 
 def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
     """Candidates for each [MASK] of `text`, in order; InputError without one or for a text that is too long."""
+    if top_k < 1:
+        raise InputError(f"top_k {top_k}: at least 1")
     pieces = tokenizer.ids([text], special=True)[0]
     if tokenizer.mask_id not in pieces:
         raise InputError(f"{text!r} holds no [MASK]")

@@ -12,7 +12,7 @@ from bertwright.files import atomic_file
 from bertwright.model.folder import open_model
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.pretraining import held_out_figures
-from bertwright.prediction.classifier import open_classifier, predict_logits
+from bertwright.prediction.classifier import open_classifier, open_tokenizer, predict_logits
 from bertwright.prediction.fill import open_pretrained
 from bertwright.recipes.pretrain import HELD_OUT_ROWS
 from bertwright.tasks.classify import (
@@ -26,7 +26,6 @@ from bertwright.tasks.classify import (
 )
 from bertwright.tasks.examples import dev_files, examples_of, read_examples
 from bertwright.tasks.tables import read_table, write_table
-from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.machine import keep_memory
 
 
@@ -35,7 +34,9 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
     keep_memory()
     saved = open_model(model)
     data = Corpus.open(corpus)
-    if Tokenizer.load(saved.tokenizer).hash != data.tokenizer_hash:
+    if rows < 1 or not 8 <= length <= saved.config.max_positions:
+        raise InputError(f"rows {rows}, length {length}: at least 1 row of 8 to {saved.config.max_positions} tokens")
+    if open_tokenizer(saved).hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than the one of {model}")
     has_pairs = saved.weights is not None and "next_sentence.linear.weight" in saved.weights
     examples = Examples(data, ExampleSettings(), length=length, seed=0)
@@ -43,19 +44,27 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
         return held_out_figures(open_pretrained(saved, next_sentence=has_pairs), examples.first(rows))
 
 
-def evaluate_task(task: ClassificationTask, *, model: str, data: Path) -> dict[str, Any]:
-    """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file."""
+def evaluate_task(
+    task: ClassificationTask, *, model: str, data: Path, text: tuple[str, ...] = (), label: str | None = None
+) -> dict[str, Any]:
+    """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file.
+
+    `text` and `label` name columns that are called otherwise than in training.
+    """
     keep_memory()
     saved = open_model(model)
     classifier, trained, max_length = open_classifier(saved)
     asked = with_labels(task, trained.labels) if task.kind == "classification" else task
     if asked.kind != trained.kind:
         raise InputError(f"{model}: was fine-tuned for {trained.kind} ({trained.name}); {task.name} is {task.kind}")
-    asked = asked.model_copy(update={"centre": trained.centre, "spread": trained.spread})
+    own: dict[str, Any] = {"centre": trained.centre, "spread": trained.spread}
+    if asked.name == trained.name:
+        own |= {"text": trained.text, "label": trained.label}
+    asked = with_columns(asked.model_copy(update=own), text=text, label=label)
     files = dev_files(asked, data)
     if not files:
         raise InputError(f"{data}: holds no dev file of {task.name}; name a file")
-    words = Tokenizer.load(saved.tokenizer)
+    words = open_tokenizer(saved)
     figures: dict[str, Any] = {}
     for name, path in files.items():
         part = read_examples(asked, path)
@@ -70,12 +79,14 @@ def evaluate_task(task: ClassificationTask, *, model: str, data: Path) -> dict[s
 def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = ()) -> dict[str, Any]:
     """Answer every row of a table; order and fields are kept, label and probabilities (or score) are added."""
     keep_memory()
+    if target != "-" and not Path(target).absolute().parent.is_dir():
+        raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
     saved = open_model(model)
     classifier, task, max_length = open_classifier(saved)
     task = with_columns(task, text=text)
     table = read_table(source, headerless=task.columns)
     part = examples_of(task, table, require_label=False)
-    words = Tokenizer.load(saved.tokenizer)
+    words = open_tokenizer(saved)
     logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
     answered = add_predictions(task, table, decode(task, logits))
     if target == "-":

@@ -3,7 +3,7 @@
 import shutil
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,12 +13,19 @@ from pydantic import Field
 
 from bertwright.config import Positive, Settings, Share
 from bertwright.console import say
-from bertwright.errors import InputError
+from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder, file_digest
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
-from bertwright.prediction.classifier import Classifier, classifier_task, encoded_batches, predict_logits
-from bertwright.tasks.classify import ClassificationTask, Encoded, decode, encode, score
+from bertwright.prediction.classifier import (
+    Classifier,
+    classifier_task,
+    encoded_batches,
+    in_natural_units,
+    open_tokenizer,
+    predict_logits,
+)
+from bertwright.tasks.classify import ClassificationTask, Encoded, decode, encode, score, score_values
 from bertwright.tasks.examples import Examples, dev_files, learn, read_examples, split_dev, train_file
 from bertwright.tasks.metrics import collapsed
 from bertwright.text.tokenizer import Tokenizer
@@ -43,7 +50,7 @@ class FinetuneSettings(Settings):
     bias_correction: bool = True
     max_length: Annotated[int, Field(ge=8)] = 128
     seeds: Positive = 1
-    first_seed: int = 0
+    first_seed: Annotated[int, Field(ge=0)] = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     threads: Positive | None = None
 
@@ -61,6 +68,7 @@ class Prepared:
     train: Encoded
     targets: np.ndarray[Any, Any]
     dev: Mapping[str, tuple[Encoded, np.ndarray[Any, Any]]]
+    digests: Mapping[str, Any]
 
 
 def finetune(
@@ -72,22 +80,24 @@ def finetune(
     out: Path,
     tokenizer: Path | None = None,
     resume: bool = False,
+    allow_other_numerics: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
     prepared = _prepare(settings, task, model, data, tokenizer)
-    facts = {"task": prepared.task.model_dump(mode="json"), "model": model, "data": file_digest(train_file(data))}
+    facts = {"task": prepared.task.model_dump(mode="json"), "model": model, **prepared.digests}
     run = start_run(out, kind="finetune", settings=settings.model_dump(mode="json"), data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
         return dict(run.record["result"])
-    numerics = _numerics(settings, run)
+    numerics = _numerics(settings, run, allow_other=allow_other_numerics)
     seeds: list[dict[str, Any]] = []
     for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
-        found = _train_seed(settings, prepared, seed, run, numerics)
-        if found is None:
-            say("stopped; continue with --resume")
-            return {"task": task.name, "stopped": True, "seeds": seeds}
-        seeds.append(found)
+        found, signalled = _train_seed(settings, prepared, seed, run, numerics)
+        seeds += [found] if found else []
+        if signalled and len(seeds) < settings.seeds:
+            raise Stopped(
+                f"stopped with {len(seeds)} of {settings.seeds} seeds done; the same command with --resume goes on"
+            )
     return _finish(run, prepared, seeds)
 
 
@@ -109,7 +119,7 @@ def _prepare(
 ) -> Prepared:
     vocabulary = Tokenizer.load(folder) if folder else None
     saved = open_model(source, tokenizer=folder, vocab_size=vocabulary.vocab_size if vocabulary else None)
-    words = Tokenizer.load(saved.tokenizer)
+    words = open_tokenizer(saved)
     if vocabulary and vocabulary.hash != words.hash:
         raise InputError(f"{folder}: is another tokenizer than the one of {source}, which brings its own")
     task, examples, dev = load_data(task, data)
@@ -122,27 +132,45 @@ def _prepare(
         say(f"{train_rows.num_truncated} of {len(train_rows)} examples exceed {settings.max_length} tokens and are cut")
     assert examples.targets is not None
     measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
-    return Prepared(task, saved, train_rows, examples.targets, measured)
+    for _, targets in measured.values():
+        score_values(task, targets, targets)  # asks for the metrics' libraries before anything is trained
+    longest = max(len(ids) for rows in (train_rows, *(rows for rows, _ in measured.values())) for ids in rows.ids)
+    if longest > saved.config.max_positions:
+        raise InputError(
+            f"--max-length {settings.max_length}: {source} takes at most {saved.config.max_positions} tokens"
+        )
+    if saved.weights is not None:  # an earlier task's head has other labels, or the same in another order
+        kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith("classifier.")}
+        saved = replace(saved, weights=kept)
+        load_weights(Classifier(saved.config, task.num_outputs), saved, fresh=("classifier",))
+    weights = Path(saved.place) / "model.safetensors"
+    digests = {
+        "train": file_digest(train_file(data)),
+        "dev": {name: file_digest(path) for name, path in dev_files(task, data).items()} if data.is_dir() else {},
+        "weights": file_digest(weights) if saved.weights is not None else None,
+        "tokenizer": words.hash,
+    }
+    return Prepared(task, saved, train_rows, examples.targets, measured, digests)
 
 
-def _numerics(settings: FinetuneSettings, run: RunFolder) -> Numerics:
+def _numerics(settings: FinetuneSettings, run: RunFolder, *, allow_other: bool) -> Numerics:
     if "resolved" in run.record:
         numerics = Numerics.model_validate(run.record["resolved"])
     else:
         numerics = resolve_numerics(settings.precision, threads=settings.threads)
         run.note(resolved=numerics.model_dump())
-    apply_numerics(numerics)
+    apply_numerics(numerics, allow_other=allow_other)
     return numerics
 
 
 def _train_seed(
     settings: FinetuneSettings, prepared: Prepared, seed: int, run: RunFolder, numerics: Numerics
-) -> dict[str, Any] | None:
-    """One seed in its own run folder; None where it was stopped."""
+) -> tuple[dict[str, Any] | None, bool]:
+    """One seed in its own run folder: its result, None where it was stopped, and whether a signal came."""
     name = f"seed-{seed}"
     own = start_run(run.folder / name, kind="finetune-seed", settings={"seed": seed}, data={}, resume=True)
     if own.finished:
-        return dict(own.record["result"])
+        return dict(own.record["result"]), False
     task, config = prepared.task, prepared.saved.config
     model = Classifier(config, task.num_outputs)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
@@ -169,8 +197,8 @@ def _train_seed(
         prepared.train, prepared.targets, task, pad_id=config.pad_id, batch_size=settings.batch_size, seed=seed
     )
     outcome = train(classifier_task(model, task), batches, plan=plan, numerics=numerics, run=own)
-    if outcome.stopped:
-        return None
+    if not outcome.finished:
+        return None, True
     result = best.result(seed)
     own.note(finished=True, result=result)
     shutil.rmtree(own.checkpoints)
@@ -180,7 +208,7 @@ def _train_seed(
         f"seed {seed}: best epoch {result['epoch']}, "
         + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items())
     )
-    return result
+    return result, outcome.signalled
 
 
 class _Best:
@@ -220,10 +248,11 @@ class _Best:
         return {"seed": seed, "epoch": index + 1, "scores": scores, "collapsed": fell, "model": str(self.own.model)}
 
     def _save(self) -> None:
-        saved, task = self.prepared.saved, self.prepared.task
+        saved = self.prepared.saved
+        model, task = in_natural_units(self.model, self.prepared.task)
         save_model(
             self.own.model,
-            self.model,
+            model,
             config=saved.config,
             tokenizer=saved.tokenizer,
             architecture="BertForSequenceClassification",
@@ -247,7 +276,7 @@ def _finish(run: RunFolder, prepared: Prepared, seeds: list[dict[str, Any]]) -> 
     values = [found["scores"][metric] for found in seeds]
     best = max(seeds, key=lambda found: found["scores"][metric])
     with atomic_folder(run.model) as folder:
-        shutil.copytree(best["model"], folder, dirs_exist_ok=True)
+        shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
     result = {
         "task": prepared.task.name,
         "metric": metric,

@@ -52,12 +52,12 @@ class PretrainSettings(Settings):
     micro_tokens: Positive = 8192
     """Tokens (padding included) computed at a time: how a step's rows are cut; changes speed and memory."""
     steps: Positive | None = None
-    minutes: float | None = None
+    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     seed: int = 0
     examples: ExampleSettings = ExampleSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    dropout: Share = 0.1
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Of hidden states and of attention probabilities."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
     start: Literal["random", "local"] = "random"
@@ -101,6 +101,7 @@ def pretrain(
     held_out: Path | None = None,
     init_from: str | None = None,
     resume: bool = False,
+    allow_other_numerics: bool = False,
 ) -> Mapping[str, Any]:
     """Run or continue a pre-training; returns {"steps", "stopped", "held_out", "model", …}.
 
@@ -110,15 +111,16 @@ def pretrain(
     measured = Corpus.open(held_out) if held_out else None
     if measured and measured.tokenizer_hash != data.tokenizer_hash:
         raise InputError(f"{held_out}: was built with another tokenizer than {corpus}")
-    facts = {"corpus": data.fingerprint, "held_out": measured.fingerprint if measured else None, "init_from": init_from}
     config = encoder_config(settings, data.tokenizer.vocab_size)
+    # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
+    model = build_model(settings, config, init_from, data)
+    trained = _Pretraining(settings, model, data, measured)
+    facts = {"corpus": data.fingerprint, "held_out": measured.fingerprint if measured else None, "init_from": init_from}
     run = start_run(out, kind="pretrain", settings=settings.model_dump(mode="json"), data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
         return dict(run.record["result"])
-    model = build_model(settings, config, init_from, data)
-    trained = _Pretraining(settings, model, data, measured)
-    numerics, steps = trained.resolve(run)
+    numerics, steps = trained.resolve(run, allow_other=allow_other_numerics)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(f"{settings.size}: {parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
     outcome = train(
@@ -153,6 +155,10 @@ def build_model(
         saved = open_model(init_from)
         from bertwright.text.tokenizer import Tokenizer
 
+        for name in ("layers", "hidden", "heads", "intermediate", "activation"):
+            theirs, ours = getattr(saved.config, name), getattr(config, name)
+            if theirs != ours:
+                raise InputError(f"{init_from}: {name} is {theirs}, and {ours} in this run (--size, --activation)")
         if Tokenizer.load(saved.tokenizer).hash != data.tokenizer_hash:
             raise InputError(f"{init_from}: its tokenizer is not the one that {data.folder} was built with")
         load_weights(model, saved, fresh=("masked_lm", "next_sentence", "pooler"))
@@ -179,7 +185,7 @@ class _Pretraining:
             for phase in settings.phases
         ]
         self.held_out: HeldOut | None = None
-        fixed = ExampleSettings(next_sentence=settings.examples.next_sentence)
+        fixed = ExampleSettings()  # the protocol's, whatever the run trains on
         length = min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases))
         rows = settings.held_out_rows
         if measured:
@@ -188,7 +194,7 @@ class _Pretraining:
             kept = Examples(data, fixed, length=length, seed=0, part="held_out", held_out_share=share)
             self.held_out = HeldOut(kept, rows)
 
-    def resolve(self, run: RunFolder) -> tuple[Numerics, int]:
+    def resolve(self, run: RunFolder, *, allow_other: bool) -> tuple[Numerics, int]:
         """Settle precision, threads and steps once; a resumed run takes what was settled."""
         settings = self.settings
         if "resolved" in run.record:
@@ -196,7 +202,7 @@ class _Pretraining:
                 Numerics.model_validate(run.record["resolved"]["numerics"]),
                 run.record["resolved"]["steps"],
             )
-            apply_numerics(numerics)
+            apply_numerics(numerics, allow_other=allow_other)
             return numerics, steps
         numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
         apply_numerics(numerics)
@@ -214,7 +220,10 @@ class _Pretraining:
             self.model.eval()
             with torch.inference_mode():
                 self.evaluate(0)
-            budget -= self.settings.evaluations * (time.perf_counter() - start)
+            spent = self.settings.evaluations * (time.perf_counter() - start)
+            if spent > budget / 2:
+                say(f"{self.settings.evaluations} evaluations take {spent:.0f} s; the run will be longer than asked")
+            budget = max(budget - spent, budget / 2)
         seconds = 0.0
         for phase, examples in zip(self.settings.phases, self.phases, strict=True):
             plan = Plan(steps=10**6, seed=self.settings.seed, optimizer=self.settings.optimizer)
@@ -235,9 +244,8 @@ class _Pretraining:
 
     def phase_bounds(self, steps: int) -> list[tuple[int, int]]:
         """First step and end of each phase."""
-        ends = [
-            round(sum(phase.share for phase in self.settings.phases[: n + 1]) * steps) for n in range(len(self.phases))
-        ]
+        shares = [sum(phase.share for phase in self.settings.phases[: n + 1]) for n in range(len(self.phases))]
+        ends = [*(round(share * steps) for share in shares[:-1]), steps]
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def steps_left(self, done: int, steps: int) -> float:

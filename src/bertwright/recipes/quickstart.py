@@ -10,8 +10,8 @@ from typing import Any
 from bertwright.console import say
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
-from bertwright.errors import InputError
-from bertwright.model.folder import open_model
+from bertwright.errors import InputError, Stopped
+from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.examples import ExampleSettings, held_out_split
 from bertwright.prediction.fill import fill, open_pretrained
 from bertwright.recipes.document_task import read_own_text, write_documents
@@ -19,7 +19,7 @@ from bertwright.recipes.evaluate import evaluate_task
 from bertwright.recipes.finetune import FinetuneSettings, finetune
 from bertwright.recipes.library_docs import collect, write_corpus
 from bertwright.recipes.library_task import LibraryTask, make_task, write_task
-from bertwright.recipes.pretrain import Phase, PretrainSettings, pretrain
+from bertwright.recipes.pretrain import Phase, PretrainSettings, build_model, encoder_config, pretrain
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
 from bertwright.tasks.examples import learn, read_examples
@@ -31,6 +31,17 @@ VOCABULARY = 8000
 SEEDS = 5
 TRAIN_SENTENCES = 50
 """Labelled sentences per class."""
+_MADE = (
+    "quickstart.txt",
+    "text.txt",
+    "task",
+    "tokenizer",
+    "corpus",
+    "pretraining",
+    "untrained",
+    "finetuned-scratch",
+    "finetuned-pretrained",
+)
 PRETRAINING_SHARE = 0.5
 """Of the minutes; the rest is reading, the corpus and ten fine-tunings."""
 
@@ -46,18 +57,14 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     say(f"[2/5] vocabulary and corpus: {(out / 'text.txt').stat().st_size / 1e6:.1f} MB of text")
     _build(out)
     say(f"[3/5] pre-training a tiny BERT for {minutes * PRETRAINING_SHARE:.1f} minutes: masked LM and next sentence")
-    share = _held_out_share(out / "corpus")
-    pretrained = pretrain(
-        _pretraining(minutes * PRETRAINING_SHARE, held_out_share=share),
-        corpus=out / "corpus",
-        out=out / "pretraining",
-        held_out=None,
-    )
+    settings = _pretraining(minutes * PRETRAINING_SHARE, held_out_share=_held_out_share(out / "corpus"))
+    pretrained = pretrain(settings, corpus=out / "corpus", out=out / "pretraining")
     if pretrained["stopped"]:
-        raise InputError(f"stopped during pre-training; remove {out} to begin again")
+        raise Stopped(f"stopped during pre-training; `bertwright quickstart --out {out}` begins again")
     found: dict[str, Any] = {"out": str(out), "held_out": pretrained["held_out"], "curve": pretrained["curve"]}
     if task:
         say(f"[4/5] fine-tuning {SEEDS} seeds from the pre-trained encoder and {SEEDS} from scratch")
+        _save_untrained(settings, out)
         found |= _compare(task, out)
     say("[5/5] filling masks")
     found["filled"] = _filled(out)
@@ -66,11 +73,17 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
 
 
 def _refuse_used(out: Path) -> None:
-    """A quickstart's own earlier folder may be written anew; anything else is not touched."""
-    if (out / "quickstart.txt").is_file():
-        shutil.rmtree(out)
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: is not empty and was not made by quickstart; choose another --out")
+    """What an earlier quickstart made is made anew; a folder that holds anything else is not touched."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; --out names a folder")
+    found = {path.name for path in out.iterdir()} if out.exists() else set()
+    if found - set(_MADE) or (found and _MADE[0] not in found):
+        raise InputError(f"{out}: holds other files than quickstart's own; choose another --out")
+    for name in sorted(found, reverse=True):
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if found:
+        say(f"{out}: what an earlier quickstart made there is made anew")
 
 
 def _gather(corpus: Path | None, out: Path) -> LibraryTask | None:
@@ -127,6 +140,15 @@ def _pretraining(minutes: float, *, held_out_share: float) -> PretrainSettings:
     )
 
 
+def _save_untrained(settings: PretrainSettings, out: Path) -> None:
+    """The model as pre-training began it: "from scratch" differs in nothing but the pre-training."""
+    data = Corpus.open(out / "corpus")
+    config = encoder_config(settings, data.tokenizer.vocab_size)
+    model = build_model(settings, config, None, data)
+    tokenizer = out / "tokenizer"
+    save_model(out / "untrained", model, config=config, tokenizer=tokenizer, architecture="BertForPreTraining")
+
+
 def _task_spec() -> ClassificationTask:
     return with_columns(get_task("classify"), text=("sentence",), label="label")
 
@@ -143,10 +165,8 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
     }
     deviation: dict[str, float] = {}
     settings = FinetuneSettings(epochs=12, batch_size=16, learning_rate=5e-4, seeds=SEEDS, max_length=64)
-    for name, source in (("scratch", "random:tiny"), ("pretrained", str(out / "pretraining"))):
-        result = finetune(
-            settings, spec, model=source, data=folder, out=out / f"finetuned-{name}", tokenizer=out / "tokenizer"
-        )
+    for name, source in (("scratch", str(out / "untrained")), ("pretrained", str(out / "pretraining"))):
+        result = finetune(settings, spec, model=source, data=folder, out=out / f"finetuned-{name}")
         values = [
             evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"]
             for seed in result["seeds"]

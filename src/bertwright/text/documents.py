@@ -57,6 +57,10 @@ class TextSettings(Settings):
     )
 
 
+LONGEST = 20_000_000
+"""Characters of one document, which is held in memory as a whole."""
+
+
 @dataclass(frozen=True)
 class Document:
     """One document: its paragraphs in order, none empty, and the "file:line" where it begins."""
@@ -223,9 +227,19 @@ def _paragraphs(lines: Iterable[str], settings: TextSettings) -> tuple[str, ...]
     return tuple(" ".join(block) for block in blocks if block)
 
 
+def _bounded(size: int, place: str) -> int:
+    """The size of a document so far, in characters; InputError beyond what fits into memory beside everything else."""
+    if size > LONGEST:
+        raise InputError(
+            f"{place}: a document of over {LONGEST // 10**6} million characters; blank lines part the documents of "
+            "plain text (or there is one a file, with --documents file): put them where documents end"
+        )
+    return size
+
+
 def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
     block: list[str] = []
-    begin = 0
+    begin = size = 0
     for number, line in lines:
         if line.isspace():
             if block:
@@ -233,18 +247,20 @@ def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSet
                 block = []
             continue
         if not block:
-            begin = number
+            begin, size = number, 0
         block.append(line)
+        size = _bounded(size + len(line), f"{path}:{begin}")
     if block:
         yield Document(_paragraphs(block, settings), f"{path}:{begin}")
 
 
 def _read_whole(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
-    begin = 0
+    begin = size = 0
     body: list[str] = []
     for number, line in lines:
         begin = begin or (0 if line.isspace() else number)
         body.append(line)
+        size = _bounded(size + len(line), f"{path}:{begin}")
     if begin:
         yield Document(_paragraphs(body, settings), f"{path}:{begin}")
 

@@ -59,10 +59,10 @@ def load_checkpoint(
     """
     found = list_checkpoints(folder)
     for path in reversed(found):
-        state = read_json(path / "state.json")
-        broken = [name for name in _FILES if not _whole(path / name, state["sha256"][name])]
+        state = _state(path)
+        broken = [name for name in _FILES if not _whole(path / name, state.get("sha256", {}).get(name))]
         if broken:
-            say(f"{path / broken[0]} is damaged; trying the checkpoint before it")
+            say(f"{path / broken[0] if state else path / 'state.json'} is damaged; trying the checkpoint before it")
             continue
         module.load_state_dict(load_file(path / _FILES[0]))
         _load_moments(load_file(path / _FILES[1]), module, optimizer)
@@ -78,5 +78,14 @@ def _load_moments(moments: Mapping[str, Tensor], module: nn.Module, optimizer: t
             optimizer.state[parameter][key].copy_(moments[f"{key}.{name}"])
 
 
-def _whole(path: Path, digest: str) -> bool:
+def _state(path: Path) -> dict[str, Any]:
+    """What state.json says; empty where it cannot be read."""
+    try:
+        state = read_json(path / "state.json")
+    except InputError:
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _whole(path: Path, digest: str | None) -> bool:
     return path.is_file() and file_digest(path) == digest

@@ -4,6 +4,7 @@ A step sums losses and counts over its micro-batches and divides once: masked po
 """
 
 import math
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -61,11 +62,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `steps` done, whether a signal stopped it, and the last evaluation."""
+    """How a run ended: `steps` done, whether a signal came, and the last evaluation."""
 
     steps: int
-    stopped: bool
+    signalled: bool
+    finished: bool
     last: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether there is more to do."""
+        return not self.finished
 
 
 def train(
@@ -88,7 +95,7 @@ def train(
     last: Mapping[str, float] = measured[-1] if measured else {}
     with Signals() as signals, nullcontext() if quiet else Status() as status:
         for step in range(first, plan.steps):
-            loop.step(step, batches(step))
+            loop.step(step, batches)
             done = step + 1
             if status:
                 status.update(loop.progress(done))
@@ -99,8 +106,8 @@ def train(
             if signals.received or done == plan.steps or loop.is_time_to_save(done):
                 loop.save(done)
             if signals.received and done < plan.steps:
-                return Outcome(done, stopped=True, last=last)
-    return Outcome(plan.steps, stopped=False, last=last)
+                return Outcome(done, signalled=True, finished=False, last=last)
+    return Outcome(plan.steps, signalled=signals.received, finished=True, last=last)
 
 
 def measure_step_seconds(
@@ -115,11 +122,11 @@ def measure_step_seconds(
     before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
     loop = _Loop(trainable, plan, numerics, None)
     for step in range(3):
-        loop.step(step, batches(step))
+        loop.step(step, batches)
     times: list[float] = []
     while sum(times) < seconds or len(times) < 3:
         start = time.perf_counter()
-        loop.step(3 + len(times), batches(3 + len(times)))
+        loop.step(3 + len(times), batches)
         times.append(time.perf_counter() - start)
     trainable.module.load_state_dict(before)
     return sum(times) / len(times)
@@ -156,25 +163,27 @@ class _Loop(Generic[Batch]):
     def __init__(self, trainable: Trainable[Batch], plan: Plan, numerics: Numerics, run: RunFolder | None) -> None:
         self.trainable, self.plan, self.numerics, self.run = trainable, plan, numerics, run
         self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale)
-        self._forward = torch.compile(trainable.step) if numerics.compiled else trainable.step
+        self._forward = torch.compile(trainable.step, dynamic=True) if numerics.compiled else trainable.step
         self._sums: dict[str, float] = {}
         self._work = {"seconds": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
-        self._line: dict[str, Any] = {}
         self._saved = time.monotonic()
 
     def restore(self) -> int:
         """Load the newest checkpoint; returns the number of steps done."""
         if self.run is None:
             return 0
+        for stale in self.run.checkpoints.glob(".step-*"):  # of a process that was killed while it wrote
+            shutil.rmtree(stale)
         found = load_checkpoint(self.run.checkpoints, self.trainable.module, self.optimizer)
         done = found[0] if found else 0
         self._sums, self._work = (found[1]["sums"], found[1]["work"]) if found else (self._sums, self._work)
         self.run.forget_after(done)
         return done
 
-    def step(self, step: int, micro: Sequence[Batch]) -> None:
-        """One optimiser step over its micro-batches."""
+    def step(self, step: int, batches: Callable[[int], Sequence[Batch]]) -> None:
+        """One optimiser step over its micro-batches, making them included."""
         start = time.perf_counter()
+        micro = batches(step)
         module = self.trainable.module
         module.train()
         totals = _added(self.trainable.counts(batch) for batch in micro)
@@ -190,6 +199,7 @@ class _Loop(Generic[Batch]):
                 losses[term] = losses.get(term, 0.0) + float(part.detach())
         norm = float(clip_gradients(module.parameters(), self.plan.optimizer.clip))
         if not math.isfinite(norm) or not all(map(math.isfinite, losses.values())):
+            self._save_last_good(step)
             raise RunFailed(self._not_finite(step, losses, norm))
         set_rate(
             self.optimizer,
@@ -207,7 +217,7 @@ class _Loop(Generic[Batch]):
     def log(self, done: int) -> None:
         """Write the means since the last line."""
         work, settings = self._work, self.plan.optimizer
-        self._line = {
+        line = {
             "step": done,
             **{name: value / work["steps"] for name, value in self._sums.items()},
             "learning_rate": settings.learning_rate * rate_at(done - 1, self.plan.steps, settings.warmup),
@@ -215,7 +225,7 @@ class _Loop(Generic[Batch]):
             "matrix_share": work["flops"] / work["seconds"] / self.numerics.matrix_rate,
         }
         if self.run:
-            self.run.log(self._line)
+            self.run.log(line)
         self._sums, self._work = {}, dict.fromkeys(work, 0.0)
 
     def evaluate(self, done: int) -> Mapping[str, float]:
@@ -242,17 +252,20 @@ class _Loop(Generic[Batch]):
             self._saved = time.monotonic()
 
     def progress(self, done: int) -> str:
-        """One line for the person who waits."""
-        work = self._work if self._work["seconds"] else None
-        means = {name: value / work["steps"] for name, value in self._sums.items()} if work else self._line
-        losses = " ".join(f"{name} {value:.3f}" for name, value in means.items() if name in _loss_names(means))
-        if not work:
-            return f"step {done}/{self.plan.steps}"
+        """One line for the person who waits; called after a step and before `log` clears the sums."""
+        work = self._work
+        means = {name: value / work["steps"] for name, value in self._sums.items() if name != "gradient_norm"}
+        losses = " ".join(f"{name} {value:.3f}" for name, value in means.items())
         steps_left = self.plan.steps_left(done) if self.plan.steps_left else self.plan.steps - done
         left = steps_left * work["seconds"] / work["steps"]
         share = work["flops"] / work["seconds"] / self.numerics.matrix_rate
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · {share:.0%} of the matrix rate"
         return f"step {done}/{self.plan.steps} · {losses} · {speed} · {_clock(left)} left"
+
+    def _save_last_good(self, step: int) -> None:
+        """Keep the weights before the update that was refused, where they are finite."""
+        if self.run and all(bool(tensor.isfinite().all()) for tensor in self.trainable.module.state_dict().values()):
+            self.save(step)
 
     def _not_finite(self, step: int, losses: Mapping[str, float], norm: float) -> str:
         values = ", ".join(f"{name} {value}" for name, value in losses.items())
@@ -280,10 +293,6 @@ def _added(parts: Any) -> dict[str, float]:
         for name, value in part.items():
             total[name] = total.get(name, 0.0) + value
     return total
-
-
-def _loss_names(line: Mapping[str, Any]) -> set[str]:
-    return set(line) - {"step", "gradient_norm", "learning_rate", "tokens_per_second", "matrix_share"}
 
 
 def _clock(seconds: float) -> str:

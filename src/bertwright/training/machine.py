@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from bertwright.config import Positive, Settings
+from bertwright.errors import InputError
 
 _BF16_GAIN = 1.2
 """bf16 is chosen where its matrix products are at least this much faster than fp32's."""
@@ -22,6 +23,8 @@ class Numerics(Settings):
     threads: Positive
     matrix_rate: float
     """Best fp32 or bf16 matrix product measured here, in FLOP/s."""
+    processor: str = ""
+    """What torch's kernels are chosen by (AVX512, say) and torch's version: other ones give other bits."""
 
 
 def keep_memory() -> None:
@@ -44,16 +47,32 @@ def resolve_numerics(
     if precision == "auto":
         precision = "bf16" if rates["bf16"] > _BF16_GAIN * rates["fp32"] else "fp32"
     return Numerics(
-        precision=precision, compiled=compiled, threads=torch.get_num_threads(), matrix_rate=rates[precision]
+        precision=precision,
+        compiled=compiled,
+        threads=torch.get_num_threads(),
+        matrix_rate=rates[precision],
+        processor=_processor(),
     )
 
 
-def apply_numerics(numerics: Numerics) -> None:
-    """Set this process up as `numerics` says: at the start of a run, and again when it is resumed."""
+def apply_numerics(numerics: Numerics, *, allow_other: bool = False) -> None:
+    """Set this process up as `numerics` says: at the start of a run, and again when it is resumed.
+
+    InputError where the run was begun on another kind of processor or with another torch, unless `allow_other`.
+    """
+    if numerics.processor != _processor() and not allow_other:
+        raise InputError(
+            f"this run was begun with {numerics.processor}, here is {_processor()}: its bits would differ from an "
+            "undisturbed run's; --allow-other-numerics goes on all the same"
+        )
     keep_memory()
     torch.set_num_threads(numerics.threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow
+
+
+def _processor() -> str:
+    return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
 def _matrix_rate(kind: torch.dtype, size: int = 1024, repeats: int = 7) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bertwright.config import Settings, Share
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
 _NO_CORRECTION = 1e9
 """A step count at which 1 - beta**step is 1: torch's AdamW then corrects nothing, as the original."""
 
@@ -19,8 +20,8 @@ class OptimizerSettings(Settings):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     warmup: Share = 0.01
     """Share of the steps over which the rate rises linearly from 0."""
-    beta1: Share = 0.9
-    beta2: Share = 0.999
+    beta1: Beta = 0.9
+    beta2: Beta = 0.999
     epsilon: Annotated[float, Field(gt=0)] = 1e-6
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """Decoupled; not on LayerNorm and biases."""

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, read_json, write_json
 
@@ -62,6 +61,8 @@ def start_run(
     folder: Path, *, kind: str, settings: Mapping[str, Any], data: Mapping[str, Any], resume: bool
 ) -> RunFolder:
     """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; --out names a folder")
     path = folder / "run.json"
     wanted = {"kind": kind, "settings": dict(settings), "data": dict(data)}
     if path.exists():
@@ -71,7 +72,6 @@ def start_run(
         differing = [name for name in wanted if record.get(name) != wanted[name]]
         if differing:
             raise InputError(f"{folder}: holds a run of another configuration: {_difference(record, wanted)}")
-        _compare_versions(record.get("versions", {}))
         return RunFolder(folder, record)
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
         raise InputError(f"{folder}: is not empty and holds no run; choose another --out")
@@ -93,18 +93,6 @@ def _difference(record: Mapping[str, Any], wanted: Mapping[str, Any], prefix: st
         else:
             found.append(f"{prefix}{name} is {there!r} there and {here!r} here")
     return "; ".join(found[:3])
-
-
-def _compare_versions(there: Mapping[str, str]) -> None:
-    """Say where the run was begun with other versions: its bits may then differ from an undisturbed run's."""
-    here = _versions()
-    other = [
-        f"{name} {there[name]} (now {here[name]})"
-        for name in ("torch", "platform")
-        if there.get(name) not in (None, here[name])
-    ]
-    if other:
-        say(f"this run was begun with {', '.join(other)}: it goes on, but its last bits may differ")
 
 
 def _versions() -> dict[str, str]:

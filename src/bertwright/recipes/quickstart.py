@@ -127,8 +127,8 @@ def _pretraining(minutes: float, *, held_out_share: float) -> PretrainSettings:
     """Short rows, many small steps, attention that starts at the neighbours: what a few minutes can carry."""
     return PretrainSettings(
         size="tiny",
-        phases=(Phase(length=64, share=1.0),),
-        batch_size=32,
+        phases=(Phase(length=32, share=1.0),),
+        batch_size=64,
         minutes=minutes,
         examples=ExampleSettings(),
         optimizer=OptimizerSettings(learning_rate=1e-3, warmup=0.05),
@@ -244,7 +244,7 @@ def _table(found: Mapping[str, Any], task: LibraryTask, *, own: Path | None) -> 
 
 
 def _places(out: Path, task: LibraryTask | None) -> list[str]:
-    best = ["  --lengths 64 --batch-size 32 --learning-rate 1e-3 --warmup 0.05 --initializer-range 0.05 --start local"]
+    best = ["  --lengths 32 --batch-size 64 --learning-rate 1e-3 --warmup 0.05 --initializer-range 0.05 --start local"]
     lines = [
         f"Everything lies in {out}/: text.txt, tokenizer/, corpus/, pretraining/ (with loss.png), task/, finetuned-*/",
         "The same by hand:",

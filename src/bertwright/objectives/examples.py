@@ -192,7 +192,7 @@ def _check_size(corpus: "Corpus", num_documents: int, settings: ExampleSettings,
         raise InputError(f"{where}: no document with text; at least one is needed{hint}")
     if num_documents == 1 and settings.next_sentence:
         raise InputError(
-            f"{where}: one document; next-sentence prediction needs at least two (or can be switched off){hint}"
+            f"{where}: one document; next-sentence prediction needs at least two documents (or none: off){hint}"
         )
 
 

@@ -7,23 +7,40 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertwright.cli import main
 
-STEPS = 400
+STEPS = 600
 
 
 def arguments(corpus: Path, out: Path) -> list[str]:
     options = ["--lengths", "32:0.5,48:0.5", "--batch-size", "8", "--learning-rate", "1e-3", "--save-minutes", "0.01"]
-    fixed = ["--threads", "1", "--precision", "fp32", "--held-out", "0.2", "--evaluations", "3"]
+    fixed = ["--threads", "1", "--precision", "fp32", "--held-out", "0.2", "--evaluations", "3", "--log-every", "5"]
     return ["pretrain", "--corpus", str(corpus), "--out", str(out), "--steps", str(STEPS), *options, *fixed]
 
 
-def last_step(out: Path) -> int:
+def logged(out: Path) -> list[dict[str, Any]]:
     lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True) if (out / "metrics.jsonl").exists() else []
-    return max((json.loads(line)["step"] for line in lines if line.endswith("\n")), default=0)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def last_step(out: Path) -> int:
+    return max((line["step"] for line in logged(out)), default=0)
+
+
+def wait_for_step(running: subprocess.Popen[bytes], out: Path, step: int) -> None:
+    """Wait until `step` was logged; the process that ends before it, or hangs, fails the test."""
+    deadline = time.monotonic() + 120
+    while last_step(out) < step:
+        assert running.poll() is None, f"ended with {running.returncode} before step {step}"
+        if time.monotonic() > deadline:
+            running.kill()
+            running.wait()
+            pytest.fail(f"step {step} was not logged in two minutes")
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -33,32 +50,24 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
     assert main([*build, "--workers", "1"]) == 0
     command = [sys.executable, "-m", "bertwright"]
     calm, torn = tmp_path / "calm", tmp_path / "torn"
-    start = time.monotonic()
     subprocess.run([*command, *arguments(tmp_path / "corpus", calm)], check=True, capture_output=True)
-    seconds = time.monotonic() - start
     moments = random.Random(time.time_ns())
-    killed = restarts = 0
-    for _ in range(3):
-        restarts += any((torn / "checkpoints").glob("step-*/state.json"))
+    restarts = 0
+    for step in sorted(moments.sample(range(20, STEPS - 100), 3)):
         running = subprocess.Popen(
             [*command, *arguments(tmp_path / "corpus", torn), "--resume"], stderr=subprocess.DEVNULL
         )
-        try:
-            running.wait(timeout=moments.uniform(0.3, 0.9) * seconds)
-        except subprocess.TimeoutExpired:
-            running.send_signal(signal.SIGKILL)
-            killed += running.wait() == -signal.SIGKILL
-    assert killed, "the run ended before it was killed once"
-    restarts += any((torn / "checkpoints").glob("step-*/state.json"))
+        wait_for_step(running, torn, step)
+        time.sleep(moments.uniform(0, 0.1))
+        running.send_signal(signal.SIGKILL)
+        assert running.wait() == -signal.SIGKILL
+        restarts += any((torn / "checkpoints").glob("step-*/state.json"))
     assert restarts, "no restart began from a checkpoint"
     subprocess.run([*command, *arguments(tmp_path / "corpus", torn), "--resume"], check=True, capture_output=True)
     assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
     timed = {"tokens_per_second", "matrix_share"}
     logs = [
-        [
-            {key: value for key, value in json.loads(line).items() if key not in timed}
-            for line in (out / "metrics.jsonl").open()
-        ]
+        [{key: value for key, value in line.items() if key not in timed} for line in logged(out)]
         for out in (calm, torn)
     ]
     assert logs[0] == logs[1]
@@ -70,17 +79,14 @@ def test_sigterm_saves_and_exits_zero(tmp_path: Path, own_text: Path) -> None:
     assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
     build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
     assert main([*build, "--workers", "1"]) == 0
-    long = [*arguments(tmp_path / "corpus", tmp_path / "run"), "--log-every", "1"]
+    long = arguments(tmp_path / "corpus", tmp_path / "run")
     long[long.index("--steps") + 1] = "100000"
     running = subprocess.Popen([sys.executable, "-m", "bertwright", *long], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while last_step(tmp_path / "run") < 3:
-        assert time.monotonic() < deadline, "no step was logged in two minutes"
-        time.sleep(0.2)
+    wait_for_step(running, tmp_path / "run", 5)
     running.terminate()
     assert running.wait(timeout=60) == 0
     saved = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    assert int(saved[-1].name.removeprefix("step-")) >= 3
+    assert int(saved[-1].name.removeprefix("step-")) >= 5
 
 
 @pytest.mark.slow
@@ -123,8 +129,7 @@ def test_a_compiled_step_has_the_losses_of_the_plain_one(tmp_path: Path, own_tex
     losses = []
     for name, flags in (("plain", []), ("compiled", ["--compile"])):
         assert main([*start, *options, *flags, "--out", str(tmp_path / name)]) == 0
-        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").open()]
-        losses.append([line["mlm"] + line["nsp"] for line in lines if "mlm" in line])
+        losses.append([line["mlm"] + line["nsp"] for line in logged(tmp_path / name) if "mlm" in line])
     assert len(losses[0]) == 6
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
@@ -167,10 +172,7 @@ def test_a_stopped_finetuning_resumes_to_the_same_bytes(tmp_path: Path, own_text
     subprocess.run([*start, "--out", str(tmp_path / "calm")], check=True, capture_output=True)
     torn = tmp_path / "torn"
     running = subprocess.Popen([*start, "--out", str(torn)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while last_step(torn / "seed-0") < 20:
-        assert time.monotonic() < deadline, "no epoch was measured in two minutes"
-        time.sleep(0.02)
+    wait_for_step(running, torn / "seed-0", 20)
     running.terminate()
     assert running.wait(timeout=60) == 0
     assert not (torn / "model").exists()

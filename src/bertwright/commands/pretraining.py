@@ -54,6 +54,7 @@ def pretrain(
     seed: int = 0,
     evaluations: int = 20,
     save_minutes: float = 5.0,
+    log_every: int = 50,
     micro_tokens: int = 8192,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     compile: bool = False,
@@ -91,6 +92,7 @@ def pretrain(
         seed: of everything random.
         evaluations: held-out measurements over the run.
         save_minutes: between checkpoints.
+        log_every: steps between the lines of metrics.jsonl.
         micro_tokens: tokens computed at a time.
         precision: of the matrix products; auto measures the machine.
         compile: compile the step with torch.compile.
@@ -133,6 +135,7 @@ def pretrain(
         held_out_share=share or 0.0,
         evaluations=evaluations,
         save_minutes=save_minutes,
+        log_every=log_every,
         precision=precision,
         compile=compile,
         threads=threads,

@@ -13,6 +13,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, Stopped
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.examples import ExampleSettings, held_out_split
+from bertwright.objectives.mlm import MaskingSettings
 from bertwright.prediction.fill import fill, open_pretrained
 from bertwright.recipes.document_task import read_own_text, write_documents
 from bertwright.recipes.evaluate import evaluate_task
@@ -31,6 +32,8 @@ VOCABULARY = 8000
 SEEDS = 5
 TRAIN_SENTENCES = 50
 """Labelled sentences per class."""
+EPOCHS = 15
+"""Of fine-tuning."""
 _MADE = (
     "quickstart.txt",
     "text.txt",
@@ -124,14 +127,14 @@ def _held_out_share(corpus: Path) -> float:
 
 
 def _pretraining(minutes: float, *, held_out_share: float) -> PretrainSettings:
-    """Short rows, many small steps, attention that starts at the neighbours: what a few minutes can carry."""
+    """What a few minutes can carry: many small steps, more masks, attention that starts at the neighbours."""
     return PretrainSettings(
         size="tiny",
-        phases=(Phase(length=32, share=1.0),),
-        batch_size=64,
+        phases=(Phase(length=64, share=1.0),),
+        batch_size=16,
         minutes=minutes,
-        examples=ExampleSettings(),
-        optimizer=OptimizerSettings(learning_rate=1e-3, warmup=0.05),
+        examples=ExampleSettings(masking=MaskingSettings(share=0.3)),
+        optimizer=OptimizerSettings(learning_rate=2e-3, warmup=0.1, bias_correction=True),
         initializer_range=0.05,
         start="local",
         held_out_share=held_out_share,
@@ -164,7 +167,7 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
         "bag_of_words": bag_of_words_baseline(learned, train, test)["accuracy"],
     }
     deviation: dict[str, float] = {}
-    settings = FinetuneSettings(epochs=12, batch_size=16, learning_rate=5e-4, seeds=SEEDS, max_length=64)
+    settings = FinetuneSettings(epochs=EPOCHS, batch_size=16, learning_rate=5e-4, seeds=SEEDS, max_length=64)
     for name, source in (("scratch", str(out / "untrained")), ("pretrained", str(out / "pretraining"))):
         result = finetune(settings, spec, model=source, data=folder, out=out / f"finetuned-{name}")
         values = [
@@ -244,19 +247,19 @@ def _table(found: Mapping[str, Any], task: LibraryTask, *, own: Path | None) -> 
 
 
 def _places(out: Path, task: LibraryTask | None) -> list[str]:
-    best = ["  --lengths 32 --batch-size 64 --learning-rate 1e-3 --warmup 0.05 --initializer-range 0.05 --start local"]
     lines = [
         f"Everything lies in {out}/: text.txt, tokenizer/, corpus/, pretraining/ (with loss.png), task/, finetuned-*/",
         "The same by hand:",
         f"  bertwright tokenizer train {out}/text.txt --vocab-size {VOCABULARY} --out tok",
         f"  bertwright corpus build {out}/text.txt --lines sentences --tokenizer tok --out corpus",
-        "  bertwright pretrain --corpus corpus --out run --minutes 3 --held-out 0.02 \\",
-        "  " + best[0],
+        "  bertwright pretrain --corpus corpus --out run --minutes 3 --held-out 0.02 --lengths 64 --batch-size 16 \\",
+        "    --learning-rate 2e-3 --warmup 0.1 --bias-correction --mask-share 0.3 \\",
+        "    --initializer-range 0.05 --start local",
     ]
     if task:
         lines += [
             f"  bertwright finetune classify --model run --data {out}/task --text-column sentence --out tuned \\",
-            "    --epochs 12 --batch-size 16 --learning-rate 5e-4 --max-length 64 --seeds 5",
+            f"    --epochs {EPOCHS} --batch-size 16 --learning-rate 5e-4 --max-length 64 --seeds {SEEDS}",
             f"  bertwright predict --model tuned --input {out}/task/test.tsv --output answers.tsv",
         ]
     return [*lines, '  bertwright fill --model run "The function returns a [MASK] of values."']

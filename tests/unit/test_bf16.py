@@ -36,8 +36,6 @@ def test_bf16_gradients_point_where_fp32s_do() -> None:
     plain, fast = gradients("fp32"), gradients("bf16")
     assert set(plain) == set(fast)
     for name, gradient in plain.items():
-        if "qkv.bias" in name:  # the keys' bias has no gradient but rounding: softmax ignores a constant
-            continue
         assert fast[name].dtype == torch.float32
         cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), fast[name].flatten(), dim=0)
-        assert float(cosine) > 0.99, (name, float(cosine))
+        assert float(cosine) >= 0.999, (name, float(cosine))

@@ -15,7 +15,6 @@ from bertwright.text.documents import TextSettings, read_documents
 from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer, import_vocabulary, train_tokenizer
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 IDEOGRAPHS = [(0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0xF900, 0xFAFF)]
 # Blocks whose characters have had their categories for long: the Rust side follows an older Unicode than Python.
 BLOCKS = [
@@ -131,22 +130,18 @@ def test_any_vocabulary(pieces: set[str], words: list[str], cased: bool, longest
         ("bert-base-multilingual-cased-vocab.txt", True, "ko/kowiki.xz"),
     ],
 )
-def test_released_vocabularies(name: str, cased: bool, text: str) -> None:
-    if not (SHARED / "vocab" / name).exists() or not (SHARED / text).exists():
-        pytest.skip("the released vocabularies and the shared Wikipedia text are not on this machine")
-    tokenizer = import_vocabulary(SHARED / "vocab" / name, cased=cased)
-    lines = [*lines_of(SHARED / text, 5), *lines_of(OWN_TEXT, 100), "x" * 200, "x" * 201]
+def test_released_vocabularies(name: str, cased: bool, text: str, shared_data: Path) -> None:
+    tokenizer = import_vocabulary(shared_data / "vocab" / name, cased=cased)
+    lines = [*lines_of(shared_data / text, 5), *lines_of(OWN_TEXT, 100), "x" * 200, "x" * 201]
     vocabulary = {piece: id for id, piece in enumerate(tokenizer.pieces)}
     for line, ids in zip(lines, tokenizer.ids(lines), strict=True):
         words = basic_words(line, tokenizer.rules)
         assert ids == [id for word in words for id in word_pieces(word, vocabulary, 200)], line
 
 
-def test_transformers_gives_the_same_ids() -> None:
+def test_transformers_gives_the_same_ids(shared_data: Path) -> None:
     legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy", reason="needs transformers")
-    vocabulary = SHARED / "vocab" / "bert-base-uncased-vocab.txt"
-    if not vocabulary.exists():
-        pytest.skip("the released vocabularies are not on this machine")
+    vocabulary = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
     theirs = legacy.BertTokenizerLegacy(str(vocabulary), do_lower_case=True)
     ours = import_vocabulary(vocabulary, cased=False)
     for line in lines_of(OWN_TEXT, 100):

@@ -18,7 +18,6 @@ from bertwright.errors import InputError
 from bertwright.text.documents import Document, TextSettings, find_inputs, read_all, read_documents
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
-HELD_OUT = Path(__file__).resolve().parents[3] / "shared" / "data" / "enwiki" / "heldout.xz"
 PACK: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 ARTICLES = (
     '<doc id="1" url="http://x/?id=1" title="Oak &amp; Elm">\nOak & Elm\n\nTwo trees.\nBoth are tall.\n</doc>\n'
@@ -229,10 +228,10 @@ def test_inputs_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
         find_inputs([])
 
 
-@pytest.mark.skipif(not HELD_OUT.exists(), reason="the shared English Wikipedia text is not on this machine")
-def test_wikipedia_articles_are_all_found() -> None:
-    raw = lzma.decompress(HELD_OUT.read_bytes()).decode()
-    found = list(read_documents(HELD_OUT, TextSettings()))
+def test_wikipedia_articles_are_all_found(shared_data: Path) -> None:
+    path = shared_data / "enwiki" / "heldout.xz"
+    raw = lzma.decompress(path.read_bytes()).decode()
+    found = list(read_documents(path, TextSettings()))
     articles = re.findall(
         r"^<doc id=.*\n.*\n((?:.*\n)*?)</doc>$", raw, flags=re.MULTILINE
     )  # the first line is the title

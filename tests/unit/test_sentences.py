@@ -9,7 +9,6 @@ from bertwright.text.documents import Document, TextSettings, read_documents
 from bertwright.text.sentences import split_sentences
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
-HELD_OUT = Path(__file__).resolve().parents[3] / "shared" / "data" / "enwiki" / "heldout.xz"
 
 
 def split(*paragraphs: str, **settings: str) -> list[str]:
@@ -48,17 +47,15 @@ def test_other_languages(language: str, text: str, expected: list[str]) -> None:
     assert split(text, language=language) == expected
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        OWN_TEXT,
-        pytest.param(
-            HELD_OUT,
-            marks=pytest.mark.skipif(not HELD_OUT.exists(), reason="the shared Wikipedia text is not on this machine"),
-        ),
-    ],
-)
-def test_no_character_is_lost(path: Path) -> None:
+def test_no_character_is_lost() -> None:
+    nothing_lost(OWN_TEXT)
+
+
+def test_no_character_of_wikipedia_is_lost(shared_data: Path) -> None:
+    nothing_lost(shared_data / "enwiki" / "heldout.xz")
+
+
+def nothing_lost(path: Path) -> None:
     settings = TextSettings()
     num_sentences = num_paragraphs = 0
     for document in islice(read_documents(path, settings), 60):

@@ -215,22 +215,27 @@ class _Pretraining:
         assert self.settings.minutes
         budget = 60 * self.settings.minutes
         task = pretraining_task(self.model)
-        if self.held_out and self.settings.evaluations:
-            start = time.perf_counter()
-            self.model.eval()
-            with torch.inference_mode():
-                self.evaluate(0)
-            spent = self.settings.evaluations * (time.perf_counter() - start)
-            if spent > budget / 2:
-                say(f"{self.settings.evaluations} evaluations take {spent:.0f} s; the run will be longer than asked")
-            budget = max(budget - spent, budget / 2)
         seconds = 0.0
         for phase, examples in zip(self.settings.phases, self.phases, strict=True):
             plan = Plan(steps=10**6, seed=self.settings.seed, optimizer=self.settings.optimizer)
             slice_of = lambda step, rows=examples: self.micro_batches(rows, step)  # noqa: E731
             spent = measure_step_seconds(task, slice_of, plan=plan, numerics=numerics, seconds=min(20.0, budget / 30))
             seconds += phase.share * spent
-        return max(1, round(budget / seconds))
+        evaluations = self.settings.evaluations * self._evaluation_seconds() if self.settings.evaluations else 0.0
+        if evaluations > budget / 2:
+            say(f"{self.settings.evaluations} evaluations take {evaluations:.0f} s; the run will be longer than asked")
+        return max(1, round(max(budget - evaluations, budget / 2) / seconds))
+
+    def _evaluation_seconds(self) -> float:
+        """Of one held-out evaluation; what only the first one does, such as planning its rows, is not counted."""
+        if not self.held_out:
+            return 0.0
+        next(iter(self.held_out))
+        start = time.perf_counter()
+        self.model.eval()
+        with torch.inference_mode():
+            self.evaluate(0)
+        return time.perf_counter() - start
 
     def batches(self, steps: int) -> Any:
         """step → its micro-batches, in the phase that the step belongs to."""

@@ -45,7 +45,7 @@ _MADE = (
     "finetuned-scratch",
     "finetuned-pretrained",
 )
-PRETRAINING_SHARE = 0.5
+PRETRAINING_SHARE = 0.55
 """Of the minutes; the rest is reading, the corpus and ten fine-tunings."""
 
 

@@ -20,7 +20,7 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.encode import MAX_SENTENCE
 from bertwright.corpus.shards import Corpus, CorpusWriter, verify
 from bertwright.errors import InputError, RunFailed
-from bertwright.text.documents import Document, TextSettings, read_documents
+from bertwright.text.documents import Document, TextSettings, read_sources
 from bertwright.text.sentences import split_sentences
 from bertwright.text.tokenizer import Tokenizer, import_vocabulary, train_tokenizer
 
@@ -55,7 +55,7 @@ def corpus_documents(folder: Path) -> list[list[list[int]]]:
 
 def plain_documents(path: Path, tokenizer: Tokenizer, settings: TextSettings) -> Iterator[list[list[int]]]:
     """What a corpus must hold, made without any of its code but for sentences over the limit, which are left whole."""
-    for document in read_documents(path, settings):
+    for document in read_sources(path, settings):
         sentences = [ids for ids in tokenizer.ids(split_sentences(document, settings)) if ids]
         if sentences:
             yield sentences
@@ -173,7 +173,7 @@ def endless(then: Any) -> Any:
 def test_a_killed_worker_is_named(
     own_text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "read_documents", endless(lambda: multiprocessing.active_children()[0].kill()))
+    monkeypatch.setattr(build, "read_sources", endless(lambda: multiprocessing.active_children()[0].kill()))
     refused(RunFailed, "was killed", tmp_path, inputs=[own_text], tokenizer=tokenizer, workers=2)
 
 
@@ -181,7 +181,7 @@ def test_a_killed_worker_is_named(
 def test_ctrl_c_stops_the_workers_and_leaves_nothing(
     own_text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "read_documents", endless(lambda: signal.raise_signal(signal.SIGINT)))
+    monkeypatch.setattr(build, "read_sources", endless(lambda: signal.raise_signal(signal.SIGINT)))
     home = tmp_path / "home"
     with pytest.raises(KeyboardInterrupt):
         build_corpus([own_text], tokenizer=tokenizer, out=home / "corpus", workers=2)
@@ -255,7 +255,7 @@ def test_workers_end_with_a_killed_parent(own_text: Path, tokenizer: Path, tmp_p
         "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
         "    time.sleep(60)\n"
         "if __name__ == '__main__':\n"
-        "    build.read_documents, build.CHUNK_CHARACTERS = read, 1\n"
+        "    build.read_sources, build.CHUNK_CHARACTERS = read, 1\n"
         "    build.build_corpus([sys.argv[1]], tokenizer=sys.argv[2], out=sys.argv[3], workers=2)\n"
     )
     command = [sys.executable, script, own_text, tokenizer, tmp_path / "corpus"]
@@ -278,7 +278,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_real_articles(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "read_documents", lambda *arguments: islice(read_documents(*arguments), 20))
+    monkeypatch.setattr(build, "read_sources", lambda *arguments: islice(read_sources(*arguments), 20))
     import_vocabulary(shared_data / "vocab" / "bert-base-uncased-vocab.txt", cased=False).save(tmp_path / "tokenizer")
     path = shared_data / "enwiki" / "heldout.xz"
     manifest = build_corpus([path], tokenizer=tmp_path / "tokenizer", out=tmp_path / "corpus", workers=2)

@@ -25,7 +25,7 @@ def tokenizer_train(
     """Learn a WordPiece vocabulary; the same text gives the same bytes.
 
     Args:
-        inputs: files, folders or globs: plain text, JSON lines, WikiExtractor output; .gz, .bz2, .xz.
+        inputs: files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output; .gz, .bz2, .xz.
         vocab_size: pieces in all, special tokens included (the paper: 30,000).
         out: the tokenizer folder to write.
         cased: keep capitals and accents.
@@ -75,7 +75,7 @@ def corpus_build(
     """Turn text into tokenised shards; the number of workers changes no byte.
 
     Args:
-        inputs: files, folders or globs: plain text, JSON lines, WikiExtractor output; .gz, .bz2, .xz.
+        inputs: files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output; .gz, .bz2, .xz.
         tokenizer: a tokenizer folder.
         out: the corpus folder to write; must be empty or absent.
         workers: processes that tokenise (default: one per core).

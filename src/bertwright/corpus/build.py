@@ -22,8 +22,9 @@ from bertwright.corpus.manifest import Manifest, Source
 from bertwright.corpus.shards import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder
-from bertwright.text.documents import Document, TextSettings, find_inputs, read_documents
+from bertwright.text.documents import Document, TextSettings, find_inputs, read_sources
 from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.wikipedia import Page
 
 CHUNK_CHARACTERS = 1_000_000
 """A chunk, the work handed to a worker and one record batch, ends with the document that brings it to this size."""
@@ -88,13 +89,13 @@ def _fill(
     return writer.finish(text=settings.model_dump(mode="json"), sources=tuple(progress.sources), dropped=dropped)
 
 
-def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def _chunks(documents: Iterable[Document | Page]) -> Iterator[list[Document | Page]]:
     """Group whole documents, by their own size alone."""
-    chunk: list[Document] = []
+    chunk: list[Document | Page] = []
     characters = 0
     for document in documents:
         chunk.append(document)
-        characters += sum(map(len, document.paragraphs))
+        characters += document.size
         if characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
@@ -103,7 +104,7 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _encode(
-    chunks: Iterable[list[Document]],
+    chunks: Iterable[list[Document | Page]],
     pool: ProcessPoolExecutor,
     tokenizer: Path,
     settings: TextSettings,
@@ -161,13 +162,13 @@ class _Progress:
         self.sources: list[Source] = []
         self.text_bytes = 0
 
-    def documents(self, settings: TextSettings) -> Iterator[Document]:
+    def documents(self, settings: TextSettings) -> Iterator[Document | Page]:
         for path, size in self._sizes.items():
             self.sources.append(_source(path))
             expected = self._characters / self._read if self._read else _EXPANSION.get(path.suffix.lower(), 1.0)
             self._current, self._current_characters = (size, expected), 0
-            for document in read_documents(path, settings):
-                self._current_characters += sum(map(len, document.paragraphs))
+            for document in read_sources(path, settings):
+                self._current_characters += document.size
                 yield document
             self._read += size
             self._characters += self._current_characters

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from bertwright.text.documents import Document, TextSettings
+    from bertwright.text.wikipedia import Page
 
 MAX_SENTENCE = 128
 """Pieces in the longest sentence of a corpus; longer ones are cut into spans of about equal length."""
@@ -128,11 +129,13 @@ def start_worker() -> None:
 
 
 def encode_chunk(
-    documents: "Sequence[Document]", tokenizer: Path, settings: "TextSettings"
+    sources: "Sequence[Document | Page]", tokenizer: Path, settings: "TextSettings"
 ) -> tuple[EncodedDocuments, int]:
     """Split and tokenize documents with the tokenizer of a folder; also the UTF-8 bytes of their text."""
+    from bertwright.text.documents import in_full
     from bertwright.text.sentences import split_sentences
 
+    documents = [in_full(source) for source in sources]
     sentences = [split_sentences(document, settings) for document in documents]
     size = sum(len(paragraph.encode()) for document in documents for paragraph in document.paragraphs)
     return encode_documents(sentences, _word_table(tokenizer)), size

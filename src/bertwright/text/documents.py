@@ -1,10 +1,11 @@
 """text → documents: the front of the line, where files become documents made of paragraphs (paper §3.1).
 
-Three layouts are read, each plain or compressed (`.gz`, `.bz2`, `.xz`, told by name or by the first bytes):
+Four layouts are read, each plain or compressed (`.gz`, `.bz2`, `.xz`, told by name or by the first bytes):
 
 - plain text, whose documents are parted by blank lines, or one document per file;
 - JSON lines, one object per line, whose text is one field (WikiExtractor's JSON form among them);
-- WikiExtractor's mark-up, `<doc id=… url=… title=…>` … `</doc>`, told by its first line whatever the file's name.
+- WikiExtractor's mark-up, `<doc id=… url=… title=…>` … `</doc>`, told by its first line whatever the file's name;
+- MediaWiki's XML dumps, told the same way.
 
 Files are read as a stream: never more than one document is held. Every run of white space inside a line (form feeds
 and no-break spaces among them) becomes one space, because a BERT tokenizer deletes control characters and would glue
@@ -20,7 +21,8 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -30,6 +32,8 @@ from pydantic import Field
 
 from bertwright.config import Settings
 from bertwright.errors import InputError, RunFailed
+from bertwright.text.wikipedia import Page, is_dump, read_pages
+from bertwright.text.wikitext import passages
 
 _MAGIC = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\x00"}
 _JSON_NAMES = (".jsonl", ".ndjson", ".json")
@@ -68,6 +72,11 @@ class Document:
     paragraphs: tuple[str, ...]
     place: str
 
+    @property
+    def size(self) -> int:
+        """Characters of text."""
+        return sum(map(len, self.paragraphs))
+
 
 def find_inputs(inputs: Sequence[str | Path]) -> list[Path]:
     """List the files meant by files, folders and globs, in the given order, each file once.
@@ -92,9 +101,22 @@ def read_documents(path: Path, settings: TextSettings) -> Iterator[Document]:
     """Yield the documents of one file in order; a document without text is none.
 
     `settings.documents` concerns plain text alone: the other layouts say themselves where a document ends.
-    Raises InputError, with file and line, for text that is not UTF-8, a broken or truncated archive, invalid JSON,
-    a missing or non-text field, a `<doc>` that is never closed and text outside of any `<doc>`.
+    Raises InputError, with file and line, for text that is not UTF-8, a broken or truncated archive, invalid JSON or
+    XML, a missing or non-text field, a `<doc>` that is never closed and text outside of any `<doc>`.
     """
+    return (document for document in map(in_full, read_sources(path, settings)) if document.paragraphs)
+
+
+def in_full(source: Document | Page) -> Document:
+    """A page's markup read as text: the slow part of reading a dump. A document as it is."""
+    if isinstance(source, Document):
+        return source
+    found = (_tidy(line) for line in passages(source.wikitext, source.dropped))
+    return Document(tuple(line for line in found if line), source.place)
+
+
+def read_sources(path: Path, settings: TextSettings) -> Iterator[Document | Page]:
+    """As `read_documents`, but the pages of a dump come as they are: `in_full` of each, in any process, is the rest."""
     lines = _lines(path)
     leading: list[tuple[int, str]] = []
     first = ""
@@ -103,6 +125,9 @@ def read_documents(path: Path, settings: TextSettings) -> Iterator[Document]:
         first = item[1].strip()
         if first:
             break
+    if is_dump(first):
+        lines.close()
+        return _read_dump(path)
     numbered = chain(leading, lines)
     if _opens_article(first):
         return _read_wikiextractor(path, numbered, settings)
@@ -164,24 +189,35 @@ def _open_bytes(path: Path) -> BinaryIO:
         raise InputError(f"{path}: cannot be opened: {error.strerror}") from None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Generator[tuple[int, str], None, None]:
     """Yield (line number from 1, line); any of the three usual line ends, a leading byte order mark dropped."""
     number = 0
     binary = _open_bytes(path)
+    with _reading(path, lambda: number), io.TextIOWrapper(binary, encoding="utf-8-sig", newline=None) as text:
+        for line in text:
+            number += 1
+            yield number, line
+
+
+def _read_dump(path: Path) -> Iterator[Page]:
+    with _open_bytes(path) as binary, _reading(path, lambda: 0):
+        yield from read_pages(path, binary)
+
+
+@contextmanager
+def _reading(path: Path, line: Callable[[], int]) -> Iterator[None]:
+    """Turn what goes wrong while reading into errors that name the file and the last whole line."""
     try:
-        with io.TextIOWrapper(binary, encoding="utf-8-sig", newline=None) as text:
-            for line in text:
-                number += 1
-                yield number, line
+        yield
     except UnicodeDecodeError:
         raise _not_utf8(path) from None
     except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _broken_archive(path, number, error) from None
+        raise _broken_archive(path, line(), error) from None
     except OSError as error:
         # the decompressors raise OSError without a number for bad data; a number means the disk or the system failed
         if error.errno is None:
-            raise _broken_archive(path, number, error) from None
-        raise RunFailed(f"{path}: reading failed after line {number}: {error.strerror}") from error
+            raise _broken_archive(path, line(), error) from None
+        raise RunFailed(f"{path}: reading failed after line {line()}: {error.strerror}") from error
 
 
 def _broken_archive(path: Path, number: int, error: Exception) -> InputError:

@@ -1,0 +1,137 @@
+"""MediaWiki dump → pages: articles as a stream, whatever the wiki's language (paper §3.1).
+
+Only pages of the main namespace are articles; redirects and disambiguation pages are none. Of a dump with histories the
+last revision is taken. One page is held at a time. Entities of a document's own (the "billion laughs") are refused:
+no dump declares any.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from xml.etree.ElementTree import Element, ParseError, iterparse
+
+from bertwright.errors import InputError
+
+LARGEST_PAGE = 20_000_000
+"""Characters of one page's markup. MediaWiki itself allows 2 MB."""
+
+_PROLOG = 65_536  # bytes within which a dump's first element begins
+_FILE, _CATEGORY = "6", "14"  # namespace numbers, the same in every wiki
+_REDIRECT = re.compile(r"\s*#\w+\s*:?\s*\[\[")
+# What the larger editions call the template that marks a disambiguation page; the start of its name is enough.
+_DISAMBIGUATION = re.compile(
+    r"\{\{\s*(?:(?:disambig|dab\b|hndis|geodis|begriffsklärung|homonymi|desambig|disambigua|doorverwijspagina|dp\b"
+    r"|ujednoznacznienie|неоднозначность|многозначность|багатозначність|aimai|曖昧さ回避|消歧[义義]|동음이의|동명이인"
+    r"|förgrening|gren\b|täsmennyssivu|rozcestník|anlam ayrımı|توضيح|ابهام|פירושונים|egyért|flertydig|peker\b"
+    r"|định hướng|dezambiguizare|αποσαφήνιση|แก้ความกำกวม)|[^{}|\n]*\bdisambiguation\s*(?:\||\}\}))|__DISAMBIG__",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """One article: its markup, the "file: page number and title" it stands at, the wiki's names of dropped links."""
+
+    wikitext: str
+    place: str
+    dropped: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Characters of markup."""
+        return len(self.wikitext)
+
+
+def is_dump(first_line: str) -> bool:
+    """Whether a file that begins with this line is XML: of the layouts read here only a dump is."""
+    return first_line.lstrip("\ufeff").startswith(("<mediawiki", "<?xml", "<!DOCTYPE"))
+
+
+def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
+    """Yield the articles of a dump in order.
+
+    Raises InputError for XML that is broken or cut short, another kind of XML, a document type, and a page beyond
+    `LARGEST_PAGE`, naming the last page that was whole. Errors of reading the stream are passed on.
+    """
+    guarded = _Guarded(path, stream)
+    root: Element | None = None
+    dropped: tuple[str, ...] = ()
+    last = "before its first page"
+    events = iterparse(guarded, events=("start", "end"))
+    try:
+        for event, element in events:
+            tag = element.tag.rpartition("}")[2]
+            if root is None:
+                root = element
+                if tag != "mediawiki":
+                    raise InputError(
+                        f"{path}: XML whose first element is <{tag}>; of XML only MediaWiki dumps are read"
+                    )
+            if event == "start":
+                continue
+            if tag == "siteinfo":
+                dropped = _names(element)
+            elif tag == "text":
+                guarded.since_page = 0  # what follows is measured anew: histories are long, their pages are not
+            elif tag == "page":
+                page, last = _page(path, element, dropped)
+                root.clear()  # or an empty element stays for each of millions of pages
+                guarded.since_page = 0
+                if page:
+                    yield page
+    except ParseError as error:
+        line, column = error.position
+        raise InputError(f"{path}:{line}: the XML is broken or cut short, column {column}, {last}: {error}") from None
+    except _TooLarge:
+        raise InputError(f"{path}: a page of over {LARGEST_PAGE // 10**6} MB, {last}") from None
+
+
+def _page(path: Path, element: Element, dropped: tuple[str, ...]) -> tuple[Page | None, str]:
+    """The article in a <page>, None where it is no article, and where the reading stands now."""
+    fields = {child.tag.rpartition("}")[2]: child for child in element}
+    title = _text(fields.get("title"))
+    name = f"page {_text(fields.get('id')) or '?'} {title!r}"
+    revision = fields.get("revision")  # of several the last
+    wikitext = (
+        _text(next((child for child in revision if child.tag.endswith("text")), None)) if revision is not None else ""
+    )
+    is_article = _text(fields.get("ns")) in ("", "0") and "redirect" not in fields
+    if not is_article or not wikitext or _REDIRECT.match(wikitext) or _DISAMBIGUATION.search(wikitext):
+        return None, f"after {name}"
+    return Page(wikitext, f"{path}: {name}", dropped), f"after {name}"
+
+
+def _text(element: Element | None) -> str:
+    return (element.text or "") if element is not None else ""
+
+
+def _names(siteinfo: Element) -> tuple[str, ...]:
+    """This wiki's own names of the namespaces of files and categories."""
+    spaces = (each for each in siteinfo.iter() if each.tag.rpartition("}")[2] == "namespace")
+    return tuple(each.text for each in spaces if each.get("key") in (_FILE, _CATEGORY) and each.text)
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Guarded:
+    """A stream for the parser that refuses a document type, and more bytes between two pages than a page may have."""
+
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._prolog: bytes | None = stream.read(_PROLOG)
+        before = self._prolog.partition(b"<mediawiki")[0]
+        if b"<!DOCTYPE" in before or b"<!ENTITY" in before:
+            raise InputError(f"{path}: declares a document type; its entities could expand without end: refused")
+        self.since_page = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """As a file's."""
+        data, self._prolog = self._prolog if self._prolog is not None else self._stream.read(size), None
+        self.since_page += len(data)
+        if self.since_page > LARGEST_PAGE + 2 * _PROLOG:
+            raise _TooLarge
+        return data

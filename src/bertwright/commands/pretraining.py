@@ -28,7 +28,7 @@ def pretrain(
     *,
     corpus: Path,
     out: Path,
-    size: str = "tiny",
+    size: str | None = None,
     steps: int | None = None,
     minutes: float | None = None,
     held_out: str | None = None,
@@ -44,7 +44,7 @@ def pretrain(
     bias_correction: bool = False,
     initializer_range: float = 0.02,
     start: Literal["random", "local"] = "random",
-    activation: Literal["gelu", "gelu_tanh"] = "gelu",
+    activation: Literal["gelu", "gelu_tanh"] | None = None,
     dropout: float = 0.1,
     no_next_sentence: bool = False,
     whole_word_mask: bool = False,
@@ -66,12 +66,12 @@ def pretrain(
     Args:
         corpus: a corpus folder.
         out: the run folder.
-        size: tiny, mini, small, medium, base, large, or LAYERSxHIDDEN such as 4x256.
+        size: tiny, mini, small, medium, base, large, or LAYERSxHIDDEN such as 4x256 (default: --init-from's, or tiny).
         steps: optimiser steps (give this or --minutes).
         minutes: training time; the steps that fit are measured before the first one.
         held_out: a corpus folder to measure on, or a share of the documents such as 0.01.
         resume: continue the run in --out, or start it where there is none.
-        init_from: a model to start from.
+        init_from: a model to start from: a model folder, a published one too, or a run folder.
         lengths: tokens per row and share of the steps, in order.
         batch_size: rows per step (the paper: 256).
         learning_rate: its peak.
@@ -82,7 +82,7 @@ def pretrain(
         bias_correction: Adam's correction of its early averages (the original has none).
         initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128.
         start: what the first layer attends to at first: anything, or its neighbours (leaves the plateau sooner).
-        activation: exact GELU, or its tanh approximation.
+        activation: exact GELU, or its tanh approximation (default: --init-from's, or gelu).
         dropout: of hidden states and attention.
         no_next_sentence: masked LM alone, on full-length segments.
         whole_word_mask: mask whole words.
@@ -107,8 +107,9 @@ def pretrain(
 
     share = _share(held_out)
     mask, same, random = mask_same_random
+    shape: dict[str, Any] = {"size": size, "activation": activation}
     settings = PretrainSettings(
-        size=size,
+        **{name: value for name, value in shape.items() if value is not None},
         phases=tuple(Phase(length=length, share=part) for length, part in _lengths(lengths)),
         batch_size=batch_size,
         micro_tokens=micro_tokens,
@@ -128,7 +129,6 @@ def pretrain(
             clip=clip,
             bias_correction=bias_correction,
         ),
-        activation=activation,
         dropout=dropout,
         initializer_range=initializer_range,
         start=start,

@@ -1,0 +1,159 @@
+"""text → token ids: a vocabulary with pieces of another domain's text added behind its own (beside paper §3).
+
+The new pieces are those that shorten the text most. Words are written in old pieces, and neighbours are joined, the
+most frequent pair first, as a vocabulary is learned from letters. Then words are cut anew, longest piece first; what
+each new piece is worth is what its words are shorter by, and the least worthy go, some at a time, until as many are
+left as were asked for: so the steps on the way to a long piece cost no place. Old pieces keep their ids.
+
+The extended vocabulary remembers its base, so that a model of the base can be taken over: the embedding of a new piece
+begins as the mean of those of the pieces that the base splits it into.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bertwright.errors import InputError
+from bertwright.text.tokenizer import Tokenizer, count_words, learn_pieces
+from bertwright.text.vocabulary import CONTINUATION, SPECIAL, Base, vocabulary_hash
+
+_ROUND = 0.75
+"""Share of the candidates that one round leaves."""
+_SPARE = 3
+"""Useful candidates per piece asked for, where the text gives so many."""
+_SYMBOLS = 0xF0000
+"""The private planes of Unicode, whose characters stand for old pieces while pairs are joined."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """An extended tokenizer and how many pieces its text has per word, before and after; [UNK] counts as one."""
+
+    tokenizer: Tokenizer
+    pieces_before: float
+    pieces_after: float
+
+
+def extend_tokenizer(old: Tokenizer, texts: Iterable[str], *, add: int) -> Extension:
+    """Add the `add` pieces that shorten the texts most; the same texts give the same bytes.
+
+    InputError where the texts give no such piece, or fewer than were asked for, and for a vocabulary that lacks
+    letters of its own pieces: a longer piece could leave the rest of a word without a match, and make it [UNK].
+    """
+    if add < 1:
+        raise InputError(f"{add} pieces to add: at least 1 is needed")
+    _refuse_open(old)
+    words = dict(sorted(count_words(texts, old.rules).items()))
+    if not words:
+        raise InputError("the text holds no word, so no piece can be learned from it")
+    before = dict(zip(words, old.ids(list(words)), strict=True))
+    split = {word: before[word] for word in words if len(before[word]) > 1}
+    chosen = _candidates(old, split, words, add)
+    if len(chosen) < add:
+        most = f"only {len(chosen):,} shorten it" if chosen else "it has none that would shorten it"
+        raise InputError(f"{add:,} pieces to add: the text gives too few, {most}")
+    while len(chosen) > add:
+        chosen = _ranked(old, chosen, split, words)[: max(add, int(_ROUND * len(chosen)))]
+    found = _with(old, _ranked(old, chosen, split, words))
+    total = sum(words.values())
+    after = zip(words, found.ids(list(words)), strict=True)
+    return Extension(
+        tokenizer=found,
+        pieces_before=sum(count * len(before[word]) for word, count in words.items()) / total,
+        pieces_after=sum(words[word] * len(ids) for word, ids in after) / total,
+    )
+
+
+def split_piece(old: Tokenizer, piece: str) -> list[int]:
+    """How a vocabulary splits a piece, the longest parts first, from left to right; empty where it cannot.
+
+    A piece that continues a word is split into pieces that continue one.
+    """
+    continues = piece.startswith(CONTINUATION) and piece != CONTINUATION
+    letters = piece.removeprefix(CONTINUATION) if continues else piece
+    found: list[int] = []
+    begin = 0
+    while begin < len(letters):
+        prefix = CONTINUATION if begin or continues else ""
+        for end in range(len(letters), begin, -1):
+            id = old.id_of(prefix + letters[begin:end])
+            if id is not None:
+                break
+        else:
+            return []
+        found.append(id)
+        begin = end
+    return found
+
+
+def new_pieces(extended: Tokenizer, *, base_hash: str) -> list[list[int]] | None:
+    """The old pieces of each new one, in order; None where `extended` does not extend the tokenizer of `base_hash`."""
+    base = extended.base
+    if base is None or base.hash != base_hash:
+        return None
+    pieces = extended.pieces[: base.size]
+    if base.size >= extended.vocab_size or vocabulary_hash(pieces, extended.rules) != base_hash:
+        raise InputError(
+            f"the tokenizer says that it extends one of {base.size:,} pieces ({base_hash[:12]}…), "
+            "but its first pieces or its rules are not that one's; was it edited?"
+        )
+    old = Tokenizer(pieces, extended.rules)
+    return [split_piece(old, piece) for piece in extended.pieces[base.size :]]
+
+
+def _refuse_open(old: Tokenizer) -> None:
+    for piece in old.pieces:
+        if piece in SPECIAL or (piece.startswith("[unused") and piece.endswith("]")):
+            continue
+        for letter in piece.removeprefix(CONTINUATION) if piece.startswith(CONTINUATION) else piece[1:]:
+            if old.id_of(CONTINUATION + letter) is None:
+                raise InputError(
+                    f"the piece {piece!r} holds {letter!r}, but the vocabulary has no {CONTINUATION + letter!r}: "
+                    "it cannot be extended, since longer pieces could make words with that letter [UNK]"
+                )
+
+
+def _candidates(old: Tokenizer, split: Mapping[str, list[int]], words: Mapping[str, int], add: int) -> list[str]:
+    """Pieces that shorten the text when all of them are there: thrice as many as wanted, if it gives them."""
+    num = useful = 0
+    learned: list[str] = []
+    while split and useful < _SPARE * add and len(learned) == num:
+        num = 2 * num or _SPARE * add
+        learned = _joined(old, split, words, num)
+        worth = _worth(_with(old, learned), old.vocab_size, split, words)
+        useful = sum(worth[piece] > 0 for piece in learned)
+    return [piece for piece in learned if worth[piece] > 0]
+
+
+def _joined(old: Tokenizer, split: Mapping[str, list[int]], words: Mapping[str, int], num: int) -> list[str]:
+    """The first `num` joins of neighbouring old pieces, the most frequent pair first."""
+    used = sorted({id for ids in split.values() for id in ids})
+    symbols = {id: chr(_SYMBOLS + place) for place, id in enumerate(used)}
+    spelled = {"".join(symbols[id] for id in ids): words[word] for word, ids in split.items()}
+    joined = []
+    for symbol in learn_pieces(spelled, num):
+        first, *rest = (old.pieces[used[ord(letter) - _SYMBOLS]] for letter in symbol.removeprefix(CONTINUATION))
+        joined.append(first + "".join(piece.removeprefix(CONTINUATION) for piece in rest))
+    return joined
+
+
+def _ranked(old: Tokenizer, pieces: list[str], split: Mapping[str, list[int]], words: Mapping[str, int]) -> list[str]:
+    """The pieces, those of the greatest worth first."""
+    worth = _worth(_with(old, pieces), old.vocab_size, split, words)
+    return sorted(pieces, key=lambda piece: (-worth[piece], piece))
+
+
+def _worth(
+    found: Tokenizer, num_old: int, split: Mapping[str, list[int]], words: Mapping[str, int]
+) -> dict[str, float]:
+    """What each new piece is worth: the pieces that its words are shorter by, shared among the new ones in a word."""
+    worth: dict[str, float] = defaultdict(float)
+    for (word, before), ids in zip(split.items(), found.ids(list(split)), strict=True):
+        new = [id for id in ids if id >= num_old]
+        for id in new:
+            worth[found.pieces[id]] += words[word] * (len(before) - len(ids)) / len(new)
+    return worth
+
+
+def _with(old: Tokenizer, pieces: list[str]) -> Tokenizer:
+    return Tokenizer([*old.pieces, *pieces], old.rules, base=Base(hash=old.hash, size=old.vocab_size))

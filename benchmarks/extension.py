@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.model.folder import SavedModel, load_weights, open_model
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
-from bertwright.objectives.pretraining import PretrainingModel, held_out_figures
+from bertwright.objectives.pretraining import PretrainingModel, to_inputs
 from bertwright.recipes.adaptation import load_adapted
 from bertwright.text.documents import TextSettings, find_inputs, read_all
 from bertwright.text.extension import extend_tokenizer
@@ -53,17 +54,25 @@ def random_start(model: PretrainingModel, saved: SavedModel) -> None:
     load_weights(model, replace(saved, weights={**saved.weights, **rows}))
 
 
-def measure(model: PretrainingModel, data: Corpus, num_words: int, rows: int) -> dict[str, float]:
-    """Held-out figures of a start, per piece and per word."""
+def measure(model: PretrainingModel, data: Corpus, num_old: int, num_words: int, rows: int) -> dict[str, float]:
+    """Nats of a start per piece, per old and per new one among them, and per word."""
     settings = ExampleSettings(masking=MaskingSettings(whole_word=True))
+    losses, labels = [], []
     model.eval()
     with torch.inference_mode():
-        found = held_out_figures(model, Examples(data, settings, length=128, seed=0).first(rows))
+        for batch in Examples(data, settings, length=128, seed=0).first(rows):
+            inputs = to_inputs(batch)
+            losses.append(F.cross_entropy(model.logits(inputs)[0], inputs.labels, reduction="none"))
+            labels.append(inputs.labels)
+    loss, is_new = torch.cat(losses), torch.cat(labels) >= num_old
     per_word = data.num_tokens / num_words
     return {
         "pieces_per_word": per_word,
-        "nats_per_piece": found["mlm_loss"],
-        "nats_per_word": found["mlm_loss"] * per_word,
+        "nats_per_piece": float(loss.mean()),
+        "of_old": float(loss[~is_new].mean()),
+        "of_new": float(loss[is_new].mean()),
+        "new_share": float(is_new.float().mean()),
+        "nats_per_word": float(loss.mean()) * per_word,
     }
 
 
@@ -95,7 +104,9 @@ def main() -> None:
             else:
                 random_start(model, saved)
             shown = "-" if name == "old" else start
-            rows.append({"vocabulary": name, "start": shown, **measure(model, data, num_words, given.rows)})
+            rows.append(
+                {"vocabulary": name, "start": shown, **measure(model, data, old.vocab_size, num_words, given.rows)}
+            )
             print(rows[-1], file=sys.stderr)
     if given.json:
         print(json.dumps({"rows": rows}))

@@ -29,6 +29,9 @@ def extended(add: int, text: list[str] = TEXT) -> Extension:
     return extend_tokenizer(OLD, text, add=add)
 
 
+IDS = {piece: id for id, piece in enumerate(OLD.pieces)}
+
+
 def names(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.pieces[id] for id in tokenizer.ids([text])[0]]
 
@@ -99,11 +102,11 @@ FOUND = extended(4).tokenizer
 
 def test_a_piece_is_split_as_the_tokenizer_splits_a_word() -> None:
     for piece in ("abcd", "efgh", "골목길", "a", "abab"):
-        assert split_piece(OLD, piece) == OLD.ids([piece])[0]
+        assert split_piece(IDS, piece) == OLD.ids([piece])[0]
     # a piece inside a word is split as what follows a first letter is
-    assert split_piece(OLD, "##cdef") == OLD.ids(["acdef"])[0][1:]
-    assert split_piece(OLD, "##ab") == [OLD.id_of("##a"), OLD.id_of("##b")]
-    assert split_piece(OLD, "axb") == []
+    assert split_piece(IDS, "##cdef") == OLD.ids(["acdef"])[0][1:]
+    assert split_piece(IDS, "##ab") == [OLD.id_of("##a"), OLD.id_of("##b")]
+    assert split_piece(IDS, "axb") == []
 
 
 def test_rows_of_new_pieces_are_means_of_old_ones() -> None:

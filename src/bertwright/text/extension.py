@@ -1,15 +1,15 @@
 """text → token ids: a vocabulary with pieces of another domain's text added behind its own (beside paper §3).
 
 The new pieces are those that shorten the text most. Words are written in old pieces, and neighbours are joined, the
-most frequent pair first, as a vocabulary is learned from letters. Then words are cut anew, longest piece first; what
-each new piece is worth is what its words are shorter by, and the least worthy go, some at a time, until as many are
-left as were asked for: so the steps on the way to a long piece cost no place. Old pieces keep their ids.
+most frequent pair first, as a vocabulary is learned from letters. Of these candidates the one that shortens the text
+most beside those already chosen is taken, again and again: so the steps on the way to a long piece cost no place. Old
+pieces keep their ids.
 
 The extended vocabulary remembers its base, so that a model of the base can be taken over: the embedding of a new piece
 begins as the mean of those of the pieces that the base splits it into.
 """
 
-from collections import defaultdict
+import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,10 +17,8 @@ from bertwright.errors import InputError
 from bertwright.text.tokenizer import Tokenizer, count_words, learn_pieces
 from bertwright.text.vocabulary import CONTINUATION, SPECIAL, Base, vocabulary_hash
 
-_ROUND = 0.75
-"""Share of the candidates that one round leaves."""
-_SPARE = 3
-"""Useful candidates per piece asked for, where the text gives so many."""
+_SPARE = 4
+"""Candidates per piece asked for, to begin with."""
 _SYMBOLS = 0xF0000
 """The private planes of Unicode, whose characters stand for old pieces while pairs are joined."""
 
@@ -48,13 +46,17 @@ def extend_tokenizer(old: Tokenizer, texts: Iterable[str], *, add: int) -> Exten
         raise InputError("the text holds no word, so no piece can be learned from it")
     before = dict(zip(words, old.ids(list(words)), strict=True))
     split = {word: before[word] for word in words if len(before[word]) > 1}
-    chosen = _candidates(old, split, words, add)
+    num = _SPARE * add
+    learned = _joined(old, split, words, num)
+    chosen = _choose(old, learned, split, words, add)
+    while len(chosen) < add and len(learned) == num:
+        num *= 2
+        learned = _joined(old, split, words, num)
+        chosen = _choose(old, learned, split, words, add)
     if len(chosen) < add:
         most = f"only {len(chosen):,} shorten it" if chosen else "it has none that would shorten it"
         raise InputError(f"{add:,} pieces to add: the text gives too few, {most}")
-    while len(chosen) > add:
-        chosen = _ranked(old, chosen, split, words)[: max(add, int(_ROUND * len(chosen)))]
-    found = _with(old, _ranked(old, chosen, split, words))
+    found = Tokenizer([*old.pieces, *chosen], old.rules, base=Base(hash=old.hash, size=old.vocab_size))
     total = sum(words.values())
     after = zip(words, found.ids(list(words)), strict=True)
     return Extension(
@@ -64,8 +66,8 @@ def extend_tokenizer(old: Tokenizer, texts: Iterable[str], *, add: int) -> Exten
     )
 
 
-def split_piece(old: Tokenizer, piece: str) -> list[int]:
-    """How a vocabulary splits a piece, the longest parts first, from left to right; empty where it cannot.
+def split_piece(ids: Mapping[str, int], piece: str) -> list[int]:
+    """How the vocabulary `ids` splits a piece or word, the longest parts first; empty where it cannot.
 
     A piece that continues a word is split into pieces that continue one.
     """
@@ -76,7 +78,7 @@ def split_piece(old: Tokenizer, piece: str) -> list[int]:
     while begin < len(letters):
         prefix = CONTINUATION if begin or continues else ""
         for end in range(len(letters), begin, -1):
-            id = old.id_of(prefix + letters[begin:end])
+            id = ids.get(prefix + letters[begin:end])
             if id is not None:
                 break
         else:
@@ -97,8 +99,8 @@ def new_pieces(extended: Tokenizer, *, base_hash: str) -> list[list[int]] | None
             f"the tokenizer says that it extends one of {base.size:,} pieces ({base_hash[:12]}…), "
             "but its first pieces or its rules are not that one's; was it edited?"
         )
-    old = Tokenizer(pieces, extended.rules)
-    return [split_piece(old, piece) for piece in extended.pieces[base.size :]]
+    ids = {piece: id for id, piece in enumerate(pieces)}
+    return [split_piece(ids, piece) for piece in extended.pieces[base.size :]]
 
 
 def _refuse_open(old: Tokenizer) -> None:
@@ -113,20 +115,10 @@ def _refuse_open(old: Tokenizer) -> None:
                 )
 
 
-def _candidates(old: Tokenizer, split: Mapping[str, list[int]], words: Mapping[str, int], add: int) -> list[str]:
-    """Pieces that shorten the text when all of them are there: thrice as many as wanted, if it gives them."""
-    num = useful = 0
-    learned: list[str] = []
-    while split and useful < _SPARE * add and len(learned) == num:
-        num = 2 * num or _SPARE * add
-        learned = _joined(old, split, words, num)
-        worth = _worth(_with(old, learned), old.vocab_size, split, words)
-        useful = sum(worth[piece] > 0 for piece in learned)
-    return [piece for piece in learned if worth[piece] > 0]
-
-
 def _joined(old: Tokenizer, split: Mapping[str, list[int]], words: Mapping[str, int], num: int) -> list[str]:
     """The first `num` joins of neighbouring old pieces, the most frequent pair first."""
+    if not split:
+        return []
     used = sorted({id for ids in split.values() for id in ids})
     symbols = {id: chr(_SYMBOLS + place) for place, id in enumerate(used)}
     spelled = {"".join(symbols[id] for id in ids): words[word] for word, ids in split.items()}
@@ -137,23 +129,47 @@ def _joined(old: Tokenizer, split: Mapping[str, list[int]], words: Mapping[str, 
     return joined
 
 
-def _ranked(old: Tokenizer, pieces: list[str], split: Mapping[str, list[int]], words: Mapping[str, int]) -> list[str]:
-    """The pieces, those of the greatest worth first."""
-    worth = _worth(_with(old, pieces), old.vocab_size, split, words)
-    return sorted(pieces, key=lambda piece: (-worth[piece], piece))
+def _choose(
+    old: Tokenizer, candidates: list[str], split: Mapping[str, list[int]], words: Mapping[str, int], add: int
+) -> list[str]:
+    """Up to `add` of the candidates, each the one that shortens the text most beside those before it.
+
+    What a candidate saved when last asked is about the most that it can save, so few are asked anew at each choice.
+    """
+    ids = {piece: id for id, piece in enumerate(old.pieces)}
+    lengths = {word: len(before) for word, before in split.items()}
+    holders = _holders(candidates, split)
+
+    def saved(piece: str) -> int:
+        ids[piece] = -1
+        shorter = sum(words[word] * (lengths[word] - len(split_piece(ids, word))) for word in holders[piece])
+        del ids[piece]
+        return shorter
+
+    heap = [(-saved(piece), piece) for piece in holders]
+    heapq.heapify(heap)
+    chosen: list[str] = []
+    while heap and len(chosen) < add:
+        piece = heapq.heappop(heap)[1]
+        now = -saved(piece)
+        if now < 0 and heap and (now, piece) > heap[0]:
+            heapq.heappush(heap, (now, piece))
+        elif now < 0:
+            chosen.append(piece)
+            ids[piece] = -1
+            lengths |= {word: len(split_piece(ids, word)) for word in holders[piece]}
+    return chosen
 
 
-def _worth(
-    found: Tokenizer, num_old: int, split: Mapping[str, list[int]], words: Mapping[str, int]
-) -> dict[str, float]:
-    """What each new piece is worth: the pieces that its words are shorter by, shared among the new ones in a word."""
-    worth: dict[str, float] = defaultdict(float)
-    for (word, before), ids in zip(split.items(), found.ids(list(split)), strict=True):
-        new = [id for id in ids if id >= num_old]
-        for id in new:
-            worth[found.pieces[id]] += words[word] * (len(before) - len(ids)) / len(new)
-    return worth
-
-
-def _with(old: Tokenizer, pieces: list[str]) -> Tokenizer:
-    return Tokenizer([*old.pieces, *pieces], old.rules, base=Base(hash=old.hash, size=old.vocab_size))
+def _holders(candidates: list[str], words: Iterable[str]) -> dict[str, list[str]]:
+    """The words that each candidate may stand in."""
+    holders: dict[str, list[str]] = {piece: [] for piece in sorted(candidates)}
+    longest = max(map(len, candidates), default=0)
+    for word in words:
+        for begin in range(len(word)):
+            prefix = CONTINUATION if begin else ""
+            for end in range(begin + 1, min(len(word), begin + longest) + 1):
+                found = holders.get(prefix + word[begin:end])
+                if found is not None:
+                    found.append(word)
+    return {piece: sorted(set(found)) for piece, found in holders.items()}

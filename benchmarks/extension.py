@@ -3,7 +3,8 @@
 python -m benchmarks.extension --model RUN --text text.txt --out FOLDER [--add 1000] [--rows 512] [--json]
 
 Every tenth document is kept from the learning of the pieces, and measured. Whole words are masked, so that a word in
-several pieces is not given away by its own rest; nats per word are nats per piece times pieces per word.
+several pieces is not given away by its own rest; nats per word are nats per piece times pieces per word. The two
+starts stay as model folders, OUT/model-means and OUT/model-random, which can be trained on.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
-from bertwright.model.folder import SavedModel, load_weights, open_model
+from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.pretraining import PretrainingModel, to_inputs
@@ -104,6 +105,9 @@ def main() -> None:
             else:
                 random_start(model, saved)
             shown = "-" if name == "old" else start
+            if name == "extended":  # to be trained on: pretrain --init-from
+                where = given.out / f"model-{start}"
+                save_model(where, model, config=config, tokenizer=tokenizer, architecture="BertForPreTraining")
             rows.append(
                 {"vocabulary": name, "start": shown, **measure(model, data, old.vocab_size, num_words, given.rows)}
             )

@@ -22,7 +22,8 @@ import numpy as np
 
 import bertwright
 from bertwright.corpus.encode import EncodedDocuments
-from bertwright.corpus.shards import Corpus, CorpusWriter
+from bertwright.corpus.shards import Corpus
+from bertwright.corpus.writer import CorpusWriter
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.nsp import plan_pairs

@@ -203,6 +203,7 @@ class FakeCorpus:
             continuation=np.arange(vocab_size) % 3 == 0,
         )
         self.num_documents = len(documents)
+        self.duplicates = np.zeros(0, np.int64)
         self._first = np.cumsum([0, *map(len, documents)]).astype(np.int64)
         self._lengths = np.array([len(s) for d in documents for s in d], np.int32)
         self._shard_of, self._start_of, views = [], [], []

@@ -8,7 +8,8 @@ import pytest
 
 from bertwright.corpus.encode import EncodedDocuments
 from bertwright.corpus.random import stream_key
-from bertwright.corpus.shards import Corpus, CorpusWriter
+from bertwright.corpus.shards import Corpus
+from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError
 from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, held_out_split
 from bertwright.objectives.mlm import MaskingSettings

@@ -70,6 +70,7 @@ class Examples:
         self._corpus = corpus
         self._seed = seed
         documents = held_out_split(corpus.document_first(), part=part, held_out_share=held_out_share)
+        documents = np.setdiff1d(documents, corpus.duplicates, assume_unique=True)
         _check_size(corpus, documents.size, settings, part)
         self._plans = Plans(corpus, settings, documents, length=length, seed=seed)
         self._sampler = Sampler(self.num_rows, seed)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import signal
 import sys
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Stopped as error:
         print(f"bertwright: {error}", file=sys.stderr)
+        if as_json:
+            print(json.dumps({"stopped": True}), flush=True)
         return 0
     except InputError as error:
         print(f"bertwright: {error}", file=sys.stderr)
@@ -122,7 +125,7 @@ def _parse(name: str, rest: list[str]) -> Result:
 def _print_result(result: Result, *, as_json: bool) -> None:
     if as_json:
         shown = {key: value for key, value in result.items() if key != "text"}
-        print(json.dumps(shown, ensure_ascii=False), flush=True)
+        print(json.dumps(_finite(shown), ensure_ascii=False, allow_nan=False), flush=True)
         return
     if "text" in result:
         if result["text"] is not None:
@@ -130,6 +133,15 @@ def _print_result(result: Result, *, as_json: bool) -> None:
         return
     for key, value in _flat(result):
         print(f"{key:26}{value:.4f}" if isinstance(value, float) else f"{key:26}{value}", flush=True)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null in place of the numbers that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _flat(result: Result) -> Iterator[tuple[str, Any]]:

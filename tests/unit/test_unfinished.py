@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bertwright.corpus import reading
+from bertwright.corpus import reading, unfinished
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.encode import encode_chunk
 from bertwright.corpus.manifest import Manifest
@@ -83,8 +83,8 @@ def test_a_build_goes_on_to_the_same_bytes(
         monkeypatch.setattr(reading, "read_sources", dying(name, after))
         with pytest.raises(Dies):
             built(texts, tokenizer, home / "corpus", workers=workers)
-        assert not (home / "corpus").exists()
-        state = home / ".corpus.building" / "build.json"
+        assert not (home / "corpus" / "manifest.json").exists()
+        state = home / "corpus" / ".building" / "build.json"
         kept.append(len(json.loads(state.read_text())["state"]["shards"]) if state.exists() else 0)
     assert kept[0] == 0 < kept[1] < kept[2] < kept[3]
     monkeypatch.setattr(reading, "read_sources", read_really)
@@ -105,7 +105,7 @@ def test_a_build_of_another_configuration_is_not_taken_up(
 ) -> None:
     out = tmp_path / "corpus"
     stopped(texts, tokenizer, out, monkeypatch)
-    before = contents(tmp_path / ".corpus.building")
+    before = contents(tmp_path / "corpus" / ".building")
     for inputs, more, named in (
         (texts, {"shard_tokens": 301}, "shard_tokens"),
         (texts[:2], {}, "inputs"),
@@ -116,7 +116,7 @@ def test_a_build_of_another_configuration_is_not_taken_up(
     texts[0].write_text(texts[0].read_text() + "More.")
     with pytest.raises(InputError, match=r"0\.txt: was changed since the unfinished build"):
         built(texts, tokenizer, out)
-    assert contents(tmp_path / ".corpus.building") == before
+    assert contents(tmp_path / "corpus" / ".building") == before
 
 
 def test_an_input_that_was_not_yet_read_may_change(
@@ -136,7 +136,7 @@ def test_a_build_killed_after_its_last_write_is_done(texts: list[Path], tokenize
         "from bertwright.corpus.build import build_corpus\n"
         "really = shutil.rmtree\n"
         "def rmtree(path, **more):\n"
-        "    if str(path).endswith('.building'):\n"
+        "    if str(path).endswith('.building') and not (path / 'corpus' / 'manifest.json').exists():\n"
         "        os.kill(os.getpid(), 9)\n"
         "    really(path, **more)\n"
         "if __name__ == '__main__':\n"
@@ -147,12 +147,48 @@ def test_a_build_killed_after_its_last_write_is_done(texts: list[Path], tokenize
     out = tmp_path / "corpus"
     command = [sys.executable, str(tmp_path / "killed.py"), str(tokenizer), str(out), *map(str, texts)]
     assert subprocess.run(command, check=False).returncode == -9
-    assert (tmp_path / ".corpus.building").exists()
+    assert (tmp_path / "corpus" / ".building").exists()
     found = built(texts, tokenizer, out)
     assert found == verify(out).manifest
-    assert not (tmp_path / ".corpus.building").exists()
+    assert not (tmp_path / "corpus" / ".building").exists()
     with pytest.raises(InputError, match="not an empty folder"):
         built(texts, tokenizer, out)
+
+
+@pytest.mark.parametrize("moved", range(4))
+def test_a_build_killed_while_its_files_move_is_done(
+    texts: list[Path], tokenizer: Path, tmp_path: Path, moved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+
+    def replace(source: Path, target: Path) -> None:
+        if Path(source).parent.name == "corpus":
+            if len(done) == moved:
+                raise Dies
+            done.append(source)
+        os.rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(unfinished.os, "replace", replace)
+        with pytest.raises(Dies):
+            built(texts, tokenizer, tmp_path / "corpus", shard_tokens=10_000)
+    assert not (tmp_path / "corpus" / "manifest.json").exists()
+    found = built(texts, tokenizer, tmp_path / "corpus", shard_tokens=10_000)
+    assert found == built(texts, tokenizer, tmp_path / "whole", shard_tokens=10_000)
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+
+
+def test_a_link_and_the_working_folder_may_be_filled(
+    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    built(texts, tokenizer, tmp_path / "link")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    built(texts, tokenizer, Path())
+    assert contents(tmp_path / "real") == contents(tmp_path / "here")
+    assert Corpus.open(tmp_path / "link").num_documents > 5
 
 
 def test_two_builds_of_one_corpus_at_once_are_refused(

@@ -22,7 +22,7 @@ from bertwright.corpus.encode import EncodedChunk, encode_chunk, start_worker
 from bertwright.corpus.manifest import Manifest
 from bertwright.corpus.parts import part_of
 from bertwright.corpus.reading import Chunk, Position, Reader
-from bertwright.corpus.unfinished import BuildState, Unfinished, built_already, unfinished
+from bertwright.corpus.unfinished import BuildState, Unfinished, built_already, is_free, unfinished
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import InputError, RunFailed
 from bertwright.text.documents import HubDataset, Input, TextSettings, find_inputs
@@ -73,7 +73,7 @@ def build_corpus(
     }
     if manifest := built_already(out, config):
         return manifest
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not is_free(out):
         raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
     try:
         with (

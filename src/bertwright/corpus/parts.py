@@ -9,7 +9,6 @@ from pathlib import Path
 from bertwright.corpus.duplicates import find_duplicates, write_drop_list
 from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, check_sizes, read_manifest, write_manifest
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder
 from bertwright.text.documents import Input
 
 
@@ -62,12 +61,12 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
     skipped = Skipped()
     for manifest in manifests:
         skipped = skipped.together(manifest.skipped)
-    with atomic_folder(out) as folder:
-        shutil.copytree(parts[0] / "tokenizer", folder / "tokenizer")
-        # the folder has its final parent already, so that the shards' relative paths lead to them from here too
-        found = None if keep_duplicates else write_drop_list(folder, find_duplicates(folder, shards))
+    is_new = not out.exists()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(parts[0] / "tokenizer", out / "tokenizer")
         return write_manifest(
-            folder,
+            out,
             shards,
             tokenizer=first.tokenizer,
             vocab_size=first.vocab_size,
@@ -75,10 +74,17 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
             sources=tuple(source for manifest in manifests for source in manifest.sources),
             dropped=sum(manifest.dropped_documents for manifest in manifests),
             skipped=skipped,
-            duplicates=found,
+            duplicates=None if keep_duplicates else write_drop_list(out, find_duplicates(out, shards)),
         )
+    except BaseException:
+        if is_new:
+            shutil.rmtree(out, ignore_errors=True)
+        else:
+            for path in out.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
 
 
 def _seen_from(out: Path, part: Path, entry: ShardEntry) -> ShardEntry:
-    path = os.path.relpath((part / entry.name).resolve(), out.absolute().resolve())
+    path = os.path.relpath((part / entry.name).resolve(), out.resolve())
     return entry.model_copy(update={"name": Path(path).as_posix()})

@@ -1,7 +1,7 @@
 """text → shards, the state between them: a build that was stopped or killed goes on from its last whole shard.
 
-Beside the corpus folder to be lies `.NAME.building/`: the shards so far, and in build.json what is built and how far it
-came, written after each shard. The corpus folder takes its name only when its manifest is written.
+In the corpus folder to be lies `.building/`: the shards so far, and in build.json what is built and how far it came,
+written after each shard. When all is written the files move up, the manifest last: without it the folder is no corpus.
 """
 
 import fcntl
@@ -22,6 +22,7 @@ from bertwright.errors import InputError
 from bertwright.files import read_json, sync_folder, write_json
 from bertwright.text.documents import Input
 
+_HOME = ".building"
 _STATE = "build.json"
 
 
@@ -57,28 +58,34 @@ class Unfinished:
 
 
 def built_already(out: Path, config: dict[str, Any]) -> Manifest | None:
-    """The manifest of a build that was killed after its last write and before it had cleaned up, which is done now."""
-    home = _home(out)
-    if not (out / MANIFEST).is_file() or not (home / _STATE).is_file() or (home / "corpus").exists():
+    """The manifest of a build that was killed after its last write and before it was cleaned up, which is done now."""
+    home = out / _HOME
+    if not any((folder / MANIFEST).is_file() for folder in (out, home / "corpus")) or not (home / _STATE).is_file():
         return None
     if read_json(home / _STATE).get("config") != config:
         return None
-    shutil.rmtree(home)
+    _move_up(home, out)
     return read_manifest(out)
+
+
+def is_free(out: Path) -> bool:
+    """Whether a corpus may be built there: the folder is absent, or holds nothing but an unfinished build."""
+    return not out.exists() or (out.is_dir() and all(path.name == _HOME for path in out.iterdir()))
 
 
 @contextmanager
 def unfinished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> Iterator[Unfinished]:
-    """Begin or take up the build of `out`; when the block ends without an error, its folder becomes `out`.
+    """Begin or take up the build of `out`; when the block ends without an error, its files move there.
 
     `config` is JSON and decides the bytes. After an error the whole shards are kept, if there are any. InputError for a
     build of another configuration, one that another process is at, and inputs that have changed since they were read.
     """
-    home = _home(out)
+    home = out / _HOME
+    is_new = not out.exists()
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{out}: cannot be made: {home.parent}: {error.strerror}") from None
+        raise InputError(f"{out}: cannot be made: {error.strerror}") from None
     with (home / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,20 +99,22 @@ def unfinished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> It
             write_json(home / _STATE, {"config": config, "state": work.state.model_dump(mode="json")})
         try:
             yield work
-            sync_folder(work.folder)
-            os.replace(work.folder, out)
-            sync_folder(out.parent)
         except BaseException:
             if work.state.shards:
                 say(f"{len(work.state.shards)} whole shard(s) are kept in {home}: the same command goes on from there")
             else:
-                shutil.rmtree(home, ignore_errors=True)
+                shutil.rmtree(out if is_new else home, ignore_errors=True)
             raise
-        shutil.rmtree(home)
+        _move_up(home, out)
 
 
-def _home(out: Path) -> Path:
-    return out.absolute().parent / f".{out.absolute().name}.building"
+def _move_up(home: Path, out: Path) -> None:
+    folder = home / "corpus"
+    sync_folder(folder)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
+        os.replace(path, out / path.name)
+    sync_folder(out)
+    shutil.rmtree(home)
 
 
 def _read_state(home: Path, config: dict[str, Any], inputs: Sequence[Input]) -> BuildState:

@@ -23,6 +23,7 @@ from bertwright.tasks.classify import (
     score,
     with_columns,
     with_labels,
+    with_texts_of,
 )
 from bertwright.tasks.examples import dev_files, examples_of, read_examples
 from bertwright.tasks.tables import read_table, write_table
@@ -60,7 +61,7 @@ def evaluate_task(
     own: dict[str, Any] = {"centre": trained.centre, "spread": trained.spread}
     if asked.name == trained.name:
         own |= {"text": trained.text, "label": trained.label}
-    asked = with_columns(asked.model_copy(update=own), text=text, label=label)
+    asked = with_texts_of(with_columns(asked.model_copy(update=own), text=text, label=label), trained, model)
     files = dev_files(asked, data)
     if not files:
         raise InputError(f"{data}: holds no dev file of {task.name}; name a file")
@@ -83,7 +84,7 @@ def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = ())
         raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
     saved = open_model(model)
     classifier, task, max_length = open_classifier(saved)
-    task = with_columns(task, text=text)
+    task = with_texts_of(with_columns(task, text=text), task, model)
     table = read_table(source, headerless=task.columns)
     part = examples_of(task, table, require_label=False)
     words = open_tokenizer(saved)

@@ -134,8 +134,7 @@ def _prepare(
     measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
     for _, targets in measured.values():
         score_values(task, targets, targets)  # asks for the metrics' libraries before anything is trained
-    longest = max(len(ids) for rows in (train_rows, *(rows for rows, _ in measured.values())) for ids in rows.ids)
-    if longest > saved.config.max_positions:
+    if settings.max_length > saved.config.max_positions:
         raise InputError(
             f"--max-length {settings.max_length}: {source} takes at most {saved.config.max_positions} tokens"
         )

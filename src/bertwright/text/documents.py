@@ -76,6 +76,8 @@ def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
             kind = "holds no file" if Path(given).is_dir() else "no such file or folder, nor a pattern that fits one"
             raise InputError(f"{given}: {kind}")
         for file in files:
+            if not str(file).isprintable() and "\udc80" <= max(str(file)) <= "\udfff":
+                raise InputError(f"{str(file)!r}: the name of this file is not UTF-8; rename it")
             found.setdefault(file.resolve(), file)
     return list(found.values())
 
@@ -154,9 +156,20 @@ def _expand(given: str) -> list[Path]:
 
 
 def _files_below(folder: Path) -> list[Path]:
+    """Also through links to folders, each folder once; InputError for a folder that cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: the folder cannot be read: {error.strerror}")
+
     files: list[Path] = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]  # os.walk's own way to prune
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+        seen.add(os.path.realpath(parent))
+        folders[:] = [  # os.walk's own way to prune
+            name
+            for name in sorted(folders)
+            if not name.startswith(".") and os.path.realpath(os.path.join(parent, name)) not in seen
+        ]
         files.extend(Path(parent, name) for name in names if not name.startswith("."))
     return sorted(files, key=lambda file: file.parts)
 

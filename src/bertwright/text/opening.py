@@ -56,6 +56,8 @@ def read_lines(path: Path) -> Generator[tuple[int, str], None, None]:
             number += 1
             if len(line) > LONGEST:
                 raise InputError(f"{path}:{number}: a line of over {LONGEST // 10**6} million characters")
+            if "\0" in line and 3 * line.count("\0") > len(line):
+                raise InputError(f"{path}:{number}: a third of this line are NUL bytes: UTF-16? convert it to UTF-8")
             yield number, line
 
 

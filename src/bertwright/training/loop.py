@@ -101,6 +101,8 @@ def train(
                 status.update(loop.progress(done))
             if done % plan.log_every == 0 or done == plan.steps:
                 loop.log(done)
+            if done == plan.steps:
+                loop.refuse_broken(done)
             if plan.evaluate and done in plan.evaluate_at:
                 last = loop.evaluate(done)
             if signals.received or done == plan.steps or loop.is_time_to_save(done):
@@ -262,14 +264,23 @@ class _Loop(Generic[Batch]):
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · {share:.0%} of the matrix rate"
         return f"step {done}/{self.plan.steps} · {losses} · {speed} · {_clock(left)} left"
 
+    def refuse_broken(self, done: int) -> None:
+        """RunFailed where the last update, which no further loss could tell of, left weights that are not finite."""
+        if not self._is_finite():
+            raise RunFailed(f"step {done}: the weights are not finite after the update; no model is written")
+
+    def _is_finite(self) -> bool:
+        return all(bool(tensor.isfinite().all()) for tensor in self.trainable.module.state_dict().values())
+
     def _save_last_good(self, step: int) -> None:
         """Keep the weights before the update that was refused, where they are finite."""
-        if self.run and all(bool(tensor.isfinite().all()) for tensor in self.trainable.module.state_dict().values()):
+        if self.run and self._is_finite():
             self.save(step)
 
     def _not_finite(self, step: int, losses: Mapping[str, float], norm: float) -> str:
         values = ", ".join(f"{name} {value}" for name, value in losses.items())
-        kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run else ""
+        is_kept = self.run and self.run.checkpoints.exists()
+        kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run and is_kept else ""
         return (
             f"step {step + 1}: the loss is not finite ({values}, gradient norm {norm}); stopped before the update{kept}"
         )

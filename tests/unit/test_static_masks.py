@@ -101,6 +101,17 @@ def test_a_note_of_rows_that_cannot_be_read_is_not_believed(large):
     assert Examples(large, ExampleSettings(), length=64, seed=0).num_rows(0) == counts[0]
 
 
+def test_a_broken_plan_that_is_no_longer_needed_is_removed_like_the_others(large, capsys):
+    examples = Examples(large, ExampleSettings(), length=64, seed=0)
+    examples.num_rows(0)
+    (path,) = (large.folder / "plans").glob("*.npy")
+    path.write_bytes(b"nonsense")
+    assert [examples.num_rows(epoch) > 0 for epoch in (1, 2)] == [True, True]
+    assert epochs_on_disk(large, "npy") == [1, 2]
+    assert epochs_on_disk(large, "rows") == []
+    assert "not a readable plan" in capsys.readouterr().err
+
+
 def test_all_plans_of_static_masks_are_kept(large):
     examples = Examples(large, ExampleSettings(static_masks=3), length=64, seed=0)
     for epoch in range(7):

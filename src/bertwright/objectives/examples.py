@@ -12,6 +12,7 @@ has a shuffled order of its own, also where it repeats a version.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -219,7 +220,7 @@ def held_out_split(document_first: np.ndarray, *, part: Part, held_out_share: fl
     return chosen
 
 
-def _with_order(document_first: np.ndarray, documents: np.ndarray, folder: object) -> np.ndarray:
+def _with_order(document_first: np.ndarray, documents: np.ndarray, folder: Path) -> np.ndarray:
     """Those of the documents that have two sentences at least: one alone has no order."""
     kept: np.ndarray = documents[np.diff(document_first)[documents] >= 2]
     if kept.size < documents.size:

@@ -99,10 +99,10 @@ class Plans:
         try:
             plan = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            say(f"{path}: not a readable plan ({error}); it is made again")
+            say(f"{path}: not a readable plan ({error}); it is not used")
             return None
         if plan.dtype != PLAN or plan.ndim != 1:
-            say(f"{path}: not a plan; it is made again")
+            say(f"{path}: not a plan; it is not used")
             return None
         return np.asarray(plan)
 
@@ -125,11 +125,12 @@ class Plans:
 
     def _remove_before(self, epoch: int) -> None:
         """Put the number of its rows in place of each saved plan of an earlier epoch."""
-        for path in map(self._path, range(epoch)):
-            if path.exists():
+        for earlier in range(epoch):
+            path, plan = self._path(earlier), self._read(earlier)
+            if plan is not None:
                 with atomic_file(path.with_suffix(".rows")) as stream:
-                    stream.write(f"{np.load(path, mmap_mode='r', allow_pickle=False).size}\n".encode())
-                path.unlink(missing_ok=True)
+                    stream.write(f"{plan.size}\n".encode())
+            path.unlink(missing_ok=True)
 
     def _counted(self, epoch: int) -> int | None:
         """The number of rows of a plan that was removed; None where it was not, or the note of it cannot be read."""

@@ -60,9 +60,10 @@ def measure(corpus: Corpus) -> list[dict[str, Any]]:
     kinds = {
         f"examples of {LENGTH} tokens, one thread": ExampleSettings(),
         f"examples of {LENGTH} tokens, whole-word masks, one thread": ExampleSettings(
-            masking=MaskingSettings(whole_word=True)
+            masking=MaskingSettings(units="word")
         ),
-        f"examples of {LENGTH} tokens, single segments, one thread": ExampleSettings(next_sentence=False),
+        f"examples of {LENGTH} tokens, span masks, one thread": ExampleSettings(masking=MaskingSettings(units="span")),
+        f"examples of {LENGTH} tokens, single segments, one thread": ExampleSettings(second_sentence="none"),
     }
     rows = []
     for work, settings in kinds.items():

@@ -163,6 +163,52 @@ def test_masks_are_filled_and_pairs_judged(made: Path, capsys: pytest.CaptureFix
     assert "[MASK]" in run(capsys, "fill", "--model", made / "run", "no mask here", code=2)[1]
 
 
+def test_sentence_order_is_measured_under_its_name_and_not_taken_for_next_sentence(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["pretrain", "--corpus", made / "corpus", "--out", tmp_path / "run", "--steps", "3", *TINY]
+    options = ["--second-sentence", "order", "--mask-units", "span", "--static-masks", "2"]
+    result, _ = run(capsys, *start, *options, "--held-out", "0.2", "--evaluations", "1")
+    assert 0 <= result["held_out"]["sop_accuracy"] <= 1
+    assert not [name for name in result["held_out"] if name.startswith("nsp")]
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all("sop" in line and "nsp" not in line for line in logged if "mlm" in line)
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    assert config["bertwright"] == {"second_sentence": "order"}
+    held_out = ["evaluate", "pretraining", "--corpus", made / "corpus", "--rows", "16", "--length", "32", "--model"]
+    figures, _ = run(capsys, *held_out, tmp_path / "run")
+    assert figures["sop_loss"] > 0
+    assert figures["rows"] == run(capsys, *held_out, made / "run")[0]["rows"] == 16
+    pair = ["It rained.", "The street was wet."]
+    said = run(capsys, "next-sentence", "--model", tmp_path / "run", *pair, code=2)[1]
+    assert "order" in said
+    assert "run/model" in said
+    # A folder that does not say so, as others write it, learned next-sentence prediction.
+    del config["bertwright"]
+    (tmp_path / "run" / "model" / "config.json").write_text(json.dumps(config))
+    assert 0 < run(capsys, "next-sentence", "--model", tmp_path / "run", *pair)[0]["is_next"] < 1
+
+
+def test_the_older_options_say_the_same_and_do_not_contradict(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["pretrain", "--corpus", made / "corpus", "--steps", "1", *TINY, "--out"]
+    run(capsys, *start, tmp_path / "run", "--no-next-sentence", "--whole-word-mask")
+    examples = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["examples"]
+    assert (examples["second_sentence"], examples["masking"]["units"]) == ("none", "word")
+    run(capsys, *start, tmp_path / "run", "--second-sentence", "none", "--mask-units", "word", "--resume")
+    said = run(capsys, "next-sentence", "--model", tmp_path / "run", "It rained.", "It was wet.", code=2)[1]
+    assert "no next-sentence head" in said
+    for options in (
+        ["--no-next-sentence", "--second-sentence", "order"],
+        ["--whole-word-mask", "--mask-units", "span"],
+    ):
+        assert options[1] in run(capsys, *start, tmp_path / "x", *options, code=2)[1]
+    assert "static_masks" in run(capsys, *start, tmp_path / "x", "--static-masks", "-1", code=2)[1]
+    assert not (tmp_path / "x").exists()
+
+
 def test_finetuning_learns_and_keeps_every_seed(tuned: Path) -> None:
     result = json.loads((tuned / "run.json").read_text())["result"]
     assert len(result["scores"]) == 2

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tyro.conf import Positional
 
 from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
+Name = TypeVar("Name", bound=str)
 
 
 def quickstart(*, corpus: Path | None = None, minutes: float = 4.0, out: Path = Path("quickstart")) -> Result:
@@ -46,8 +47,11 @@ def pretrain(
     start: Literal["random", "local"] = "random",
     activation: Literal["gelu", "gelu_tanh"] = "gelu",
     dropout: float = 0.1,
+    second_sentence: Literal["next", "order", "none"] = "next",
     no_next_sentence: bool = False,
+    mask_units: Literal["piece", "word", "span"] = "piece",
     whole_word_mask: bool = False,
+    static_masks: int = 0,
     mask_share: float = 0.15,
     mask_same_random: tuple[float, float, float] = (0.8, 0.1, 0.1),
     short_share: float = 0.1,
@@ -84,8 +88,11 @@ def pretrain(
         start: what the first layer attends to at first: anything, or its neighbours (leaves the plateau sooner).
         activation: exact GELU, or its tanh approximation.
         dropout: of hidden states and attention.
-        no_next_sentence: masked LM alone, on full-length segments.
-        whole_word_mask: mask whole words.
+        second_sentence: does B follow A (next), were A and B swapped (order), or no B: masked LM alone (none).
+        no_next_sentence: the same as --second-sentence none.
+        mask_units: mask pieces, whole words, or spans of words.
+        whole_word_mask: the same as --mask-units word.
+        static_masks: repeat the pairs and masks of the first so many epochs; 0: new ones in each.
         mask_share: share of the pieces that are predicted.
         mask_same_random: shares of [MASK], of the same and of a random piece among them.
         short_share: share of documents that aim at shorter rows.
@@ -116,9 +123,16 @@ def pretrain(
         minutes=minutes,
         seed=seed,
         examples=ExampleSettings(
-            next_sentence=not no_next_sentence,
+            second_sentence=_either("second-sentence", second_sentence, "next", no_next_sentence, "none"),
             short_share=short_share,
-            masking=MaskingSettings(share=mask_share, mask=mask, same=same, random=random, whole_word=whole_word_mask),
+            static_masks=static_masks,
+            masking=MaskingSettings(
+                share=mask_share,
+                mask=mask,
+                same=same,
+                random=random,
+                units=_either("mask-units", mask_units, "piece", whole_word_mask, "word"),
+            ),
         ),
         optimizer=OptimizerSettings(
             learning_rate=learning_rate,
@@ -185,12 +199,18 @@ def next_sentence(first: Positional[str], second: Positional[str], /, *, model: 
     """
     from bertwright.model.folder import open_model
     from bertwright.prediction.classifier import open_tokenizer
-    from bertwright.prediction.fill import open_pretrained
-    from bertwright.prediction.next_sentence import next_sentence_probability
+    from bertwright.prediction.next_sentence import next_sentence_probability, open_next_sentence
 
     saved = open_model(model)
-    loaded = open_pretrained(saved, next_sentence=True)
+    loaded = open_next_sentence(saved)
     return {"is_next": next_sentence_probability(loaded, open_tokenizer(saved), first, second)}
+
+
+def _either(option: str, given: Name, default: Name, flagged: bool, flag: Name) -> Name:
+    """What an option says, or the flag that was there before it; InputError where they say different things."""
+    if flagged and given not in (default, flag):
+        raise InputError(f"--{option} {given}: an older option given with it says {flag!r}; leave one of the two out")
+    return flag if flagged else given
 
 
 def _share(held_out: str | None) -> float | None:

@@ -10,11 +10,9 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.model.folder import open_model
-from bertwright.objectives.examples import Examples, ExampleSettings
-from bertwright.objectives.pretraining import held_out_figures
 from bertwright.prediction.classifier import open_classifier, open_tokenizer, predict_logits
-from bertwright.prediction.fill import open_pretrained
-from bertwright.recipes.pretrain import HELD_OUT_ROWS
+from bertwright.prediction.fill import open_pretrained, second_objective
+from bertwright.recipes.pretrain import HELD_OUT_ROWS, HeldOut
 from bertwright.tasks.classify import (
     ClassificationTask,
     add_predictions,
@@ -31,7 +29,10 @@ from bertwright.training.machine import keep_memory
 
 
 def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS, length: int = 128) -> dict[str, Any]:
-    """Held-out figures: the first `rows` rows of `length` tokens of the next-sentence walk with seed 0, 80/10/10."""
+    """Held-out figures: the first `rows` rows of `length` tokens of the next-sentence walk with seed 0, 80/10/10.
+
+    Where the model learned sentence order, that is measured on as many rows of its own walk.
+    """
     keep_memory()
     saved = open_model(model)
     data = Corpus.open(corpus)
@@ -39,10 +40,10 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
         raise InputError(f"rows {rows}, length {length}: at least 1 row of 8 to {saved.config.max_positions} tokens")
     if open_tokenizer(saved).hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than the one of {model}")
-    has_pairs = saved.weights is not None and "next_sentence.linear.weight" in saved.weights
-    examples = Examples(data, ExampleSettings(), length=length, seed=0)
+    loaded = open_pretrained(saved, second_sentence=second_objective(saved))
+    held_out = HeldOut.of(data, loaded.second_sentence, rows=rows, length=length)
     with torch.inference_mode():
-        return held_out_figures(open_pretrained(saved, next_sentence=has_pairs), examples.first(rows))
+        return held_out.figures(loaded)
 
 
 def evaluate_task(

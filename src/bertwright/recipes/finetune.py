@@ -85,7 +85,7 @@ def finetune(
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
     prepared = _prepare(settings, task, model, data, tokenizer)
     facts = {"task": prepared.task.model_dump(mode="json"), "model": model, **prepared.digests}
-    run = start_run(out, kind="finetune", settings=settings.model_dump(mode="json"), data=facts, resume=resume)
+    run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
         return dict(run.record["result"])

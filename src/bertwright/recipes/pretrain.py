@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,7 +16,7 @@ from bertwright.errors import InputError
 from bertwright.model.encoder import init_weights, start_local
 from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.sizes import EncoderConfig, size_config
-from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch
+from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, SecondSentence
 from bertwright.objectives.pretraining import (
     Inputs,
     PretrainingModel,
@@ -25,6 +25,7 @@ from bertwright.objectives.pretraining import (
     pretraining_task,
     to_inputs,
 )
+from bertwright.prediction.fill import second_objective
 from bertwright.recipes.curve import try_curve
 from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
@@ -32,7 +33,7 @@ from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.tracking import RunFolder, start_run
 
 HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
-"""The held-out protocol: the first 2,048 rows of 128 tokens of the walk with seed 0, 80/10/10."""
+"""The held-out protocol: the first 2,048 rows of 128 tokens of the next-sentence walk with seed 0, 80/10/10."""
 
 
 class Phase(Settings):
@@ -84,13 +85,26 @@ class PretrainSettings(Settings):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Fixed rows with fixed masks for measuring."""
+    """Fixed rows with fixed masks for measuring: the same for masked LM whatever a run trains on; with sentence order,
+    as many rows of its walk for that figure."""
 
     examples: Examples
     rows: int
+    ordered: Examples | None = None
+
+    @classmethod
+    def of(cls, corpus: Corpus, second_sentence: SecondSentence, *, rows: int, length: int, **part: Any) -> Self:
+        """The protocol's rows of a corpus, or of a part of it (as `Examples` takes it)."""
+        kinds = [ExampleSettings(), *([ExampleSettings(second_sentence="order")] if second_sentence == "order" else [])]
+        examples = [Examples(corpus, kind, length=length, seed=0, **part) for kind in kinds]
+        return cls(examples[0], rows, *examples[1:])
 
     def __iter__(self) -> Iterator[PretrainingBatch]:
         return self.examples.first(self.rows)
+
+    def figures(self, model: PretrainingModel) -> dict[str, float]:
+        """Held-out figures of a model in evaluation mode."""
+        return held_out_figures(model, self, self.ordered.first(self.rows) if self.ordered else ())
 
 
 def pretrain(
@@ -116,7 +130,7 @@ def pretrain(
     model = build_model(settings, config, init_from, data)
     trained = _Pretraining(settings, model, data, measured)
     facts = {"corpus": data.fingerprint, "held_out": measured.fingerprint if measured else None, "init_from": init_from}
-    run = start_run(out, kind="pretrain", settings=settings.model_dump(mode="json"), data=facts, resume=resume)
+    run = start_run(out, kind="pretrain", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
         return dict(run.record["result"])
@@ -147,7 +161,7 @@ def build_model(
     settings: PretrainSettings, config: EncoderConfig, init_from: str | None, data: Corpus
 ) -> PretrainingModel:
     """A freshly initialised model, or the weights of `init_from` (which must share the vocabulary)."""
-    model = PretrainingModel(config, next_sentence=settings.examples.next_sentence)
+    model = PretrainingModel(config, second_sentence=settings.examples.second_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start == "local":
         start_local(model.encoder, generator=torch.Generator().manual_seed(settings.seed))
@@ -161,6 +175,9 @@ def build_model(
                 raise InputError(f"{init_from}: {name} is {theirs}, and {ours} in this run (--size, --activation)")
         if Tokenizer.load(saved.tokenizer).hash != data.tokenizer_hash:
             raise InputError(f"{init_from}: its tokenizer is not the one that {data.folder} was built with")
+        if second_objective(saved) != settings.examples.second_sentence:  # its head would answer another question
+            weights = saved.weights or {}
+            saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
         load_weights(model, saved, fresh=("masked_lm", "next_sentence", "pooler"))
     return model
 
@@ -185,14 +202,13 @@ class _Pretraining:
             for phase in settings.phases
         ]
         self.held_out: HeldOut | None = None
-        fixed = ExampleSettings()  # the protocol's, whatever the run trains on
         length = min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases))
-        rows = settings.held_out_rows
+        kind, rows = settings.examples.second_sentence, settings.held_out_rows
         if measured:
-            self.held_out = HeldOut(Examples(measured, fixed, length=length, seed=0), rows)
+            self.held_out = HeldOut.of(measured, kind, rows=rows, length=length)
         elif share:
-            kept = Examples(data, fixed, length=length, seed=0, part="held_out", held_out_share=share)
-            self.held_out = HeldOut(kept, rows)
+            kept = {"part": "held_out", "held_out_share": share}
+            self.held_out = HeldOut.of(data, kind, rows=rows, length=length, **kept)
 
     def resolve(self, run: RunFolder, *, allow_other: bool) -> tuple[Numerics, int]:
         """Settle precision, threads and steps once; a resumed run takes what was settled."""
@@ -231,6 +247,8 @@ class _Pretraining:
         if not self.held_out:
             return 0.0
         next(iter(self.held_out))
+        if self.held_out.ordered:
+            next(self.held_out.ordered.first(1))
         start = time.perf_counter()
         self.model.eval()
         with torch.inference_mode():
@@ -282,7 +300,7 @@ class _Pretraining:
     def evaluate(self, _: int) -> dict[str, float]:
         """Held-out figures of the model as it is."""
         assert self.held_out
-        return held_out_figures(self.model, self.held_out)
+        return self.held_out.figures(self.model)
 
 
 def _finish(
@@ -299,6 +317,7 @@ def _finish(
         config=config,
         tokenizer=data.folder / "tokenizer",
         architecture="BertForPreTraining" if model.next_sentence else "BertForMaskedLM",
+        extra={"second_sentence": model.second_sentence},
     )
     result["curve"] = try_curve(run, title=f"{config.layers} layers, {config.hidden} wide, {outcome.steps:,} steps")
     run.note(finished=True, result=result)

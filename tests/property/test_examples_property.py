@@ -57,7 +57,7 @@ def test_steps_are_the_epochs_one_after_another(sizes, batch_size, seed):
     seen = [
         (epoch, int(row))
         for step in range(60 // batch_size)
-        for epoch, rows in sampler.rows_of_step(step, batch_size)
+        for epoch, rows in sampler.rows(step * batch_size, (step + 1) * batch_size)
         for row in rows
     ]
     expected = [

@@ -118,12 +118,15 @@ class Examples:
 
     def rows_of_step(self, step: int, batch_size: int) -> list[tuple[int, np.ndarray]]:
         """The shuffled rows of a step, in groups (epoch, rows int64 [n])."""
-        return self._sampler.rows_of_step(step, batch_size)
+        return self._sampler.rows(step * batch_size, (step + 1) * batch_size)
 
     def step_batch(self, step: int, batch_size: int) -> PretrainingBatch:
         """The batch of a step: the next `batch_size` of the shuffled rows; it may span epochs."""
-        batches = [self.batch(epoch, rows) for epoch, rows in self.rows_of_step(step, batch_size)]
-        return batches[0] if len(batches) == 1 else _joined(batches)
+        return self.stretch(step * batch_size, (step + 1) * batch_size)
+
+    def stretch(self, at: int, end: int) -> PretrainingBatch:
+        """Rows `at` … end-1 of the endless sequence of shuffled rows."""
+        return joined([self.batch(epoch, rows) for epoch, rows in self._sampler.rows(at, end)])
 
     def first(self, n: int, batch_size: int = 64) -> Iterator[PretrainingBatch]:
         """The first `n` rows of epoch 0 in walk order, all where there are fewer: the fixed rows of an evaluation."""
@@ -241,6 +244,9 @@ def _check_size(corpus: "Corpus", num_documents: int, settings: ExampleSettings,
         )
 
 
-def _joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
+def joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
+    """One batch of several, whose rows have the same shape."""
+    if len(batches) == 1:
+        return batches[0]
     names = PretrainingBatch.__dataclass_fields__
     return PretrainingBatch(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names})

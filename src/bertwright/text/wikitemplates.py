@@ -15,8 +15,9 @@ _PLACES = {
     **dict.fromkeys(
         "nowrap,nobr,nobreak,nowr,s,abbr,abbrlink,angbr,angle bracket,vr,sc,smallcaps,smaller,small,big,large,larger,"
         "tt,mono,samp,kbd,var,mvar,em,strong,vanchor,visible anchor,unicode,polytonic,chem2,ce,ill,illm,"
-        "interlanguage link,link-interwiki,lien,le,guil,esd,flag,flagu,flagcountry,railgauge,track gauge,not a typo,proper name,"
-        "nihongo,nihongo2,en,cp932フォント,jis2004フォント,jis90フォント,補助漢字フォント,仮リンク,ルビ,読み仮名,"
+        "interlanguage link,link-interwiki,lien,le,guil,esd,flag,flagu,flagcountry,railgauge,track gauge,"
+        "not a typo,proper name,nihongo,nihongo2,en,cp932フォント,jis2004フォント,jis90フォント,補助漢字フォント,"
+        "仮リンク,ルビ,読み仮名,"
         "한자,옛한글,임시링크,нп,нп1,нп2,нп3,нп4,нп5,не переведено,не переведено 5".split(","),
         1,
     ),

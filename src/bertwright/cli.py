@@ -24,6 +24,8 @@ _COMMANDS = {
     "corpus inspect": ("text.corpus_inspect", "what a corpus holds, and what in it will hurt"),
     "corpus verify": ("text.corpus_verify", "check every byte of a corpus"),
     "pretrain": ("pretraining.pretrain", "shards → encoder: masked LM and next-sentence prediction"),
+    "runs": ("runs.runs", "the runs below a folder: how far, how fast, how good"),
+    "report": ("runs.report", "a run on one page, or two side by side: curves, figures, settings"),
     "finetune": ("tasks.finetune", "encoder + labelled table → a model for a task"),
     "evaluate": ("tasks.evaluate", "a model's figures on a task, or of its pre-training"),
     "predict": ("tasks.predict", "answer every row of a table"),

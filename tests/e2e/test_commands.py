@@ -141,6 +141,29 @@ def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytes
     assert 0 <= figures["nsp_accuracy"] <= 1
 
 
+def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(
+    made: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {path: path.read_bytes() for path in (made / "run").rglob("*") if path.is_file() and path.suffix != ".html"}
+    for folder in (made / "run", tuned):
+        assert (folder / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert (made / "run" / "report.html").read_text("utf-8").count("<blockquote>") >= 1
+    (made / "corpus").rename(made / "moved")
+    try:
+        run(capsys, "report", made / "run", "--out", tmp_path / "gone.html")
+        run(capsys, "report", made / "run", "--out", tmp_path / "found.html", "--corpus", made / "moved")
+    finally:
+        (made / "moved").rename(made / "corpus")
+    assert "No masks were filled" in (tmp_path / "gone.html").read_text("utf-8")
+    assert "<blockquote>" in (tmp_path / "found.html").read_text("utf-8")
+    assert "of one kind" in run(capsys, "report", made / "run", tuned, code=2)[1]
+    assert kept == {path: path.read_bytes() for path in kept}
+    found, _ = run(capsys, "runs", made)
+    states = {row["name"]: (row["kind"], row["state"], row["steps"]) for row in found["runs"]}
+    assert states == {"run": ("pretrain", "finished", 12), "tuned": ("finetune", "finished", states["tuned"][2])}
+    assert "is not a folder" in run(capsys, "runs", made / "nowhere", code=2)[1]
+
+
 def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """heads → prediction: what stands behind [MASK] (paper §3.1, task 1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -47,6 +48,11 @@ def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int
     pieces = tokenizer.ids([text], special=True)[0]
     if tokenizer.mask_id not in pieces:
         raise InputError(f"{text!r} holds no [MASK]")
+    return fill_ids(model, tokenizer, pieces, top_k=top_k)
+
+
+def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
+    """As `fill`, for a text that is ids already, without [CLS] and [SEP]; at least one is [MASK]'s."""
     ids = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
     limit = model.encoder.config.max_positions
     if len(ids) > limit:

@@ -27,9 +27,11 @@ from bertwright.objectives.pretraining import (
 )
 from bertwright.prediction.fill import second_objective
 from bertwright.recipes.curve import try_curve
+from bertwright.recipes.report import try_report
 from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.sessions import session
 from bertwright.training.tracking import RunFolder, start_run
 
 HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
@@ -134,13 +136,16 @@ def pretrain(
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
         return dict(run.record["result"])
-    numerics, steps = trained.resolve(run, allow_other=allow_other_numerics)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    say(f"{settings.size}: {parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
-    outcome = train(
-        pretraining_task(model), trained.batches(steps), plan=trained.plan(steps), numerics=numerics, run=run
-    )
-    return _finish(run, outcome, model, config, data)
+    with session(run):
+        run.note(places={"corpus": str(corpus.absolute()), "held_out": str(held_out.absolute()) if held_out else None})
+        numerics, steps = trained.resolve(run, allow_other=allow_other_numerics)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        say(f"{settings.size}: {parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
+        outcome = train(
+            pretraining_task(model), trained.batches(steps), plan=trained.plan(steps), numerics=numerics, run=run
+        )
+        result = _finish(run, outcome, model, config, data)
+    return result if outcome.stopped else {**result, "report": try_report(run.folder)}
 
 
 def encoder_config(settings: PretrainSettings, vocab_size: int) -> EncoderConfig:

@@ -223,6 +223,7 @@ class _Loop(Generic[Batch]):
             "step": done,
             **{name: value / work["steps"] for name, value in self._sums.items()},
             "learning_rate": settings.learning_rate * rate_at(done - 1, self.plan.steps, settings.warmup),
+            "seconds": work["seconds"],
             "tokens_per_second": work["tokens"] / work["seconds"],
             "matrix_share": work["flops"] / work["seconds"] / self.numerics.matrix_rate,
         }

@@ -49,15 +49,30 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every whole line of metrics.jsonl; the last one may have been cut by a crash."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return read_metrics(self.folder)
 
     def forget_after(self, step: int) -> None:
         """Drop the lines of steps that a resumed run computes again."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         with atomic_file(self.folder / "metrics.jsonl") as stream:
             stream.writelines(json.dumps(line).encode() + b"\n" for line in kept)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Every whole line of a run's metrics.jsonl, none where there is no such file; InputError names a broken line."""
+    path = folder / "metrics.jsonl"
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            raise InputError(f"{path}:{number}: not valid JSON: {line[:60]!r}") from None
+        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+            raise InputError(f"{path}:{number}: {line[:60]!r}; expected an object with a whole number as its step")
+        found.append(entry)
+    return found
 
 
 def start_run(

@@ -192,20 +192,20 @@ def _text(found: Mapping[str, Any]) -> str:
     lines = [
         f"{found['size']}: {found['parameters']:,} parameters, {found['precision']}, {found['threads']} threads",
         "",
-        "  rows of       steps          rows            tokens   corpus' rows    each seen     a step       time",
+        "  rows of       steps          rows            tokens   corpus' rows    each seen       a step           time",
     ]
     for phase in found["phases"]:
         lines.append(
             f"  {phase['length']:7}{phase['steps']:12,}{phase['rows']:14,}{phase['tokens']:18,}"
-            f"{phase['corpus_rows']:15,}{phase['epochs']:8,.2f} times{phase['step_seconds']:9,.2f} s"
-            f"{_time(phase['steps'] * phase['step_seconds']):>11}"
+            f"{phase['corpus_rows']:15,}{phase['epochs']:8,.2f} times{phase['step_seconds']:11,.2f} s"
+            f"{_time(phase['steps'] * phase['step_seconds']):>15}"
         )
     lines += [
         f"  in all {found['steps']:12,}{found['rows']:14,}{found['tokens']:18,}{'':15}{found['epochs']:8,.2f} times"
-        f"{'':11}{_time(seconds['training']):>11}",
+        f"{'':13}{_time(seconds['training']):>15}",
         "",
         f"  time     {_time(3600 * found['hours'])}, of it {_time(seconds['evaluations'])} for {found['evaluations']} "
-        f"evaluations and {_time(seconds['checkpoints'])} for {found['saves']} checkpoints",
+        f"evaluations and {_time(seconds['checkpoints'])} for {found['saves']:,} checkpoints",
         f"  memory   {size_text(memory['measured_peak'])} at the peak, measured "
         f"(weights, gradients and moments {size_text(4 * memory['weights'])}); {_limit(memory['usable'])} can be used",
         f"  disk     {size_text(disk['peak'])} ({disk['checkpoints']} checkpoints of {size_text(disk['checkpoint'])}, "

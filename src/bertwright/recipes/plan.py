@@ -190,7 +190,7 @@ def _text(found: Mapping[str, Any]) -> str:
     """The plan for people."""
     disk, memory, seconds = found["disk"], found["memory"], found["seconds"]
     lines = [
-        f"{found['size']}: {found['parameters']:,} parameters, {found['precision']}, {found['threads']} threads",
+        f"{found['size']}: {found['parameters']:,} parameters, {found['precision']}, threads: {found['threads']}",
         "",
         "  rows of       steps          rows            tokens   corpus' rows    each seen       a step           time",
     ]

@@ -116,7 +116,7 @@ def _parse(name: str, rest: list[str]) -> Result:
 
     module, function = _COMMANDS[name][0].split(".")
     command: Callable[..., Result] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
-    settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+    settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
     try:
         return tyro.cli(command, args=rest, prog=f"bertwright {name}", config=settings)
     except ValidationError as error:

@@ -13,7 +13,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import save_model
 from bertwright.objectives.pretraining import to_inputs
-from bertwright.recipes.pretrain import HeldOut, Phase, PretrainSettings, _Pretraining, build_model, encoder_config
+from bertwright.recipes.pretrain import HeldOut, Phase, Pretraining, PretrainSettings, build_model, encoder_config
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.tracking import start_run
 
@@ -25,13 +25,13 @@ def corpus(tmp_path: Path, own_text: Path) -> Corpus:
     return Corpus.open(tmp_path / "corpus")
 
 
-def prepared(corpus: Corpus, **changes: object) -> _Pretraining:
+def prepared(corpus: Corpus, **changes: object) -> Pretraining:
     phases = (Phase(length=16, share=0.75), Phase(length=32, share=0.25))
     settings = PretrainSettings.model_validate(
         {"phases": phases, "steps": 40, "batch_size": 6, "micro_tokens": 64, **changes}
     )
     model = build_model(settings, encoder_config(settings, corpus.tokenizer.vocab_size), None, corpus)
-    return _Pretraining(settings, model, corpus, None)
+    return Pretraining(settings, model, corpus, None)
 
 
 def test_phases_follow_one_another_and_rows_are_cut_by_tokens(corpus: Corpus) -> None:

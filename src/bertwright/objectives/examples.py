@@ -73,7 +73,8 @@ class Examples:
     """The rows of a corpus, epoch after epoch.
 
     length: T, tokens of a row. part: all documents, or one side of a split in which `held_out_share` of them, the same
-    under any seed, are kept for measuring; a random B comes from the same part.
+    under any seed, are kept for measuring; a random B comes from the same part. write_plans: whether CORPUS/plans
+    may be added to.
     Raises InputError where the corpus is too small for what is asked.
     """
 
@@ -86,6 +87,7 @@ class Examples:
         seed: int,
         part: Part = "all",
         held_out_share: float = 0.0,
+        write_plans: bool = True,
     ) -> None:
         from bertwright.corpus.sampler import Sampler
         from bertwright.objectives.plans import Plans
@@ -100,7 +102,7 @@ class Examples:
         if settings.second_sentence == "order":
             documents = _with_order(first, documents, corpus.folder)
         _check_size(corpus, documents.size, settings, part)
-        self._plans = Plans(corpus, settings, documents, length=length, seed=seed)
+        self._plans = Plans(corpus, settings, documents, length=length, seed=seed, write=write_plans)
         self._sampler = Sampler(self.num_rows, seed)
         self._wanted = predictions_by_length(settings.masking, length)
         whole_words = settings.masking.units != "piece"
@@ -115,6 +117,10 @@ class Examples:
     def num_rows(self, epoch: int) -> int:
         """The number of rows of an epoch; epochs differ a little."""
         return self._plans.num_rows(self._version(epoch))
+
+    def missing_plan_bytes(self, epochs: int) -> int:
+        """What the plans of the first `epochs` will take in CORPUS/plans beyond those there are."""
+        return self._plans.missing_bytes(epochs)
 
     def rows_of_step(self, step: int, batch_size: int) -> list[tuple[int, np.ndarray]]:
         """The shuffled rows of a step, in groups (epoch, rows int64 [n])."""

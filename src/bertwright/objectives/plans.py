@@ -30,8 +30,16 @@ class Plans:
     """
 
     def __init__(
-        self, corpus: "Corpus", settings: "ExampleSettings", documents: np.ndarray, *, length: int, seed: int
+        self,
+        corpus: "Corpus",
+        settings: "ExampleSettings",
+        documents: np.ndarray,
+        *,
+        length: int,
+        seed: int,
+        write: bool = True,
     ) -> None:
+        self._write = write
         self._corpus = corpus
         self._settings = settings
         self._documents = documents
@@ -50,6 +58,13 @@ class Plans:
             else:
                 self._num_rows[epoch] = counted
         return self._num_rows[epoch]
+
+    def missing_bytes(self, epochs: int) -> int:
+        """What the files of the first `epochs` plans will take beyond those there are, each as long as the first."""
+        rows = self.num_rows(0)
+        if rows < _SMALL:
+            return 0
+        return sum(rows * PLAN.itemsize for epoch in range(epochs) if not self._path(epoch).exists())
 
     def of(self, epoch: int) -> np.ndarray:
         """The plan of an epoch, read-only."""
@@ -109,7 +124,11 @@ class Plans:
     def _saved(self, epoch: int, plan: np.ndarray) -> np.ndarray:
         """The plan as a memory map over its new file; itself where it is small or the folder cannot be written."""
         folder = self._corpus.folder / "plans"
-        if plan.size < _SMALL or not os.access(folder if folder.exists() else folder.parent, os.W_OK):
+        if (
+            not self._write
+            or plan.size < _SMALL
+            or not os.access(folder if folder.exists() else folder.parent, os.W_OK)
+        ):
             return plan
         try:
             folder.mkdir(exist_ok=True)

@@ -1,6 +1,5 @@
 """text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +26,10 @@ from bertwright.objectives.pretraining import (
 )
 from bertwright.prediction.fill import second_objective
 from bertwright.recipes.curve import try_curve
+from bertwright.recipes.needs import refuse_unfit
+from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
 from bertwright.recipes.report import try_report
-from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
+from bertwright.training.loop import Outcome, Plan, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.sessions import session
@@ -101,6 +102,11 @@ class HeldOut:
         examples = [Examples(corpus, kind, length=length, seed=0, **part) for kind in kinds]
         return cls(examples[0], rows, *examples[1:])
 
+    @property
+    def num_rows(self) -> int:
+        """The rows there are, up to those asked for."""
+        return min(self.rows, self.examples.num_rows(0))
+
     def __iter__(self) -> Iterator[PretrainingBatch]:
         return self.examples.first(self.rows)
 
@@ -123,14 +129,9 @@ def pretrain(
 
     InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
     """
-    data = Corpus.open(corpus)
-    measured = Corpus.open(held_out) if held_out else None
-    if measured and measured.tokenizer_hash != data.tokenizer_hash:
-        raise InputError(f"{held_out}: was built with another tokenizer than {corpus}")
-    config = encoder_config(settings, data.tokenizer.vocab_size)
     # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
-    model = build_model(settings, config, init_from, data)
-    trained = _Pretraining(settings, model, data, measured)
+    trained, numerics = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from)
+    data, measured, model, config = trained.data, trained.measured, trained.model, trained.config
     facts = {"corpus": data.fingerprint, "held_out": measured.fingerprint if measured else None, "init_from": init_from}
     run = start_run(out, kind="pretrain", settings=settings, data=facts, resume=resume)
     if run.finished:
@@ -138,14 +139,34 @@ def pretrain(
         return dict(run.record["result"])
     with session(run):
         run.note(places={"corpus": str(corpus.absolute()), "held_out": str(held_out.absolute()) if held_out else None})
-        numerics, steps = trained.resolve(run, allow_other=allow_other_numerics)
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        say(f"{settings.size}: {parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
+        numerics, steps = trained.resolve(run, numerics, allow_other=allow_other_numerics)
+        say(f"{settings.size}: {trained.num_parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
         outcome = train(
             pretraining_task(model), trained.batches(steps), plan=trained.plan(steps), numerics=numerics, run=run
         )
         result = _finish(run, outcome, model, config, data)
     return result if outcome.stopped else {**result, "report": try_report(run.folder)}
+
+
+def prepare(
+    settings: PretrainSettings,
+    *,
+    corpus: Path,
+    out: Path,
+    held_out: Path | None,
+    init_from: str | None,
+    write_plans: bool = True,
+) -> tuple["Pretraining", Numerics]:
+    """Rows and a fresh model, once it is known that they fit; and what this machine is good at."""
+    data = Corpus.open(corpus)
+    measured = Corpus.open(held_out) if held_out else None
+    if measured and measured.tokenizer_hash != data.tokenizer_hash:
+        raise InputError(f"{held_out}: was built with another tokenizer than {corpus}")
+    config = encoder_config(settings, data.tokenizer.vocab_size)
+    numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
+    refuse_unfit(settings, config, precision=numerics.precision, out=out, tokenizer=data.folder / "tokenizer")
+    model = build_model(settings, config, init_from, data)
+    return Pretraining(settings, model, data, measured, write_plans=write_plans), numerics
 
 
 def encoder_config(settings: PretrainSettings, vocab_size: int) -> EncoderConfig:
@@ -187,13 +208,21 @@ def build_model(
     return model
 
 
-class _Pretraining:
+class Pretraining:
     """Rows, plan and evaluation of one run."""
 
     def __init__(
-        self, settings: PretrainSettings, model: PretrainingModel, data: Corpus, measured: Corpus | None
+        self,
+        settings: PretrainSettings,
+        model: PretrainingModel,
+        data: Corpus,
+        measured: Corpus | None,
+        *,
+        write_plans: bool = True,
     ) -> None:
-        self.settings, self.model = settings, model
+        self.settings, self.model, self.data, self.measured = settings, model, data, measured
+        self.config = model.encoder.config
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         share = 0.0 if measured else settings.held_out_share
         self.phases = [
             Examples(
@@ -203,6 +232,7 @@ class _Pretraining:
                 seed=settings.seed,
                 part="train" if share else "all",
                 held_out_share=share,
+                write_plans=write_plans,
             )
             for phase in settings.phases
         ]
@@ -210,14 +240,13 @@ class _Pretraining:
         length = min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases))
         kind, rows = settings.examples.second_sentence, settings.held_out_rows
         if measured:
-            self.held_out = HeldOut.of(measured, kind, rows=rows, length=length)
+            self.held_out = HeldOut.of(measured, kind, rows=rows, length=length, write_plans=write_plans)
         elif share:
-            kept = {"part": "held_out", "held_out_share": share}
+            kept: Any = {"part": "held_out", "held_out_share": share, "write_plans": write_plans}
             self.held_out = HeldOut.of(data, kind, rows=rows, length=length, **kept)
 
-    def resolve(self, run: RunFolder, *, allow_other: bool) -> tuple[Numerics, int]:
+    def resolve(self, run: RunFolder, measured: Numerics, *, allow_other: bool) -> tuple[Numerics, int]:
         """Settle precision, threads and steps once; a resumed run takes what was settled."""
-        settings = self.settings
         if "resolved" in run.record:
             numerics, steps = (
                 Numerics.model_validate(run.record["resolved"]["numerics"]),
@@ -225,40 +254,15 @@ class _Pretraining:
             )
             apply_numerics(numerics, allow_other=allow_other)
             return numerics, steps
-        numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
-        apply_numerics(numerics)
-        steps = settings.steps or self._affordable_steps(numerics)
-        run.note(resolved={"numerics": numerics.model_dump(), "steps": steps})
-        return numerics, steps
+        apply_numerics(measured)
+        steps = self.settings.steps or affordable_steps(self, self.pace(measured, run.folder))
+        run.note(resolved={"numerics": measured.model_dump(), "steps": steps})
+        return measured, steps
 
-    def _affordable_steps(self, numerics: Numerics) -> int:
-        """Steps that fit into the minutes, from throw-away steps of every phase and one evaluation."""
-        assert self.settings.minutes
-        budget = 60 * self.settings.minutes
-        task = pretraining_task(self.model)
-        seconds = 0.0
-        for phase, examples in zip(self.settings.phases, self.phases, strict=True):
-            plan = Plan(steps=10**6, seed=self.settings.seed, optimizer=self.settings.optimizer)
-            slice_of = lambda step, rows=examples: self.micro_batches(rows, step)  # noqa: E731
-            spent = measure_step_seconds(task, slice_of, plan=plan, numerics=numerics, seconds=min(20.0, budget / 30))
-            seconds += phase.share * spent
-        evaluations = self.settings.evaluations * self._evaluation_seconds() if self.settings.evaluations else 0.0
-        if evaluations > budget / 2:
-            say(f"{self.settings.evaluations} evaluations take {evaluations:.0f} s; the run will be longer than asked")
-        return max(1, round(max(budget - evaluations, budget / 2) / seconds))
-
-    def _evaluation_seconds(self) -> float:
-        """Of one held-out evaluation; what only the first one does, such as planning its rows, is not counted."""
-        if not self.held_out:
-            return 0.0
-        next(iter(self.held_out))
-        if self.held_out.ordered:
-            next(self.held_out.ordered.first(1))
-        start = time.perf_counter()
-        self.model.eval()
-        with torch.inference_mode():
-            self.evaluate(0)
-        return time.perf_counter() - start
+    def pace(self, numerics: Numerics, out: Path) -> Pace:
+        """Measured here and now; 20 seconds for each thing at most, and a thirtieth of the minutes."""
+        seconds = min(20.0, 2.0 * self.settings.minutes) if self.settings.minutes else 5.0
+        return measure_pace(self, numerics, out=out, seconds=seconds)
 
     def batches(self, steps: int) -> Any:
         """step → its micro-batches, in the phase that the step belongs to."""
@@ -282,9 +286,9 @@ class _Pretraining:
         now = next(phase.length for (_, end), phase in bounds if done <= end)
         return sum(max(0, end - max(begin, done)) * phase.length / now for (begin, end), phase in bounds)
 
-    def micro_batches(self, examples: Examples, step: int) -> list[Inputs]:
-        """The rows of a step cut into micro-batches of at most `micro_tokens` tokens."""
-        rows = max(1, self.settings.micro_tokens // examples.length)
+    def micro_batches(self, examples: Examples, step: int, *, rows: int | None = None) -> list[Inputs]:
+        """The rows of a step cut into micro-batches of at most `micro_tokens` tokens, or of `rows`."""
+        rows = rows or max(1, self.settings.micro_tokens // examples.length)
         batch = examples.step_batch(step, self.settings.batch_size)
         return [to_inputs(part) for part in cut(batch, rows)]
 

@@ -19,6 +19,7 @@ _COMMANDS = {
     ),
     "tokenizer train": ("text.tokenizer_train", "learn a WordPiece vocabulary from text"),
     "tokenizer import": ("text.tokenizer_import", "take a released vocab.txt"),
+    "tokenizer extend": ("text.tokenizer_extend", "add pieces for another domain's text to a vocabulary"),
     "corpus build": ("text.corpus_build", "text → tokenised shards"),
     "corpus merge": ("text.corpus_merge", "several corpora under one manifest"),
     "corpus inspect": ("text.corpus_inspect", "what a corpus holds, and what in it will hurt"),

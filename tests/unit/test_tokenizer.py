@@ -209,11 +209,36 @@ def change(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(described))
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
-def test_a_folder_without_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    small().save(tmp_path)
-    (tmp_path / name).unlink()
-    with pytest.raises(InputError, match=f"{name}: there is no such file; a tokenizer folder holds"):
+@pytest.mark.parametrize("missing", ["tokenizer.json", "vocab.txt"])
+@pytest.mark.parametrize("rules", [{"cased": True}, {"strip_accents": True}, {"cased": False, "strip_accents": False}])
+def test_one_of_the_two_vocabulary_files_is_enough(tmp_path: Path, missing: str, rules: dict[str, bool]) -> None:
+    small(**rules).save(tmp_path)
+    (tmp_path / missing).unlink()
+    assert Tokenizer.load(tmp_path).hash == small(**rules).hash
+
+
+def test_a_run_folder_gives_its_models_tokenizer(tmp_path: Path) -> None:
+    small().save(tmp_path / "run" / "model")
+    assert Tokenizer.load(tmp_path / "run").hash == small().hash
+
+
+def test_a_folder_that_says_too_little_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tokenizer\.json: there is no such file; a tokenizer or model folder holds"):
+        Tokenizer.load(tmp_path)
+    written(tmp_path, PIECES)
+    with pytest.raises(InputError, match=r"tokenizer_config\.json: says not whether case is folded"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert Tokenizer.load(tmp_path).rules == Rules(cased=False, strip_accents=True)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "tokenize_chinese_chars": false}')
+    with pytest.raises(InputError, match="tokenize_chinese_chars is false"):
+        Tokenizer.load(tmp_path)
+    written(tmp_path, [*SPECIAL, "a", "b", "a"])
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(InputError, match="the piece 'a' stands on line 6 and again on line 8"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(InputError, match="holds a JSON list; it must be an object"):
         Tokenizer.load(tmp_path)
 
 
@@ -228,6 +253,9 @@ def test_a_folder_whose_files_disagree_is_refused(tmp_path: Path) -> None:
     written(tmp_path, PIECES)
     change(tmp_path / "tokenizer_config.json", do_lower_case=False)
     with pytest.raises(InputError, match=r"do_lower_case is False, but tokenizer\.json says True"):
+        Tokenizer.load(tmp_path)
+    change(tmp_path / "tokenizer_config.json", do_lower_case=True, strip_accents=True)
+    with pytest.raises(InputError, match=r"strip_accents is True, but tokenizer\.json says False"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     assert Tokenizer.load(tmp_path).hash == small().hash
@@ -244,7 +272,8 @@ def test_a_folder_whose_files_disagree_is_refused(tmp_path: Path) -> None:
         ({"model__unk_token": "<unk>"}, "model.unk_token is '<unk>'"),
         ({"model__max_input_chars_per_word": 0}, "not the description of a BERT tokenizer"),
         ({"model__vocab": None}, "holds no vocabulary"),
-        ({"added_tokens": [{"id": 99, "content": "<new>"}]}, "the added token '<new>' is not in vocab.txt"),
+        ({"model__vocab": {"[PAD]": 0, "a": 2}}, "the piece 'a' has id 2, where 1 was expected"),
+        ({"added_tokens": [{"id": 99, "content": "<new>"}]}, "the added token '<new>' is not in its vocabulary"),
     ],
 )
 def test_other_kinds_of_tokenizer_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -257,6 +286,7 @@ def test_other_kinds_of_tokenizer_are_refused(tmp_path: Path, changes: dict[str,
 def test_a_description_from_elsewhere_is_read_by_its_rules(tmp_path: Path) -> None:
     small().save(tmp_path)
     change(tmp_path / "tokenizer.json", normalizer__strip_accents=None, truncation={"max_length": 3}, padding={})
+    change(tmp_path / "tokenizer_config.json", strip_accents=None)
     loaded = Tokenizer.load(tmp_path)
     assert loaded.rules == Rules(cased=False, strip_accents=True)  # unsaid, accents go where case goes
     assert words_of(loaded, "É a a a a") == ["e", "a", "a", "a", "a"]

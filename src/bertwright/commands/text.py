@@ -65,6 +65,43 @@ def tokenizer_import(vocabulary: Positional[Path], /, *, out: Path, cased: bool 
     return {"tokenizer": str(out), "vocab_size": made.vocab_size, "hash": made.hash}
 
 
+def tokenizer_extend(
+    source: Positional[Path],
+    inputs: Positional[tuple[str, ...]],
+    /,
+    *,
+    add: int,
+    out: Path,
+    documents: Literal["blank-lines", "file"] = "blank-lines",
+    field: str = "text",
+) -> Result:
+    """Add the pieces that shorten a text most behind those of a vocabulary, whose ids stay as they are.
+
+    Args:
+        source: a tokenizer folder, model folder or run folder.
+        inputs: files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output; .gz, .bz2, .xz.
+        add: how many pieces.
+        out: the tokenizer folder to write; a model of the source can be trained on with it: pretrain --init-from.
+        documents: what parts documents of plain text.
+        field: the field of JSON lines that holds the text.
+    """
+    from bertwright.text.documents import TextSettings, find_inputs, read_all
+    from bertwright.text.extension import extend_tokenizer
+    from bertwright.text.tokenizer import Tokenizer
+
+    _refuse_existing(out)
+    settings = TextSettings(documents=documents, field=field)
+    texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
+    made = extend_tokenizer(Tokenizer.load(source), texts, add=add)
+    made.tokenizer.save(out)
+    return {
+        "tokenizer": str(out),
+        "vocab_size": made.tokenizer.vocab_size,
+        "hash": made.tokenizer.hash,
+        "pieces_per_word": {"before": made.pieces_before, "after": made.pieces_after},
+    }
+
+
 def corpus_build(
     inputs: Positional[tuple[str, ...]],
     /,
@@ -87,7 +124,7 @@ def corpus_build(
     Args:
         inputs: files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
             as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
-        tokenizer: a tokenizer folder.
+        tokenizer: a tokenizer folder, or a model folder or run folder for its tokenizer.
         out: the corpus folder to write; must be empty or absent.
         workers: processes that tokenise (default: one per core).
         documents: what parts documents of plain text.

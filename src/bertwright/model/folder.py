@@ -21,6 +21,15 @@ from bertwright.files import atomic_folder, read_json
 from bertwright.model.sizes import SIZES, EncoderConfig, size_config
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+_FOREIGN_FILES = (
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "tf_model.h5",
+    "flax_model.msgpack",
+    "bert_config.json",
+    "*.ckpt.index",
+)
+"""Weights as they were published before; none of these is read."""
 _NAMES = {
     "encoder.embeddings.word": "bert.embeddings.word_embeddings",
     "encoder.embeddings.position": "bert.embeddings.position_embeddings",
@@ -90,7 +99,8 @@ def save_model(
     with atomic_folder(folder) as temporary:
         save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
         for name in _TOKENIZER_FILES:
-            shutil.copyfile(tokenizer / name, temporary / name)
+            if (tokenizer / name).is_file():  # a published folder may lack vocab.txt or tokenizer.json
+                shutil.copyfile(tokenizer / name, temporary / name)
         written = _foreign_config(config, architecture, labels) | {"bertwright": dict(extra or {})}
         (temporary / "config.json").write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
@@ -104,6 +114,7 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         folder = folder / "model"
     if not (folder / "config.json").is_file():
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
+        hint = hint or _foreign_hint(folder)
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE")
     config, labels, extra = _own_config(folder / "config.json")
     return SavedModel(str(folder), config, _read_weights(folder / "model.safetensors"), folder, labels, extra)
@@ -180,8 +191,17 @@ def _foreign_config(config: EncoderConfig, architecture: str, labels: tuple[str,
 
 def _own_config(path: Path) -> tuple[EncoderConfig, tuple[str, ...], dict[str, Any]]:
     raw = read_json(path)
-    if raw.get("model_type") != "bert":
-        raise InputError(f"{path}: model_type is {raw.get('model_type')!r}; only 'bert' can be read")
+    if not isinstance(raw, dict):
+        raise InputError(f"{path}: holds a JSON {type(raw).__name__}; it must be an object")
+    wanted = {
+        "model_type": (raw.get("model_type"), "bert"),
+        "position_embedding_type": (raw.get("position_embedding_type", "absolute"), "absolute"),
+        "is_decoder": (raw.get("is_decoder", False), False),
+        "add_cross_attention": (raw.get("add_cross_attention", False), False),
+    }
+    for name, (value, allowed) in wanted.items():
+        if value != allowed:
+            raise InputError(f"{path}: {name} is {value!r}; only {allowed!r} can be read")
     values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
     activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
     if raw.get("hidden_act") not in activations:
@@ -196,12 +216,35 @@ def _own_config(path: Path) -> tuple[EncoderConfig, tuple[str, ...], dict[str, A
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file; a model folder holds its weights there")
+        hint = _foreign_hint(path.parent)
+        raise InputError(f"{path}: there is no such file; a model folder holds its weights there{hint}")
     try:
         with safe_open(path, framework="pt") as stored:
-            return from_foreign({name: stored.get_tensor(name).float() for name in stored.keys()})  # noqa: SIM118
+            found = {_full_name(name): stored.get_tensor(name).float() for name in stored.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise InputError(f"{path}: broken or truncated safetensors file: {error}") from None
+    decoder, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
+    if decoder in found and not (words in found and torch.equal(found[decoder], found[words])):
+        raise InputError(f"{path}: {decoder} is not {words}; only models that tie the two can be read")
+    if "cls.predictions.decoder.bias" in found:  # the same tensor under its other name
+        found.setdefault("cls.predictions.bias", found["cls.predictions.decoder.bias"])
+    return from_foreign(found)
+
+
+def _full_name(name: str) -> str:
+    """A parameter's name as transformers has it today: a bare encoder's and the first BERTs' are spelled otherwise."""
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def _foreign_hint(folder: Path) -> str:
+    found = [file.name for name in _FOREIGN_FILES for file in sorted(folder.glob(name))]
+    if not found:
+        return ""
+    return (
+        f"; {found[0]} is of another format, which is not read: "
+        "open it with transformers, and let save_pretrained write config.json and one model.safetensors"
+    )
 
 
 def _random(source: str, tokenizer: Path | None, vocab_size: int | None) -> SavedModel:

@@ -13,7 +13,7 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.encoder import init_weights, start_local
-from bertwright.model.folder import load_weights, open_model, save_model
+from bertwright.model.folder import SavedModel, open_model, save_model
 from bertwright.model.sizes import EncoderConfig, size_config
 from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, SecondSentence
 from bertwright.objectives.pretraining import (
@@ -25,6 +25,7 @@ from bertwright.objectives.pretraining import (
     to_inputs,
 )
 from bertwright.prediction.fill import second_objective
+from bertwright.recipes.adaptation import adapted_config, load_adapted, size_name
 from bertwright.recipes.curve import try_curve
 from bertwright.recipes.needs import refuse_unfit
 from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
@@ -133,6 +134,7 @@ def pretrain(
     trained, numerics = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from)
     data, measured, model, config = trained.data, trained.measured, trained.model, trained.config
     facts = {"corpus": data.fingerprint, "held_out": measured.fingerprint if measured else None, "init_from": init_from}
+    settings = trained.settings
     run = start_run(out, kind="pretrain", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
@@ -162,49 +164,54 @@ def prepare(
     measured = Corpus.open(held_out) if held_out else None
     if measured and measured.tokenizer_hash != data.tokenizer_hash:
         raise InputError(f"{held_out}: was built with another tokenizer than {corpus}")
-    config = encoder_config(settings, data.tokenizer.vocab_size)
+    saved = open_model(init_from) if init_from else None
+    settings = with_shape_of(settings, saved)
+    config = encoder_config(settings, data.tokenizer.vocab_size, saved)
     numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
     refuse_unfit(settings, config, precision=numerics.precision, out=out, tokenizer=data.folder / "tokenizer")
-    model = build_model(settings, config, init_from, data)
+    model = build_model(settings, config, saved, data)
     return Pretraining(settings, model, data, measured, write_plans=write_plans), numerics
 
 
-def encoder_config(settings: PretrainSettings, vocab_size: int) -> EncoderConfig:
-    """The shape of the encoder that `settings` ask for."""
-    longest = max(phase.length for phase in settings.phases)
-    return size_config(
-        settings.size,
-        vocab_size,
-        activation=settings.activation,
-        hidden_dropout=settings.dropout,
-        attention_dropout=settings.dropout,
-        initializer_range=settings.initializer_range,
-        max_positions=max(512, longest),
+def with_shape_of(settings: PretrainSettings, saved: SavedModel | None) -> PretrainSettings:
+    """The settings with size and activation of the model that the run starts from, where they were not given."""
+    if saved is None:
+        return settings
+    theirs = {"size": size_name(saved.config), "activation": saved.config.activation}
+    return settings.model_copy(
+        update={name: value for name, value in theirs.items() if name not in settings.model_fields_set}
     )
 
 
+def encoder_config(settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None) -> EncoderConfig:
+    """The shape of the encoder that `settings` ask for, or that of the model that it starts from."""
+    longest = max(phase.length for phase in settings.phases)
+    changes = {
+        "activation": settings.activation,
+        "hidden_dropout": settings.dropout,
+        "attention_dropout": settings.dropout,
+        "initializer_range": settings.initializer_range,
+    }
+    if saved:
+        return adapted_config(saved, settings.size, settings.activation, longest=longest).model_copy(
+            update={**changes, "vocab_size": vocab_size}
+        )
+    return size_config(settings.size, vocab_size, max_positions=max(512, longest), **changes)
+
+
 def build_model(
-    settings: PretrainSettings, config: EncoderConfig, init_from: str | None, data: Corpus
+    settings: PretrainSettings, config: EncoderConfig, saved: SavedModel | None, data: Corpus
 ) -> PretrainingModel:
-    """A freshly initialised model, or the weights of `init_from` (which must share the vocabulary)."""
+    """A freshly initialised model, or one with the weights of `saved`."""
     model = PretrainingModel(config, second_sentence=settings.examples.second_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start == "local":
         start_local(model.encoder, generator=torch.Generator().manual_seed(settings.seed))
-    if init_from:
-        saved = open_model(init_from)
-        from bertwright.text.tokenizer import Tokenizer
-
-        for name in ("layers", "hidden", "heads", "intermediate", "activation"):
-            theirs, ours = getattr(saved.config, name), getattr(config, name)
-            if theirs != ours:
-                raise InputError(f"{init_from}: {name} is {theirs}, and {ours} in this run (--size, --activation)")
-        if Tokenizer.load(saved.tokenizer).hash != data.tokenizer_hash:
-            raise InputError(f"{init_from}: its tokenizer is not the one that {data.folder} was built with")
+    if saved:
         if second_objective(saved) != settings.examples.second_sentence:  # its head would answer another question
             weights = saved.weights or {}
             saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
-        load_weights(model, saved, fresh=("masked_lm", "next_sentence", "pooler"))
+        load_adapted(model, saved, data)
     return model
 
 

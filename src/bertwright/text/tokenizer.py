@@ -11,11 +11,9 @@ in the order of a hash table and breaks ties by those numbers, so the sorted let
 special tokens; words are counted and rare letters dropped here, before it sees them.
 """
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +22,28 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertwright.config import Positive, Settings
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, read_json, write_json
-
-PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUATION = "##"
-LONGEST_WORD = 100  # characters; longer words become [UNK]
-LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
+from bertwright.files import atomic_file, write_json
+from bertwright.text.vocabulary import (
+    CLS,
+    CONTINUATION,
+    LONGEST_WORD_GOOGLE,
+    OWN_KEY,
+    SEP,
+    SPECIAL,
+    UNK,
+    Base,
+    Rules,
+    numbered,
+    read_folder,
+    read_vocabulary,
+    vocabulary_hash,
+)
 
 _FOLD_CHARACTERS = 32_000_000  # text counted by white space alone before its words are normalised
 _MOST_WORDS = 2_000_000  # distinct words kept while counting, which bounds the memory
 _FEED_CHARACTERS = 10_000  # larger blocks were seen to be far slower on a busy machine
-
-
-class Rules(Settings):
-    """What decides, besides the vocabulary, how text becomes pieces."""
-
-    cased: bool
-    strip_accents: bool  # decomposes every letter (Hangul and voiced kana too) and drops the marks
-    longest_word: Positive = LONGEST_WORD
-
-    def normalizer(self) -> normalizers.BertNormalizer:
-        """Build the cleaning step of these rules."""
-        return normalizers.BertNormalizer(
-            clean_text=True,
-            handle_chinese_chars=True,
-            strip_accents=self.strip_accents,
-            lowercase=not self.cased,
-        )
 
 
 class Tokenizer:
@@ -61,13 +51,17 @@ class Tokenizer:
 
     `pieces[id]` is the text of an id; `continuation` [V] says which pieces begin with "##".
     `pad_id`, `unk_id`, `cls_id`, `sep_id`, `mask_id` and `special_ids` are the ids of the five special tokens.
+    `base` names the vocabulary that this one extends, if any; it decides no id.
     """
 
-    def __init__(self, pieces: Sequence[str], rules: Rules, *, place: str = "vocabulary") -> None:
+    def __init__(
+        self, pieces: Sequence[str], rules: Rules, *, base: Base | None = None, place: str = "vocabulary"
+    ) -> None:
         """`place` names the vocabulary in errors. Raises InputError for duplicates and missing special tokens."""
         self.pieces = list(pieces)
         self.rules = rules
-        self._ids = _numbered(self.pieces, place)
+        self.base = base
+        self._ids = numbered(self.pieces, place)
         self.special_ids = tuple(self._ids[token] for token in SPECIAL)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.continuation: npt.NDArray[np.bool_] = np.array(
@@ -76,7 +70,7 @@ class Tokenizer:
         self._plain = self._build(special=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.pieces, self.rules)
+        return partial(Tokenizer, base=self.base), (self.pieces, self.rules)
 
     @property
     def cased(self) -> bool:
@@ -91,8 +85,7 @@ class Tokenizer:
     @cached_property
     def hash(self) -> str:
         """The sha256 of all that decides ids: equal hashes give equal ids for every text."""
-        decides = json.dumps([self.pieces, self.rules.model_dump()], ensure_ascii=False, sort_keys=True)
-        return hashlib.sha256(decides.encode()).hexdigest()
+        return vocabulary_hash(self.pieces, self.rules)
 
     def ids(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         """Give the ids of each text: no special tokens are added and nothing is truncated.
@@ -130,24 +123,17 @@ class Tokenizer:
             "tokenize_chinese_chars": True,
             "model_max_length": 512,
         }
-        write_json(folder / "tokenizer_config.json", {**config, **names})
+        own = {OWN_KEY: {"extended_from": self.base.model_dump()}} if self.base else {}
+        write_json(folder / "tokenizer_config.json", {**config, **names, **own})
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Read what `save` wrote, or a BERT tokenizer in Hugging Face's form.
+        """Read what `save` wrote, or the BERT tokenizer of a published model.
 
         Raises InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another.
         """
-        for name in ("tokenizer.json", "vocab.txt"):
-            if not (folder / name).is_file():
-                hint = "a tokenizer folder holds tokenizer.json and vocab.txt ('bertwright tokenizer' makes one)"
-                raise InputError(f"{folder / name}: there is no such file; {hint}")
-        described = read_json(folder / "tokenizer.json")
-        rules = _rules_of(described, folder / "tokenizer.json")
-        pieces = _read_vocabulary(folder / "vocab.txt")
-        _check_same(described, pieces, folder)
-        _check_config(folder / "tokenizer_config.json", rules)
-        return cls(pieces, rules, place=str(folder / "vocab.txt"))
+        pieces, rules, base = read_folder(folder)
+        return cls(pieces, rules, base=base, place=f"the vocabulary of {folder}")
 
     @cached_property
     def _marked(self) -> tokenizers.Tokenizer:
@@ -161,7 +147,7 @@ class Tokenizer:
             continuing_subword_prefix=CONTINUATION,
         )
         rust = tokenizers.Tokenizer(model)
-        rust.normalizer = self.rules.normalizer()
+        rust.normalizer = _normalizer(self.rules)
         rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         rust.decoder = decoders.WordPiece(prefix=CONTINUATION)
         rust.add_special_tokens(list(SPECIAL))
@@ -181,7 +167,7 @@ def import_vocabulary(vocab_txt: Path, *, cased: bool) -> Tokenizer:
     tokens.
     """
     rules = Rules(cased=cased, strip_accents=not cased, longest_word=LONGEST_WORD_GOOGLE)
-    return Tokenizer(_read_vocabulary(vocab_txt), rules, place=str(vocab_txt))
+    return Tokenizer(read_vocabulary(vocab_txt), rules, place=str(vocab_txt))
 
 
 def train_tokenizer(
@@ -201,7 +187,7 @@ def train_tokenizer(
     Raises InputError for texts without a word and for a `vocab_size` that cannot hold the alphabet.
     """
     rules = Rules(cased=cased, strip_accents=strip_accents)
-    words = _count_words(texts, rules)
+    words = count_words(texts, rules)
     if not words:
         raise InputError("the text holds no word, so no vocabulary can be learned from it")
     letters = _alphabet(words, coverage)
@@ -213,6 +199,21 @@ def train_tokenizer(
             f"a vocabulary of {vocab_size} pieces is too small for this text: its {len(letters)} characters, "
             f"{len(inner)} of them also inside words, and the {len(SPECIAL)} special tokens need at least {len(given)}"
         )
+    learned = _learn(known, given, vocab_size=vocab_size, min_count=min_count)
+    if len(learned) < vocab_size:
+        say(f"the text gives {len(learned):,} pieces, fewer than the {vocab_size:,} asked for: it is too short")
+    return Tokenizer(learned, rules)
+
+
+def learn_pieces(words: Mapping[str, int], num_pieces: int, *, min_count: int = 2) -> list[str]:
+    """Learn up to `num_pieces` pieces of several letters from counted words, most frequent merges first."""
+    letters = sorted({letter for word in words for letter in word})
+    given = [*SPECIAL, *letters, *(CONTINUATION + letter for letter in letters)]
+    return _learn(words, given, vocab_size=len(given) + num_pieces, min_count=min_count)[len(given) :]
+
+
+def _learn(words: Mapping[str, int], given: list[str], *, vocab_size: int, min_count: int) -> list[str]:
+    """The pieces `given`, then those that the trainer makes of them."""
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_count,
@@ -222,14 +223,22 @@ def train_tokenizer(
     )
     rust = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
     rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    rust.train_from_iterator(_as_text(known), trainer)
+    rust.train_from_iterator(_as_text(words), trainer)
     learned: dict[str, int] = rust.get_vocab(with_added_tokens=True)
-    if len(learned) < vocab_size:
-        say(f"the text gives {len(learned):,} pieces, fewer than the {vocab_size:,} asked for: it is too short")
-    return Tokenizer(sorted(learned, key=learned.__getitem__), rules)
+    return sorted(learned, key=learned.__getitem__)
 
 
-def _count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
+def _normalizer(rules: Rules) -> normalizers.BertNormalizer:
+    """The cleaning step of these rules."""
+    return normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=rules.strip_accents,
+        lowercase=not rules.cased,
+    )
+
+
+def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
     """Count the words of the texts as the tokenizer will see them; the rarest go where there are too many."""
     words: dict[str, int] = {}
     raw: Counter[str] = Counter()
@@ -251,7 +260,7 @@ def _count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
 def _folded(words: dict[str, int], raw: Counter[str], rules: Rules) -> dict[str, int]:
     """Add the counts of white-space words, normalised and split at punctuation."""
     total = Counter(words)
-    normalizer = rules.normalizer()
+    normalizer = _normalizer(rules)
     splitter = pre_tokenizers.BertPreTokenizer()
     for word, count in raw.items():
         if word.isascii() and word.isalnum():  # nothing to split: spares most calls
@@ -290,7 +299,7 @@ def _alphabet(words: dict[str, int], coverage: float) -> set[str]:
     return kept
 
 
-def _as_text(words: dict[str, int]) -> Iterator[str]:
+def _as_text(words: Mapping[str, int]) -> Iterator[str]:
     """Write each word as often as it was counted, in sorted order: the trainer takes text, not counts."""
     block: list[str] = []
     size = 0
@@ -307,91 +316,3 @@ def _as_text(words: dict[str, int]) -> Iterator[str]:
                 block, size = [], 0
     if block:
         yield "".join(block)
-
-
-def _read_vocabulary(path: Path) -> list[str]:
-    """Read one piece per line; only line feeds part lines, since pieces may hold other separators."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        at = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}:{at}: not UTF-8 text (byte {error.start}); a vocabulary is UTF-8") from None
-    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            raise InputError(f"{path}:{number}: an empty line; a vocabulary holds one piece on every line")
-    return lines
-
-
-def _numbered(pieces: Sequence[str], place: str) -> dict[str, int]:
-    ids: dict[str, int] = {}
-    for id, piece in enumerate(pieces):
-        first = ids.setdefault(piece, id)
-        if first != id:
-            raise InputError(f"{place}: the piece {piece!r} stands on line {first + 1} and again on line {id + 1}")
-    missing = [token for token in SPECIAL if token not in ids]
-    if missing:
-        raise InputError(f"{place}: the special token {', '.join(missing)} is missing; {' '.join(SPECIAL)} are needed")
-    return ids
-
-
-def _rules_of(described: Any, path: Path) -> Rules:
-    """Take the rules from a tokenizer.json, which must be BERT's in kind."""
-    try:
-        normalizer, model = described["normalizer"], described["model"]
-        found = {
-            "normalizer": (normalizer["type"], "BertNormalizer"),
-            "normalizer.clean_text": (normalizer["clean_text"], True),
-            "normalizer.handle_chinese_chars": (normalizer["handle_chinese_chars"], True),
-            "pre_tokenizer": (described["pre_tokenizer"]["type"], "BertPreTokenizer"),
-            "model": (model.get("type", "WordPiece"), "WordPiece"),
-            "model.continuing_subword_prefix": (model["continuing_subword_prefix"], CONTINUATION),
-            "model.unk_token": (model["unk_token"], UNK),
-        }
-        for name, (value, wanted) in found.items():
-            if value != wanted:
-                raise InputError(f"{path}: {name} is {value!r}; a BERT tokenizer has {wanted!r}")
-        lowercase, strip = normalizer["lowercase"], normalizer["strip_accents"]
-        return Rules(
-            cased=not lowercase,
-            strip_accents=lowercase if strip is None else strip,
-            longest_word=model["max_input_chars_per_word"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not the description of a BERT tokenizer ({error!r})") from None
-
-
-def _check_same(described: Any, pieces: Sequence[str], folder: Path) -> None:
-    """Refuse a tokenizer.json whose vocabulary or added tokens differ from vocab.txt."""
-    vocabulary = described["model"].get("vocab")
-    if not isinstance(vocabulary, dict):
-        raise InputError(f"{folder / 'tokenizer.json'}: holds no vocabulary")
-    for id, piece in enumerate(pieces):
-        if vocabulary.get(piece) != id:
-            raise InputError(
-                f"{folder / 'vocab.txt'}:{id + 1}: the piece {piece!r} has id {id} here and "
-                f"{vocabulary.get(piece, 'none')} in tokenizer.json; the two files must agree"
-            )
-    if len(vocabulary) != len(pieces):
-        raise InputError(
-            f"{folder}: vocab.txt holds {len(pieces)} pieces and tokenizer.json {len(vocabulary)}; they must agree"
-        )
-    for token in described.get("added_tokens") or []:
-        if vocabulary.get(token.get("content")) != token.get("id"):
-            raise InputError(
-                f"{folder / 'tokenizer.json'}: the added token {token.get('content')!r} is not in vocab.txt"
-            )
-
-
-def _check_config(path: Path, rules: Rules) -> None:
-    """Refuse a tokenizer_config.json that folds case where the rules keep it, or the other way round."""
-    if not path.is_file():
-        return
-    config = read_json(path)
-    lower = config.get("do_lower_case") if isinstance(config, dict) else None
-    if lower is not None and bool(lower) == rules.cased:
-        raise InputError(
-            f"{path}: do_lower_case is {lower}, but tokenizer.json says {not rules.cased}; they must agree"
-        )

@@ -1,0 +1,116 @@
+"""What extending a vocabulary is worth before any training: pieces per word, and masked-LM loss per word of the start.
+
+python -m benchmarks.extension --model RUN --text text.txt --out FOLDER [--add 1000] [--rows 512] [--json]
+
+Every tenth document is kept from the learning of the pieces, and measured. Whole words are masked, so that a word in
+several pieces is not given away by its own rest; nats per word are nats per piece times pieces per word.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from bertwright.corpus.build import build_corpus
+from bertwright.corpus.shards import Corpus
+from bertwright.model.folder import SavedModel, load_weights, open_model
+from bertwright.objectives.examples import Examples, ExampleSettings
+from bertwright.objectives.mlm import MaskingSettings
+from bertwright.objectives.pretraining import PretrainingModel, to_inputs
+from bertwright.recipes.adaptation import load_adapted
+from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.extension import extend_tokenizer
+from bertwright.text.tokenizer import Tokenizer
+
+_WORDS, _BIAS = "encoder.embeddings.word.weight", "masked_lm.bias"
+
+
+def split_text(given: argparse.Namespace) -> tuple[Path, Path]:
+    """Write the documents to learn from and those to measure on, a blank line after each."""
+    given.out.mkdir(parents=True, exist_ok=True)
+    parts = given.out / "learn.txt", given.out / "measure.txt"
+    documents = list(read_all(find_inputs([given.text]), TextSettings()))
+    for path, kept in zip(parts, (lambda number: number % 10, lambda number: number % 10 == 0), strict=True):
+        chosen = [document for number, document in enumerate(documents) if kept(number)]
+        path.write_text("\n\n".join("\n".join(document.paragraphs) for document in chosen) + "\n", "utf-8")
+    return parts
+
+
+def random_start(model: PretrainingModel, saved: SavedModel) -> None:
+    """The saved weights; rows of new pieces drawn as any weight is at first, with no bias."""
+    assert saved.weights is not None
+    num_new = model.encoder.config.vocab_size - len(saved.weights[_WORDS])
+    drawn = torch.empty(num_new, model.encoder.config.hidden)
+    torch.nn.init.trunc_normal_(drawn, std=saved.config.initializer_range, generator=torch.Generator().manual_seed(0))
+    rows = {
+        _WORDS: torch.cat([saved.weights[_WORDS], drawn]),
+        _BIAS: torch.cat([saved.weights[_BIAS], torch.zeros(num_new)]),
+    }
+    load_weights(model, replace(saved, weights={**saved.weights, **rows}))
+
+
+def measure(model: PretrainingModel, data: Corpus, num_old: int, num_words: int, rows: int) -> dict[str, float]:
+    """Nats of a start per piece, per old and per new one among them, and per word."""
+    settings = ExampleSettings(masking=MaskingSettings(whole_word=True))
+    losses, labels = [], []
+    model.eval()
+    with torch.inference_mode():
+        for batch in Examples(data, settings, length=128, seed=0).first(rows):
+            inputs = to_inputs(batch)
+            losses.append(F.cross_entropy(model.logits(inputs)[0], inputs.labels, reduction="none"))
+            labels.append(inputs.labels)
+    loss, is_new = torch.cat(losses), torch.cat(labels) >= num_old
+    per_word = data.num_tokens / num_words
+    return {
+        "pieces_per_word": per_word,
+        "nats_per_piece": float(loss.mean()),
+        "of_old": float(loss[~is_new].mean()),
+        "of_new": float(loss[is_new].mean()),
+        "new_share": float(is_new.float().mean()),
+        "nats_per_word": float(loss.mean()) * per_word,
+    }
+
+
+def main() -> None:
+    """Measure the old vocabulary, and the extended one with both starts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--add", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    saved = open_model(given.model)
+    old = Tokenizer.load(saved.tokenizer)
+    learn, measured = split_text(given)
+    lines = [line for document in read_all([learn], TextSettings()) for line in document.paragraphs]
+    extend_tokenizer(old, lines, add=given.add).tokenizer.save(given.out / "tokenizer")
+    num_words = len(measured.read_text("utf-8").split())
+    rows: list[dict[str, Any]] = []
+    for name, tokenizer in (("old", saved.tokenizer), ("extended", given.out / "tokenizer")):
+        build_corpus([measured], tokenizer=tokenizer, out=given.out / f"corpus-{name}", workers=1)
+        data = Corpus.open(given.out / f"corpus-{name}")
+        config = saved.config.model_copy(update={"vocab_size": data.tokenizer.vocab_size})
+        for start in ("means",) if name == "old" else ("means", "random"):
+            model = PretrainingModel(config)
+            if start == "means":
+                load_adapted(model, saved, data)
+            else:
+                random_start(model, saved)
+            shown = "-" if name == "old" else start
+            rows.append(
+                {"vocabulary": name, "start": shown, **measure(model, data, old.vocab_size, num_words, given.rows)}
+            )
+            print(rows[-1], file=sys.stderr)
+    if given.json:
+        print(json.dumps({"rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

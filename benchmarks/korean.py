@@ -1,0 +1,101 @@
+"""Korean in figures: vocabularies side by side on held-out text and reviews, and the reviews' task beside baselines.
+
+python -m benchmarks.korean --text heldout.txt --data NSMC --tokenizers tok multilingual uncased
+python -m benchmarks.korean --data NSMC --model RUN --out FOLDER [--seeds 1] [--json]
+
+NSMC is a folder with train.tsv and dev.tsv (columns id, document, label). The first form counts pieces, the second
+fine-tunes RUN and random weights of its size; either takes --json.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertwright.model.folder import open_model
+from bertwright.recipes.adaptation import size_name
+from bertwright.recipes.finetune import FinetuneSettings, finetune, load_data
+from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
+from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
+from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.tokenizer import Tokenizer
+
+
+def task() -> ClassificationTask:
+    """Positive or negative, from the column of the review."""
+    return with_columns(get_task("classify"), text=("document",), label="label")
+
+
+def vocabulary_rows(tokenizers: list[Path], texts: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
+    """For each text and tokenizer: pieces per word (between spaces), and the shares of [UNK] and of words with one."""
+    for name, lines in texts.items():
+        words = [word for line in lines for word in line.split()]
+        for folder in tokenizers:
+            tokenizer = Tokenizer.load(folder)
+            found = tokenizer.ids(words)
+            pieces = sum(map(len, found))
+            unknown = [ids.count(tokenizer.unk_id) for ids in found]
+            yield {
+                "work": "vocabulary",
+                "text": name,
+                "words": len(words),
+                "tokenizer": folder.name,
+                "vocab_size": tokenizer.vocab_size,
+                "pieces_per_word": pieces / len(words),
+                "unk_pieces": sum(unknown) / pieces,
+                "unk_words": sum(map(bool, unknown)) / len(words),
+            }
+
+
+def task_row(given: argparse.Namespace) -> dict[str, Any]:
+    """Majority, bag of words, random weights and the model, on dev."""
+    learned, train, dev = load_data(task(), given.data)
+    first = next(iter(dev.values()))
+    row: dict[str, Any] = {"work": "fine-tuning", "train": len(train), "dev": len(first), "seeds": given.seeds}
+    row["majority"] = majority_baseline(learned, train, first)["accuracy"]
+    row["bag_of_words"] = bag_of_words_baseline(learned, train, first)["accuracy"]
+    saved = open_model(str(given.model))
+    settings = FinetuneSettings(epochs=given.epochs, seeds=given.seeds, threads=given.threads)
+    for column, source in (("pretrained", str(given.model)), ("random", f"random:{size_name(saved.config)}")):
+        out = given.out / column
+        found = finetune(
+            settings, task(), model=source, data=given.data, out=out, tokenizer=saved.tokenizer, resume=True
+        )
+        row |= {column: statistics.fmean(found["scores"]), f"{column}_sd": found["sd"]}
+    return row
+
+
+def main() -> None:
+    """Measure what the arguments name and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--text", nargs="*", default=[])
+    parser.add_argument("--tokenizers", type=Path, nargs="*", default=[])
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("korean"))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    if given.tokenizers:
+        texts = {"reviews": list(next(iter(load_data(task(), given.data)[2].values())).texts_a)}
+        if given.text:
+            documents = read_all(find_inputs(given.text), TextSettings())
+            texts["text"] = [line for document in documents for line in document.paragraphs]
+        rows += vocabulary_rows(given.tokenizers, texts)
+    if given.model:
+        rows.append(task_row(given))
+    for row in rows:
+        shown = (f"{key} {value:.4f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+        print(" · ".join(shown), file=sys.stderr)
+    if given.json:
+        print(json.dumps({"rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""text → token ids: what a tokenizer folder holds, read and checked (paper §3, "WordPiece embeddings").
+
+A folder holds tokenizer.json, vocab.txt and tokenizer_config.json as `Tokenizer.save` writes them. A published model
+may hold tokenizer.json alone, as transformers writes it today, or vocab.txt with a tokenizer_config.json beside it, as
+it did before; where two files say the same thing they must agree.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bertwright.config import Positive, Settings
+from bertwright.errors import InputError
+from bertwright.files import read_json
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+LONGEST_WORD = 100  # characters; longer words become [UNK]
+LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
+OWN_KEY = "bertwright"
+"""Where tokenizer_config.json holds what only this project reads."""
+
+
+class Rules(Settings):
+    """What decides, besides the vocabulary, how text becomes pieces."""
+
+    cased: bool
+    strip_accents: bool  # decomposes every letter (Hangul and voiced kana too) and drops the marks
+    longest_word: Positive = LONGEST_WORD
+
+
+class Base(Settings):
+    """The vocabulary that another was extended from: its first `size` pieces, and the hash of that tokenizer."""
+
+    hash: str
+    size: Positive
+
+
+def vocabulary_hash(pieces: Sequence[str], rules: Rules) -> str:
+    """The sha256 of all that decides ids."""
+    decides = json.dumps([list(pieces), rules.model_dump()], ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(decides.encode()).hexdigest()
+
+
+def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
+    """Read pieces, rules and base of a tokenizer or model folder, or of a run folder that holds `model/`.
+
+    InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another.
+    """
+    folder = _with_files(folder)
+    described_at, vocabulary_at, config_at = (
+        folder / name for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+    )
+    config = read_json(config_at) if config_at.is_file() else {}
+    if not isinstance(config, dict):
+        raise InputError(f"{config_at}: holds a JSON {type(config).__name__}; it must be an object")
+    if not described_at.is_file():
+        rules = _rules_of_config(config, config_at)
+        return read_vocabulary(vocabulary_at), rules, _base_of(config, config_at)
+    described = read_json(described_at)
+    rules = _rules_of(described, described_at)
+    inside = _pieces_of(described, described_at)
+    if vocabulary_at.is_file():
+        _check_same(inside, read_vocabulary(vocabulary_at), folder)
+    _check_config(config, config_at, rules)
+    return inside, rules, _base_of(config, config_at)
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """Read one piece per line; only line feeds part lines, since pieces may hold other separators."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        at = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}:{at}: not UTF-8 text (byte {error.start}); a vocabulary is UTF-8") from None
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise InputError(f"{path}:{number}: an empty line; a vocabulary holds one piece on every line")
+    return lines
+
+
+def numbered(pieces: Sequence[str], place: str) -> dict[str, int]:
+    """Give piece → id; InputError for duplicates and missing special tokens."""
+    ids: dict[str, int] = {}
+    for id, piece in enumerate(pieces):
+        first = ids.setdefault(piece, id)
+        if first != id:
+            raise InputError(f"{place}: the piece {piece!r} stands on line {first + 1} and again on line {id + 1}")
+    missing = [token for token in SPECIAL if token not in ids]
+    if missing:
+        raise InputError(f"{place}: the special token {', '.join(missing)} is missing; {' '.join(SPECIAL)} are needed")
+    return ids
+
+
+def _with_files(folder: Path) -> Path:
+    """The folder itself, or the model of a run folder; InputError where neither holds a tokenizer."""
+    for place in (folder, folder / "model"):
+        if (place / "tokenizer.json").is_file() or (place / "vocab.txt").is_file():
+            return place
+    hint = "a tokenizer or model folder holds it, or vocab.txt ('bertwright tokenizer' makes one)"
+    raise InputError(f"{folder / 'tokenizer.json'}: there is no such file; {hint}")
+
+
+def _rules_of(described: Any, path: Path) -> Rules:
+    """Take the rules from a tokenizer.json, which must be BERT's in kind."""
+    try:
+        normalizer, model = described["normalizer"], described["model"]
+        found = {
+            "normalizer": (normalizer["type"], "BertNormalizer"),
+            "normalizer.clean_text": (normalizer["clean_text"], True),
+            "normalizer.handle_chinese_chars": (normalizer["handle_chinese_chars"], True),
+            "pre_tokenizer": (described["pre_tokenizer"]["type"], "BertPreTokenizer"),
+            "model": (model.get("type", "WordPiece"), "WordPiece"),
+            "model.continuing_subword_prefix": (model["continuing_subword_prefix"], CONTINUATION),
+            "model.unk_token": (model["unk_token"], UNK),
+        }
+        for name, (value, wanted) in found.items():
+            if value != wanted:
+                raise InputError(f"{path}: {name} is {value!r}; a BERT tokenizer has {wanted!r}")
+        lowercase, strip = normalizer["lowercase"], normalizer["strip_accents"]
+        return Rules(
+            cased=not lowercase,
+            strip_accents=lowercase if strip is None else strip,
+            longest_word=model["max_input_chars_per_word"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not the description of a BERT tokenizer ({error!r})") from None
+
+
+def _rules_of_config(config: dict[str, Any], path: Path) -> Rules:
+    """Take the rules from a tokenizer_config.json, where there is no tokenizer.json; its words may have 100 letters."""
+    lower, strip = config.get("do_lower_case"), config.get("strip_accents")
+    if not isinstance(lower, bool):
+        raise InputError(
+            f"{path}: says not whether case is folded (do_lower_case: true or false), nor is there a tokenizer.json; "
+            "add it, or make a tokenizer folder with: bertwright tokenizer import vocab.txt [--cased]"
+        )
+    if not config.get("tokenize_chinese_chars", True):
+        raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer sets ideographs apart")
+    return Rules(cased=not lower, strip_accents=lower if strip is None else bool(strip))
+
+
+def _pieces_of(described: Any, path: Path) -> list[str]:
+    """The vocabulary in a tokenizer.json by id; InputError for gaps, and for added tokens that it does not hold."""
+    vocabulary = described["model"].get("vocab")
+    if not isinstance(vocabulary, dict):
+        raise InputError(f"{path}: holds no vocabulary")
+    pieces = sorted(vocabulary, key=lambda piece: (vocabulary[piece], piece))
+    for id, piece in enumerate(pieces):
+        if vocabulary[piece] != id:
+            raise InputError(f"{path}: the piece {piece!r} has id {vocabulary[piece]}, where {id} was expected")
+    for token in described.get("added_tokens") or []:
+        if vocabulary.get(token.get("content")) != token.get("id"):
+            raise InputError(f"{path}: the added token {token.get('content')!r} is not in its vocabulary")
+    return pieces
+
+
+def _check_same(inside: Sequence[str], pieces: Sequence[str], folder: Path) -> None:
+    """Refuse a tokenizer.json whose vocabulary differs from vocab.txt."""
+    ids = {piece: id for id, piece in enumerate(inside)}
+    for id, piece in enumerate(pieces):
+        if ids.get(piece) != id:
+            raise InputError(
+                f"{folder / 'vocab.txt'}:{id + 1}: the piece {piece!r} has id {id} here and "
+                f"{ids.get(piece, 'none')} in tokenizer.json; the two files must agree"
+            )
+    if len(inside) != len(pieces):
+        raise InputError(
+            f"{folder}: vocab.txt holds {len(pieces)} pieces and tokenizer.json {len(inside)}; they must agree"
+        )
+
+
+def _check_config(config: dict[str, Any], path: Path, rules: Rules) -> None:
+    """Refuse a tokenizer_config.json that folds case or strips accents where the rules do not, or the other way."""
+    said = {"do_lower_case": not rules.cased, "strip_accents": rules.strip_accents}
+    for name, value in said.items():
+        given = config.get(name)
+        if given is not None and bool(given) != value:
+            raise InputError(f"{path}: {name} is {given}, but tokenizer.json says {value}; they must agree")
+
+
+def _base_of(config: dict[str, Any], path: Path) -> Base | None:
+    try:
+        given = config[OWN_KEY]["extended_from"] if OWN_KEY in config else None
+        return None if given is None else Base.model_validate(given)
+    except (KeyError, TypeError, ValidationError) as error:
+        raise InputError(f"{path}: {OWN_KEY}.extended_from must hold hash and size ({error!r})") from None

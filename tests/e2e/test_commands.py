@@ -420,3 +420,23 @@ def test_inspect_tells_people_and_programs(made: Path, capsys: pytest.CaptureFix
     assert found["documents"] == 12
     assert main(["corpus", "inspect", str(made / "corpus")]) == 0
     assert "documents" in capsys.readouterr().out
+
+
+def test_several_corpora_share_the_rows(made: Path, own_text: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "other.txt").write_text("\n\n".join(f"Talk {n}. {own_text.read_text()[:900]}" for n in range(9)))
+    run(capsys, "corpus", "build", tmp_path / "other.txt", "--tokenizer", made / "tok", "--out", tmp_path / "other")
+    options = ["--size", "2x128", "--lengths", "32", "--batch-size", "8", "--steps", "3", "--held-out", "0.3"]
+    two = ["--corpus", f"{made / 'corpus'}=3", "--corpus", f"{tmp_path / 'other'}=1"]
+    found, _ = run(capsys, "pretrain", *two, *options, "--out", tmp_path / "run")
+    assert found["steps"] == 3
+    data = json.loads((tmp_path / "run" / "run.json").read_text())["data"]["corpus"]
+    assert [entry["weight"] for entry in data] == [3, 1]
+    assert len({entry["fingerprint"] for entry in data}) == 2
+    other = ["--corpus", f"{made / 'corpus'}=2", "--corpus", f"{tmp_path / 'other'}=1"]
+    assert (
+        "another configuration"
+        in run(capsys, "pretrain", *other, *options, "--out", tmp_path / "run", "--resume", code=2)[1]
+    )
+    for bad, message in (([two[1]] * 2, "several different ones"), ([f"{made / 'corpus'}=x"], "write FOLDER=WEIGHT")):
+        given = [word for corpus in bad for word in ("--corpus", corpus)]
+        assert message in run(capsys, "pretrain", *given, *options, "--out", tmp_path / "no", code=2)[1]

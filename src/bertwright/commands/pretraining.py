@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 from bertwright.errors import InputError
 
@@ -13,6 +13,7 @@ Name = TypeVar("Name", bound=str)
 
 _GIVEN = arg(help_behavior_hint="")
 """An option that is None unless a person gives it; its default, or a recipe's figure, stands in the settings."""
+Several = Annotated[tuple[str, ...], UseAppendAction]
 Text = Annotated[str | None, _GIVEN]
 Int = Annotated[int | None, _GIVEN]
 Float = Annotated[float | None, _GIVEN]
@@ -33,7 +34,7 @@ def quickstart(*, corpus: Path | None = None, minutes: float = 4.0, out: Path = 
 
 def pretrain(
     *,
-    corpus: Path,
+    corpus: Several,
     out: Path,
     recipe: Text = None,
     plan: bool = False,
@@ -77,7 +78,7 @@ def pretrain(
     """Pre-train an encoder with masked LM and next-sentence prediction; the defaults are the paper's figures.
 
     Args:
-        corpus: a corpus folder.
+        corpus: a corpus folder; several times, as FOLDER=WEIGHT, for rows of several in shares of the weights.
         out: the run folder.
         recipe: settings by name: paper-base, paper-large or two-cores; every other option beats them.
         plan: print steps, epochs, hours, disk and memory of the run, and do not begin it.
@@ -163,12 +164,12 @@ def pretrain(
     if plan:
         from bertwright.recipes.plan import plan_pretraining
 
-        return plan_pretraining(settings, corpus=corpus, out=out, held_out=folder, init_from=init_from)
+        return plan_pretraining(settings, corpus=_corpora(corpus), out=out, held_out=folder, init_from=init_from)
     from bertwright.recipes.pretrain import pretrain as run_pretraining
 
     return run_pretraining(
         settings,
-        corpus=corpus,
+        corpus=_corpora(corpus),
         out=out,
         held_out=folder,
         init_from=init_from,
@@ -224,8 +225,23 @@ def _either(option: str, given: Name | None, flagged: bool, flag: Name) -> Name 
     return flag if flagged else given
 
 
+def _corpora(given: tuple[str, ...]) -> dict[Path, float]:
+    from bertwright.objectives.mixture import parse_weights
+
+    try:
+        weights = parse_weights(given)
+    except ValueError as error:
+        raise InputError(f"--corpus {' '.join(given)}: {error}; write FOLDER=WEIGHT, such as wiki=0.7") from None
+    corpora = {Path(folder): weight for folder, weight in weights}
+    if not given or len(corpora) < len(given):
+        raise InputError(f"--corpus {' '.join(given) or '(none)'}: name one corpus folder, or several different ones")
+    return corpora
+
+
 def _share(held_out: str | None) -> float | None:
     """A share such as 0.01; None where `held_out` is a folder or absent."""
+    if held_out == "":
+        raise InputError("--held-out '': a corpus folder or a share of the documents such as 0.01")
     try:
         share = float(held_out or "folder")
     except ValueError:

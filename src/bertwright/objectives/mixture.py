@@ -6,10 +6,14 @@ needs nothing but its step.
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertwright.objectives.examples import Examples, PretrainingBatch, joined
+from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, joined
+
+if TYPE_CHECKING:
+    from bertwright.corpus.shards import Corpus
 
 
 class Mixture:
@@ -53,6 +57,12 @@ class Mixture:
             rest -= counts[-1]
             share_left -= share
         return [*counts, rest]
+
+
+def mixed(corpora: "Sequence[tuple[Corpus, float]]", settings: ExampleSettings, **more: Any) -> Examples | Mixture:
+    """The rows of one corpus, or a mixture of several with their weights; `more` as `Examples` takes it."""
+    parts = [Examples(corpus, settings, **more) for corpus, _ in corpora]
+    return parts[0] if len(parts) == 1 else Mixture(parts, [weight for _, weight in corpora])
 
 
 def parse_weights(given: Sequence[str]) -> list[tuple[str, float]]:

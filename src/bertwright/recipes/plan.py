@@ -46,7 +46,12 @@ class PhasePlan:
 
 
 def plan_pretraining(
-    settings: PretrainSettings, *, corpus: Path, out: Path, held_out: Path | None = None, init_from: str | None = None
+    settings: PretrainSettings,
+    *,
+    corpus: Path | Mapping[Path, float],
+    out: Path,
+    held_out: Path | None = None,
+    init_from: str | None = None,
 ) -> dict[str, Any]:
     """What `pretrain` with the same arguments would take; nothing is written. InputError for what cannot fit."""
     trained, numerics = prepare(
@@ -66,7 +71,7 @@ def plan_pretraining(
     training = sum(phase.steps * phase.step_seconds for phase in phases)
     saves = 1 + int(training // (60 * settings.save_minutes))
     disk = planned_disk(trained, phases, saves=saves, evaluations=evaluations)
-    refuse_disk(disk, out, corpus)
+    refuse_disk(disk, out, trained.data.folder)
     seconds = {
         "training": training,
         "evaluations": evaluations * pace.evaluation,
@@ -119,7 +124,8 @@ def planned_disk(trained: Pretraining, phases: list[PhasePlan], *, saves: int, e
 
 def warnings(settings: PretrainSettings, trained: Pretraining, steps: int, phases: list[PhasePlan]) -> Iterator[str]:
     """Where the settings will hurt; only what the manual, the log or the paper has a figure for."""
-    epochs, tokens, pieces = sum(p.epochs for p in phases), trained.data.num_tokens, trained.data.tokenizer.vocab_size
+    epochs, pieces = sum(p.epochs for p in phases), trained.data.tokenizer.vocab_size
+    tokens = sum(corpus.num_tokens for corpus, _ in trained.corpora)
     optimizer, width = settings.optimizer, trained.config.hidden
     if epochs < _FEWEST_EPOCHS:
         yield f"the text is passed {epochs:.2f} times: part of it is never seen (more --steps, or less text will do)"

@@ -1,6 +1,6 @@
 """text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,6 +16,7 @@ from bertwright.model.encoder import init_weights, start_local
 from bertwright.model.folder import SavedModel, open_model, save_model
 from bertwright.model.sizes import EncoderConfig, size_config
 from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, SecondSentence
+from bertwright.objectives.mixture import Mixture, mixed
 from bertwright.objectives.pretraining import (
     Inputs,
     PretrainingModel,
@@ -92,15 +93,23 @@ class HeldOut:
     """Fixed rows with fixed masks for measuring: the same for masked LM whatever a run trains on; with sentence order,
     as many rows of its walk for that figure."""
 
-    examples: Examples
+    examples: Examples | Mixture
     rows: int
-    ordered: Examples | None = None
+    ordered: Examples | Mixture | None = None
 
     @classmethod
-    def of(cls, corpus: Corpus, second_sentence: SecondSentence, *, rows: int, length: int, **part: Any) -> Self:
-        """The protocol's rows of a corpus, or of a part of it (as `Examples` takes it)."""
+    def of(
+        cls,
+        corpora: Sequence[tuple[Corpus, float]],
+        second_sentence: SecondSentence,
+        *,
+        rows: int,
+        length: int,
+        **part: Any,
+    ) -> Self:
+        """The protocol's rows of a corpus, or of a part of it (as `Examples` takes it); several give their shares."""
         kinds = [ExampleSettings(), *([ExampleSettings(second_sentence="order")] if second_sentence == "order" else [])]
-        examples = [Examples(corpus, kind, length=length, seed=0, **part) for kind in kinds]
+        examples = [mixed(corpora, kind, length=length, seed=0, **part) for kind in kinds]
         return cls(examples[0], rows, *examples[1:])
 
     @property
@@ -119,7 +128,7 @@ class HeldOut:
 def pretrain(
     settings: PretrainSettings,
     *,
-    corpus: Path,
+    corpus: Path | Mapping[Path, float],
     out: Path,
     held_out: Path | None = None,
     init_from: str | None = None,
@@ -128,19 +137,27 @@ def pretrain(
 ) -> Mapping[str, Any]:
     """Run or continue a pre-training; returns {"steps", "stopped", "held_out", "model", …}.
 
+    corpus: a corpus folder, or several with the weights by which they share each step's rows.
     InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
     """
     # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
     trained, numerics = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from)
     data, measured, model, config = trained.data, trained.measured, trained.model, trained.config
-    facts = {"corpus": data.fingerprint, "held_out": measured.fingerprint if measured else None, "init_from": init_from}
+    corpora = [{"fingerprint": source.fingerprint, "weight": weight} for source, weight in trained.corpora]
+    facts = {
+        "corpus": corpora if len(corpora) > 1 else data.fingerprint,
+        "held_out": measured.fingerprint if measured else None,
+        "init_from": init_from,
+    }
     settings = trained.settings
     run = start_run(out, kind="pretrain", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
         return dict(run.record["result"])
     with session(run):
-        run.note(places={"corpus": str(corpus.absolute()), "held_out": str(held_out.absolute()) if held_out else None})
+        run.note(
+            places={"corpus": str(data.folder.absolute()), "held_out": str(held_out.absolute()) if held_out else None}
+        )
         numerics, steps = trained.resolve(run, numerics, allow_other=allow_other_numerics)
         say(f"{settings.size}: {trained.num_parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
         outcome = train(
@@ -153,24 +170,27 @@ def pretrain(
 def prepare(
     settings: PretrainSettings,
     *,
-    corpus: Path,
+    corpus: Path | Mapping[Path, float],
     out: Path,
     held_out: Path | None,
     init_from: str | None,
     write_plans: bool = True,
 ) -> tuple["Pretraining", Numerics]:
     """Rows and a fresh model, once it is known that they fit; and what this machine is good at."""
-    data = Corpus.open(corpus)
+    weights = corpus if isinstance(corpus, Mapping) else {corpus: 1.0}
+    corpora = [(Corpus.open(folder), weight) for folder, weight in weights.items()]
+    data = corpora[0][0]
     measured = Corpus.open(held_out) if held_out else None
-    if measured and measured.tokenizer_hash != data.tokenizer_hash:
-        raise InputError(f"{held_out}: was built with another tokenizer than {corpus}")
+    for other in [*(source for source, _ in corpora), *([measured] if measured else [])]:
+        if other.tokenizer_hash != data.tokenizer_hash:
+            raise InputError(f"{other.folder}: was built with another tokenizer than {data.folder}")
     saved = open_model(init_from) if init_from else None
     settings = with_shape_of(settings, saved)
     config = encoder_config(settings, data.tokenizer.vocab_size, saved)
     numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
     refuse_unfit(settings, config, precision=numerics.precision, out=out, tokenizer=data.folder / "tokenizer")
     model = build_model(settings, config, saved, data)
-    return Pretraining(settings, model, data, measured, write_plans=write_plans), numerics
+    return Pretraining(settings, model, corpora, measured, write_plans=write_plans), numerics
 
 
 def with_shape_of(settings: PretrainSettings, saved: SavedModel | None) -> PretrainSettings:
@@ -205,7 +225,7 @@ def build_model(
     """A freshly initialised model, or one with the weights of `saved`."""
     model = PretrainingModel(config, second_sentence=settings.examples.second_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
-    if settings.start == "local":
+    if settings.start == "local" and not saved:
         start_local(model.encoder, generator=torch.Generator().manual_seed(settings.seed))
     if saved:
         if second_objective(saved) != settings.examples.second_sentence:  # its head would answer another question
@@ -222,35 +242,29 @@ class Pretraining:
         self,
         settings: PretrainSettings,
         model: PretrainingModel,
-        data: Corpus,
+        corpora: Sequence[tuple[Corpus, float]],
         measured: Corpus | None,
         *,
         write_plans: bool = True,
     ) -> None:
-        self.settings, self.model, self.data, self.measured = settings, model, data, measured
+        self.settings, self.model, self.corpora, self.measured = settings, model, tuple(corpora), measured
+        self.data = corpora[0][0]
         self.config = model.encoder.config
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         share = 0.0 if measured else settings.held_out_share
+        split: Any = {"part": "train" if share else "all", "held_out_share": share, "write_plans": write_plans}
         self.phases = [
-            Examples(
-                data,
-                settings.examples,
-                length=phase.length,
-                seed=settings.seed,
-                part="train" if share else "all",
-                held_out_share=share,
-                write_plans=write_plans,
-            )
+            mixed(corpora, settings.examples, length=phase.length, seed=settings.seed, **split)
             for phase in settings.phases
         ]
         self.held_out: HeldOut | None = None
         length = min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases))
         kind, rows = settings.examples.second_sentence, settings.held_out_rows
         if measured:
-            self.held_out = HeldOut.of(measured, kind, rows=rows, length=length, write_plans=write_plans)
+            self.held_out = HeldOut.of([(measured, 1.0)], kind, rows=rows, length=length, write_plans=write_plans)
         elif share:
             kept: Any = {"part": "held_out", "held_out_share": share, "write_plans": write_plans}
-            self.held_out = HeldOut.of(data, kind, rows=rows, length=length, **kept)
+            self.held_out = HeldOut.of(corpora, kind, rows=rows, length=length, **kept)
 
     def resolve(self, run: RunFolder, measured: Numerics, *, allow_other: bool) -> tuple[Numerics, int]:
         """Settle precision, threads and steps once; a resumed run takes what was settled."""
@@ -293,7 +307,7 @@ class Pretraining:
         now = next(phase.length for (_, end), phase in bounds if done <= end)
         return sum(max(0, end - max(begin, done)) * phase.length / now for (begin, end), phase in bounds)
 
-    def micro_batches(self, examples: Examples, step: int, *, rows: int | None = None) -> list[Inputs]:
+    def micro_batches(self, examples: Examples | Mixture, step: int, *, rows: int | None = None) -> list[Inputs]:
         """The rows of a step cut into micro-batches of at most `micro_tokens` tokens, or of `rows`."""
         rows = rows or max(1, self.settings.micro_tokens // examples.length)
         batch = examples.step_batch(step, self.settings.batch_size)

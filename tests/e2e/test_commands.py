@@ -422,7 +422,9 @@ def test_inspect_tells_people_and_programs(made: Path, capsys: pytest.CaptureFix
     assert "documents" in capsys.readouterr().out
 
 
-def test_several_corpora_share_the_rows(made: Path, own_text: Path, tmp_path: Path, capsys: Any) -> None:
+def test_several_corpora_share_the_rows(
+    made: Path, own_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "other.txt").write_text("\n\n".join(f"Talk {n}. {own_text.read_text()[:900]}" for n in range(9)))
     run(capsys, "corpus", "build", tmp_path / "other.txt", "--tokenizer", made / "tok", "--out", tmp_path / "other")
     options = ["--size", "2x128", "--lengths", "32", "--batch-size", "8", "--steps", "3", "--held-out", "0.3"]

@@ -71,7 +71,7 @@ def test_activations_are_what_autograd_keeps(folder: Path, size: str, length: in
     settings = settings_of(size=size, phases=(Phase(length=length, share=1.0),), micro_tokens=4 * length)
     data = Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
-    trained = Pretraining(settings, model, data, None)
+    trained = Pretraining(settings, model, [(data, 1.0)], None)
     inputs = trained.micro_batches(trained.phases[0], 0)[0]
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Any] = {}
@@ -157,7 +157,7 @@ def test_the_run_does_the_planned_steps(
 def test_minutes_pay_for_evaluations_and_checkpoints(folder: Path) -> None:
     settings, data = settings_of(steps=None, minutes=10.0, evaluations=100, save_minutes=2.0), Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
-    trained = Pretraining(settings, model, data, None)
+    trained = Pretraining(settings, model, [(data, 1.0)], None)
     # 600 s less 100 evaluations of 0.5 s and 6 checkpoints of 0.25 s, by 0.625 s a step
     assert affordable_steps(trained, PACE) == round((600 - 50 - 1.5) / 0.625)
 
@@ -224,7 +224,7 @@ def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePl
 def test_warnings(folder: Path, changes: dict[str, Any], phases: list[PhasePlan], wanted: str) -> None:
     settings, data = settings_of(**changes), Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
-    trained = Pretraining(settings, model, data, None)
+    trained = Pretraining(settings, model, [(data, 1.0)], None)
     said = list(warnings(settings, trained, settings.steps or 0, phases))
     assert [wanted in warning for warning in said].count(True) == 1, said
 
@@ -233,6 +233,6 @@ def test_settings_that_were_measured_well_are_warned_of_nothing_but_the_small_vo
     good = {"learning_rate": 2e-3, "bias_correction": True, "warmup": 0.05}
     settings, data = settings_of(optimizer=good, start="local", batch_size=32, steps=9825), Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
-    trained = Pretraining(settings, model, data, None)
+    trained = Pretraining(settings, model, [(data, 1.0)], None)
     (said,) = warnings(settings, trained, 9825, [phase(9825, 9825 * 32, 300_000)])
     assert "pieces of the vocabulary" in said

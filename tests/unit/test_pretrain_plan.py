@@ -31,7 +31,7 @@ def prepared(corpus: Corpus, **changes: object) -> Pretraining:
         {"phases": phases, "steps": 40, "batch_size": 6, "micro_tokens": 64, **changes}
     )
     model = build_model(settings, encoder_config(settings, corpus.tokenizer.vocab_size), None, corpus)
-    return Pretraining(settings, model, corpus, None)
+    return Pretraining(settings, model, [(corpus, 1.0)], None)
 
 
 def test_phases_follow_one_another_and_rows_are_cut_by_tokens(corpus: Corpus) -> None:
@@ -77,10 +77,10 @@ def model_for(corpus: Corpus, second_sentence: str, init_from: Path | None = Non
 
 def test_masked_lm_is_measured_on_the_same_rows_and_order_on_its_own(corpus: Corpus) -> None:
     ordered, following = model_for(corpus, "order"), model_for(corpus, "next")  # the same weights
-    held_out = HeldOut.of(corpus, "order", rows=60, length=32)
+    held_out = HeldOut.of([(corpus, 1.0)], "order", rows=60, length=32)
     with torch.inference_mode():
         figures = held_out.figures(ordered)
-        other = HeldOut.of(corpus, "next", rows=60, length=32).figures(following)
+        other = HeldOut.of([(corpus, 1.0)], "next", rows=60, length=32).figures(following)
         assert held_out.ordered
         whole = to_inputs(held_out.ordered.batch(0, np.arange(60)))
         logits = ordered.logits(whole)[1]

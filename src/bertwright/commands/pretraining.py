@@ -262,6 +262,8 @@ def _lengths(text: str) -> list[dict[str, float]]:
     """'128:0.9,512:0.1' → two phases; a lone '128' is all the steps."""
     try:
         parts = [part.split(":") for part in text.split(",")]
+        if any(len(part) > 2 for part in parts):
+            raise ValueError
         return [{"length": int(part[0]), "share": float(part[1]) if len(part) > 1 else 1.0} for part in parts]
     except ValueError:
         raise InputError(f"--lengths {text!r}: write LENGTH:SHARE, parted by commas, as in 128:0.9,512:0.1") from None

@@ -6,6 +6,7 @@ needs nothing but its step.
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def parse_weights(given: Sequence[str]) -> list[tuple[str, float]]:
     found = []
     for text in given:
         folder, sign, weight = text.rpartition("=")
-        if not sign:
+        if not sign or Path(text).exists():
             found.append((text, 1.0))
             continue
         number = float(weight)

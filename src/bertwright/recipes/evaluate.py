@@ -41,7 +41,7 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
     if open_tokenizer(saved).hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than the one of {model}")
     loaded = open_pretrained(saved, second_sentence=second_objective(saved))
-    held_out = HeldOut.of(data, loaded.second_sentence, rows=rows, length=length)
+    held_out = HeldOut.of([(data, 1.0)], loaded.second_sentence, rows=rows, length=length)
     with torch.inference_mode():
         return held_out.figures(loaded)
 

@@ -22,7 +22,8 @@ import numpy as np
 
 import bertwright
 from bertwright.corpus.encode import EncodedDocuments
-from bertwright.corpus.shards import Corpus, CorpusWriter
+from bertwright.corpus.shards import Corpus
+from bertwright.corpus.writer import CorpusWriter
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.nsp import plan_pairs
@@ -59,9 +60,10 @@ def measure(corpus: Corpus) -> list[dict[str, Any]]:
     kinds = {
         f"examples of {LENGTH} tokens, one thread": ExampleSettings(),
         f"examples of {LENGTH} tokens, whole-word masks, one thread": ExampleSettings(
-            masking=MaskingSettings(whole_word=True)
+            masking=MaskingSettings(units="word")
         ),
-        f"examples of {LENGTH} tokens, single segments, one thread": ExampleSettings(next_sentence=False),
+        f"examples of {LENGTH} tokens, span masks, one thread": ExampleSettings(masking=MaskingSettings(units="span")),
+        f"examples of {LENGTH} tokens, single segments, one thread": ExampleSettings(second_sentence="none"),
     }
     rows = []
     for work, settings in kinds.items():

@@ -5,6 +5,7 @@ keys of the streams are written out: whoever changes them changes the rows of ev
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -125,6 +126,36 @@ def segment_rows(documents: list[Document], length: int, seed: int, epoch: int, 
     return rows
 
 
+def order_rows(documents: list[Document], length: int, seed: int, epoch: int, short_share: float) -> list[Row]:
+    """Sentence order: A and the B that follows it, or the two swapped; at least two sentences, of one document."""
+    rows = []
+    first = np.cumsum([0, *map(len, documents)])
+    for number, document in enumerate(documents):
+        if len(document) < 2:
+            continue
+        target = target_tokens(number, length - 3, seed, epoch, short_share)
+        key = child(stream(seed, epoch, CHUNK), number)
+        done = chunks = 0  # sentences, rows
+        while done < len(document):
+            chunk = [done]
+            while num_tokens([document[s] for s in chunk]) < target and chunk[-1] + 1 < len(document):
+                chunk.append(chunk[-1] + 1)
+            if chunk == [len(document) - 1]:
+                chunk = [len(document) - 2, len(document) - 1]
+            elif len(chunk) == 1:
+                chunk = [done, done + 1]
+            a_end = 1 + below(draw(key, 16 * chunks), len(chunk) - 1)
+            a, b = [document[s] for s in chunk[:a_end]], [document[s] for s in chunk[a_end:]]
+            a_first, b_first = int(first[number]) + chunk[0], int(first[number]) + chunk[a_end]
+            if happens(draw(key, 16 * chunks + 1), 0.5):
+                rows.append(Row(b, a, b_first, a_first, True))
+            else:
+                rows.append(Row(a, b, a_first, b_first, False))
+            done = chunk[-1] + 1
+            chunks += 1
+    return rows
+
+
 # ---------------------------------------------------------------- from a pair to a row
 
 
@@ -150,6 +181,44 @@ class Masked:
     labels: list[int] = field(default_factory=list)
 
 
+def span_words(bits: int) -> int:
+    """A geometric number of words, p = 0.2, of those up to 10: the first whose cumulative chance exceeds the draw."""
+    up_to_ten = 1 - Fraction(4, 5) ** 10
+    for words in range(1, 10):
+        if bits >> 32 < int((1 - Fraction(4, 5) ** words) / up_to_ten * 2**32):
+            return words
+    return 10
+
+
+def chosen_spans(ids: Sentence, order: int, tokenizer, wanted: int) -> list[list[int]]:
+    """Spans of places that are masked together."""
+    special = (tokenizer.cls_id, tokenizer.sep_id)
+    words: list[list[int]] = []
+    for place, token in enumerate(ids):
+        if token in special:
+            continue
+        if tokenizer.continuation[token] and ids[place - 1] not in special:
+            words[-1].append(place)
+        else:
+            words.append([place])
+    beginning = {word[0]: word for word in words}
+    spans: list[list[int]] = []
+    for i in range(len(words)):
+        j = i + below(draw(order, 2 * i), len(words) - i)
+        words[i], words[j] = words[j], words[i]
+        span: list[int] = []
+        word = words[i]
+        for _ in range(span_words(draw(order, 2 * i + 1))):
+            masked_already = [place for other in spans for place in other]
+            if word is None or word[0] in masked_already or len(masked_already) + len(span) + len(word) > wanted:
+                break
+            span += word
+            word = beginning.get(word[-1] + 1)
+        if span:
+            spans.append(span)
+    return spans
+
+
 def masked(ids: Sentence, number: int, settings, tokenizer, length: int, seed: int, epoch: int) -> Masked:
     order = child(stream(seed, epoch, CHOICE), number)
     piece = child(stream(seed, epoch, REPLACEMENT), number)
@@ -157,7 +226,7 @@ def masked(ids: Sentence, number: int, settings, tokenizer, length: int, seed: i
     for place, token in enumerate(ids):
         if token in (tokenizer.cls_id, tokenizer.sep_id):
             continue
-        if settings.whole_word and groups and tokenizer.continuation[token]:
+        if settings.units == "word" and groups and tokenizer.continuation[token]:
             groups[-1].append(place)
         else:
             groups.append([place])
@@ -170,11 +239,14 @@ def masked(ids: Sentence, number: int, settings, tokenizer, length: int, seed: i
     for group in groups:
         if len(chosen) + len(group) <= wanted:
             chosen += group
+    decides = {place: place for place in chosen}
+    if settings.units == "span":
+        decides = {place: span[0] for span in chosen_spans(ids, order, tokenizer, wanted) for place in span}
     result = Masked(list(ids))
-    for place in sorted(chosen):
+    for place in sorted(decides):
         result.positions.append(place)
         result.labels.append(ids[place])
-        kind = draw(piece, 2 * place)
+        kind = draw(piece, 2 * decides[place])
         if happens(kind, settings.mask):
             result.ids[place] = tokenizer.mask_id
         elif not happens(kind, settings.mask + settings.same):
@@ -203,6 +275,7 @@ class FakeCorpus:
             continuation=np.arange(vocab_size) % 3 == 0,
         )
         self.num_documents = len(documents)
+        self.duplicates = np.zeros(0, np.int64)
         self._first = np.cumsum([0, *map(len, documents)]).astype(np.int64)
         self._lengths = np.array([len(s) for d in documents for s in d], np.int32)
         self._shard_of, self._start_of, views = [], [], []

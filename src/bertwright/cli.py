@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import signal
 import sys
@@ -20,9 +21,12 @@ _COMMANDS = {
     "tokenizer import": ("text.tokenizer_import", "take a released vocab.txt"),
     "tokenizer extend": ("text.tokenizer_extend", "add pieces for another domain's text to a vocabulary"),
     "corpus build": ("text.corpus_build", "text → tokenised shards"),
+    "corpus merge": ("text.corpus_merge", "several corpora under one manifest"),
     "corpus inspect": ("text.corpus_inspect", "what a corpus holds, and what in it will hurt"),
     "corpus verify": ("text.corpus_verify", "check every byte of a corpus"),
     "pretrain": ("pretraining.pretrain", "shards → encoder: masked LM and next-sentence prediction"),
+    "runs": ("runs.runs", "the runs below a folder: how far, how fast, how good"),
+    "report": ("runs.report", "a run on one page, or two side by side: curves, figures, settings"),
     "finetune": ("tasks.finetune", "encoder + labelled table → a model for a task"),
     "evaluate": ("tasks.evaluate", "a model's figures on a task, or of its pre-training"),
     "predict": ("tasks.predict", "answer every row of a table"),
@@ -52,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Stopped as error:
         print(f"bertwright: {error}", file=sys.stderr)
+        if as_json:
+            print(json.dumps({"stopped": True}), flush=True)
         return 0
     except InputError as error:
         print(f"bertwright: {error}", file=sys.stderr)
@@ -111,7 +117,7 @@ def _parse(name: str, rest: list[str]) -> Result:
 
     module, function = _COMMANDS[name][0].split(".")
     command: Callable[..., Result] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
-    settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+    settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
     try:
         return tyro.cli(command, args=rest, prog=f"bertwright {name}", config=settings)
     except ValidationError as error:
@@ -122,7 +128,7 @@ def _parse(name: str, rest: list[str]) -> Result:
 def _print_result(result: Result, *, as_json: bool) -> None:
     if as_json:
         shown = {key: value for key, value in result.items() if key != "text"}
-        print(json.dumps(shown, ensure_ascii=False), flush=True)
+        print(json.dumps(_finite(shown), ensure_ascii=False, allow_nan=False), flush=True)
         return
     if "text" in result:
         if result["text"] is not None:
@@ -130,6 +136,15 @@ def _print_result(result: Result, *, as_json: bool) -> None:
         return
     for key, value in _flat(result):
         print(f"{key:26}{value:.4f}" if isinstance(value, float) else f"{key:26}{value}", flush=True)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null in place of the numbers that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _flat(result: Result) -> Iterator[tuple[str, Any]]:

@@ -1,14 +1,26 @@
 """The base of every setting: frozen, validated once, unknown keys refused, JSON in and out."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
 
 
 class Settings(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def renamed(values: Any, old: str, new: str, meaning: Mapping[bool, str]) -> Any:
+    """Raw settings in which the yes or no `old` is said as `new`: the records of earlier runs are still understood.
+
+    What is not understood (both names at once, neither yes nor no) is left for the validation to refuse.
+    """
+    if not isinstance(values, Mapping) or new in values or not isinstance(values.get(old), bool):
+        return values
+    return {name: value for name, value in values.items() if name != old} | {new: meaning[values[old]]}

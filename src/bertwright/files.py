@@ -15,7 +15,15 @@ from bertwright.errors import InputError
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open `path` for writing bytes; it appears under its name only when the block ends without an error."""
+    """Open `path` for writing bytes; it appears under its name only when the block ends without an error.
+
+    A link is followed. What is no regular file, such as /dev/null or a pipe, is written to as it is.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as stream:
+            yield stream
+        return
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from bertwright.corpus.random import stream_key
 from bertwright.corpus.sampler import Sampler, shuffled
 from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch
-from bertwright.objectives.nsp import plan_pairs
+from bertwright.objectives.mlm import MaskingSettings
+from bertwright.objectives.nsp import plan_order, plan_pairs
 from bertwright.objectives.rows import truncate
 from tests import example_oracle as oracle
 
@@ -56,7 +57,7 @@ def test_steps_are_the_epochs_one_after_another(sizes, batch_size, seed):
     seen = [
         (epoch, int(row))
         for step in range(60 // batch_size)
-        for epoch, rows in sampler.rows_of_step(step, batch_size)
+        for epoch, rows in sampler.rows(step * batch_size, (step + 1) * batch_size)
         for row in rows
     ]
     expected = [
@@ -90,6 +91,23 @@ def test_the_walk_is_the_plain_one_and_uses_every_sentence_once(sizes, length, s
     assert used == list(range(sum(map(len, sizes))))
 
 
+@given(sizes=corpora, length=st.integers(5, 80), seed=seeds, epoch=epochs, short_share=st.sampled_from([0.0, 0.1, 1.0]))
+@settings(deadline=None, max_examples=80)
+def test_the_walk_for_order_is_the_plain_one(sizes, length, seed, epoch, short_share):
+    documents = with_pieces(sizes)
+    corpus = oracle.FakeCorpus(documents, folder=FOLDER, num_shards=1)
+    plan = plan_order(
+        corpus.sentence_lengths(),
+        corpus.document_first(),
+        length=length,
+        seed=seed,
+        epoch=epoch,
+        short_share=short_share,
+    )
+    expected = oracle.order_rows(documents, length, seed, epoch, short_share)
+    assert plan.tolist() == [(r.a_first, len(r.a), r.b_first, len(r.b), int(r.is_random)) for r in expected]
+
+
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 400), st.integers(0, 400)), min_size=1),
     most=st.integers(2, 300),
@@ -114,8 +132,11 @@ def test_truncation_leaves_two_runs_of_nearly_equal_length(sizes, most, seed):
 @settings(deadline=None, max_examples=40)
 def test_a_row_is_the_same_in_every_batch(sizes, data, seed, epoch):
     corpus = oracle.FakeCorpus(with_pieces(sizes), folder=FOLDER, num_shards=2)
-    pairs = data.draw(st.booleans())
-    examples = Examples(corpus, ExampleSettings(next_sentence=pairs), length=24, seed=seed)
+    kind = data.draw(st.sampled_from(["next", "order", "none"]))
+    if kind == "order" and max(map(len, sizes)) < 2:
+        kind = "none"
+    masking = MaskingSettings(units=data.draw(st.sampled_from(["piece", "word", "span"])))
+    examples = Examples(corpus, ExampleSettings(second_sentence=kind, masking=masking), length=24, seed=seed)
     num_rows = examples.num_rows(epoch)
     everything = examples.batch(epoch, np.arange(num_rows))
     rows = data.draw(st.lists(st.integers(0, num_rows - 1), max_size=12))

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertwright.corpus import build
+from bertwright.corpus import build, reading
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.encode import MAX_SENTENCE
-from bertwright.corpus.shards import Corpus, CorpusWriter, verify
+from bertwright.corpus.reading import Chunk, Position, Reader
+from bertwright.corpus.shards import Corpus
+from bertwright.corpus.verify import verify
+from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError, RunFailed
-from bertwright.text.documents import Document, TextSettings, read_sources
+from bertwright.text.documents import Document, OnError, TextSettings, read_sources
 from bertwright.text.sentences import split_sentences
 from bertwright.text.tokenizer import Tokenizer, import_vocabulary, train_tokenizer
 
@@ -35,7 +38,7 @@ def tokenizer(own_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut so that a small text makes more chunks than fit under way at once."""
-    monkeypatch.setattr(build, "CHUNK_CHARACTERS", 400)
+    monkeypatch.setattr(reading, "CHUNK_CHARACTERS", 400)
     monkeypatch.setattr(build, "CHUNKS_PER_WORKER", 2)
 
 
@@ -158,7 +161,7 @@ def test_no_workers_are_refused(own_text: Path, tokenizer: Path, tmp_path: Path)
 def endless(then: Any) -> Any:
     """Stand in for the reader: three documents, then something happens, then documents without end."""
 
-    def read(path: Path, settings: TextSettings) -> Iterator[Document]:
+    def read(path: Path, settings: TextSettings, on_error: OnError) -> Iterator[Document]:
         number = 0
         while True:
             if number == 3:
@@ -173,7 +176,7 @@ def endless(then: Any) -> Any:
 def test_a_killed_worker_is_named(
     own_text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "read_sources", endless(lambda: multiprocessing.active_children()[0].kill()))
+    monkeypatch.setattr(reading, "read_sources", endless(lambda: multiprocessing.active_children()[0].kill()))
     refused(RunFailed, "was killed", tmp_path, inputs=[own_text], tokenizer=tokenizer, workers=2)
 
 
@@ -181,7 +184,7 @@ def test_a_killed_worker_is_named(
 def test_ctrl_c_stops_the_workers_and_leaves_nothing(
     own_text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "read_sources", endless(lambda: signal.raise_signal(signal.SIGINT)))
+    monkeypatch.setattr(reading, "read_sources", endless(lambda: signal.raise_signal(signal.SIGINT)))
     home = tmp_path / "home"
     with pytest.raises(KeyboardInterrupt):
         build_corpus([own_text], tokenizer=tokenizer, out=home / "corpus", workers=2)
@@ -209,53 +212,54 @@ def test_a_full_disk_leaves_nothing(
 def test_few_chunks_are_under_way_and_their_order_is_kept() -> None:
     read: list[int] = []
 
-    def chunks() -> Iterator[list[Document]]:
+    def chunks() -> Iterator[Chunk]:
         for number in range(50):
             read.append(number)
-            yield [Document((str(number),), f"text:{number}")]
+            yield Chunk([Document((str(number),), f"text:{number}")], Position(documents=number))
 
     class Pool:
-        def submit(self, work: object, chunk: list[Document], *rest: object) -> Future[Any]:
+        def submit(self, work: object, documents: list[Document], *rest: object, **more: object) -> Future[Any]:
             future: Future[Any] = Future()
-            future.set_result(chunk[0].paragraphs[0])
+            future.set_result(documents[0].paragraphs[0])
             return future
 
     pool: Any = Pool()
     ahead, written = [], []
-    for result in build._encode(chunks(), pool, Path("tokenizer"), TextSettings(), limit=4):
+    for result, position in build._encode(chunks(), pool, Path("tokenizer"), TextSettings(), skip=False, limit=4):
         written.append(result)
         ahead.append(len(read) - len(written))
+        assert str(position.documents) == str(result)
     assert written == [str(number) for number in range(50)]
     assert max(ahead) == 4
 
 
-def test_progress_knows_what_is_left(own_text: Path, tmp_path: Path) -> None:
+def test_progress_knows_what_is_left(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("word " * 1000)
     (tmp_path / "b.txt").write_text("word " * 1000)
-    progress = build._Progress([tmp_path / "a.txt", tmp_path / "b.txt"])
-    progress._begin -= 120  # two minutes for the first of two equal files
-    documents = progress.documents(TextSettings())
+    reader = Reader([tmp_path / "a.txt", tmp_path / "b.txt"], TextSettings())
+    reader._progress._begin -= 120  # two minutes for the first of two equal files
+    documents = reader._documents()
     next(documents)
     next(documents)  # the text of the second file has been read as well, but for its end
-    assert "about 0 min 0 s left" in progress.line()
-    progress._current_characters = 0
-    assert "about 2 min 0 s left" in progress.line()
+    assert "about 0 min 0 s left" in reader.progress()
+    reader._progress.characters = 0
+    assert "about 2 min 0 s left" in reader.progress()
     assert len(list(documents)) == 0
-    assert len(progress.sources) == 2
+    assert len(reader.sources) == 2
 
 
 def test_workers_end_with_a_killed_parent(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
     script = tmp_path / "build.py"
     script.write_text(
         "import multiprocessing, sys, time\n"
-        "from bertwright.corpus import build\n"
+        "from bertwright.corpus import build, reading\n"
         "from bertwright.text.documents import Document\n"
-        "def read(path, settings):\n"
+        "def read(path, settings, on_error):\n"
         "    yield from [Document(('A stack.',), 'text:1')] * 3\n"
         "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
         "    time.sleep(60)\n"
         "if __name__ == '__main__':\n"
-        "    build.read_sources, build.CHUNK_CHARACTERS = read, 1\n"
+        "    reading.read_sources, reading.CHUNK_CHARACTERS = read, 1\n"
         "    build.build_corpus([sys.argv[1]], tokenizer=sys.argv[2], out=sys.argv[3], workers=2)\n"
     )
     command = [sys.executable, script, own_text, tokenizer, tmp_path / "corpus"]
@@ -278,7 +282,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_real_articles(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "read_sources", lambda *arguments: islice(read_sources(*arguments), 20))
+    monkeypatch.setattr(reading, "read_sources", lambda *arguments: islice(read_sources(*arguments), 20))
     import_vocabulary(shared_data / "vocab" / "bert-base-uncased-vocab.txt", cased=False).save(tmp_path / "tokenizer")
     path = shared_data / "enwiki" / "heldout.xz"
     manifest = build_corpus([path], tokenizer=tmp_path / "tokenizer", out=tmp_path / "corpus", workers=2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bertwright.corpus import report
 from bertwright.corpus.encode import EncodedDocuments, first_of
 from bertwright.corpus.report import CorpusReport, inspect_corpus, sentence_hashes
-from bertwright.corpus.shards import CorpusWriter
+from bertwright.corpus.writer import CorpusWriter
 from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer
 
 Document = list[list[int]]

@@ -8,7 +8,8 @@ import pytest
 
 from bertwright.corpus.encode import EncodedDocuments
 from bertwright.corpus.random import stream_key
-from bertwright.corpus.shards import Corpus, CorpusWriter
+from bertwright.corpus.shards import Corpus
+from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError
 from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, held_out_split
 from bertwright.objectives.mlm import MaskingSettings
@@ -17,7 +18,7 @@ from bertwright.text.tokenizer import import_vocabulary
 from tests import example_oracle as oracle
 
 NAMES = [field.name for field in dataclasses.fields(PretrainingBatch)]
-SINGLE = ExampleSettings(next_sentence=False)
+SINGLE = ExampleSettings(second_sentence="none")
 UNCHANGED = MaskingSettings(mask=0.0, same=1.0, random=0.0)
 
 
@@ -34,7 +35,8 @@ def assert_same(one: PretrainingBatch, other: PretrainingBatch) -> None:
 
 def assert_rows_are_the_oracle_s(corpus, documents, settings: ExampleSettings, *, length: int, seed: int, epoch: int):
     examples = Examples(corpus, settings, length=length, seed=seed)
-    walk, framed = (oracle.pair_rows, 3) if settings.next_sentence else (oracle.segment_rows, 2)
+    walk = {"next": oracle.pair_rows, "order": oracle.order_rows, "none": oracle.segment_rows}[settings.second_sentence]
+    framed = 3 if settings.pairs else 2
     expected = walk(documents, length, seed, epoch, settings.short_share)
     assert examples.num_rows(epoch) == len(expected)
     batch = examples.batch(epoch, np.arange(len(expected)))
@@ -43,7 +45,7 @@ def assert_rows_are_the_oracle_s(corpus, documents, settings: ExampleSettings, *
         a, b = oracle.truncated(pair, number, length - framed, seed, epoch)
         ids = [tokenizer.cls_id, *a, tokenizer.sep_id]
         segments = [0] * len(ids)
-        if settings.next_sentence:
+        if settings.pairs:
             ids += [*b, tokenizer.sep_id]
             segments += [1] * (len(b) + 1)
         masked = oracle.masked(ids, number, settings.masking, tokenizer, length, seed, epoch)
@@ -59,7 +61,12 @@ def assert_rows_are_the_oracle_s(corpus, documents, settings: ExampleSettings, *
 @pytest.mark.parametrize("length", [16, 64])
 @pytest.mark.parametrize(
     "settings",
-    [ExampleSettings(), ExampleSettings(short_share=0.5, masking=MaskingSettings(whole_word=True)), SINGLE],
+    [
+        ExampleSettings(),
+        ExampleSettings(short_share=0.5, masking=MaskingSettings(units="word")),
+        ExampleSettings(second_sentence="order", masking=MaskingSettings(units="span")),
+        SINGLE,
+    ],
 )
 def test_rows_are_those_of_plain_python(corpus, settings, length):
     assert_rows_are_the_oracle_s(corpus, corpus.documents, settings, length=length, seed=3, epoch=1)
@@ -94,7 +101,7 @@ def test_rows_of_a_corpus_on_disk_are_those_of_plain_python(tmp_path):
         writer.finish(text={}, sources=(), dropped=0)
     corpus = Corpus.open(folder)
     assert len(corpus.views) > 2
-    for settings in (ExampleSettings(masking=MaskingSettings(whole_word=True)), SINGLE):
+    for settings in (ExampleSettings(masking=MaskingSettings(units="word")), SINGLE):
         assert_rows_are_the_oracle_s(corpus, documents, settings, length=48, seed=0, epoch=0)
 
 
@@ -127,7 +134,7 @@ def test_a_row_is_the_same_in_any_batch_and_any_process(corpus):
 
 
 def test_masks_and_truncation_change_from_epoch_to_epoch(corpus):
-    examples = Examples(corpus, ExampleSettings(next_sentence=False, short_share=0.0), length=32, seed=0)
+    examples = Examples(corpus, ExampleSettings(second_sentence="none", short_share=0.0), length=32, seed=0)
     assert examples.num_rows(0) == examples.num_rows(1)  # the walk without draws is the same, the rows are not
     rows = np.arange(examples.num_rows(0))
     one, other = examples.batch(0, rows), examples.batch(1, rows)
@@ -289,7 +296,7 @@ def test_a_broken_plan_is_made_again_with_a_word(large, capsys):
     for content in (whole[:1000], b"", b"nonsense" * 100):
         path.write_bytes(content)
         assert_same(expected, Examples(large, ExampleSettings(), length=32, seed=7).step_batch(0, 10))
-        assert "it is made again" in capsys.readouterr().err
+        assert "it is not used" in capsys.readouterr().err
         assert path.read_bytes() == whole
 
 

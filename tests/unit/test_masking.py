@@ -55,9 +55,12 @@ def test_the_count_is_the_paper_s_with_halves_to_the_even_number():
     "masking",
     [
         MaskingSettings(),
-        MaskingSettings(whole_word=True),
-        MaskingSettings(whole_word=True, share=0.5, max_predictions=7),
+        MaskingSettings(units="word"),
+        MaskingSettings(units="word", share=0.5, max_predictions=7),
         MaskingSettings(share=1.0, mask=0.3, same=0.3, random=0.4),
+        MaskingSettings(units="span"),
+        MaskingSettings(units="span", share=0.5, max_predictions=7, mask=0.3, same=0.3, random=0.4),
+        MaskingSettings(units="span", share=1.0),
     ],
 )
 def test_masks_are_those_of_plain_python(corpus, masking):
@@ -125,7 +128,7 @@ def test_random_entries_are_uniform_over_the_whole_vocabulary(corpus):
 
 def test_whole_words_are_chosen_whole(corpus):
     continues = corpus.tokenizer.continuation
-    masking = MaskingSettings(whole_word=True)
+    masking = MaskingSettings(units="word")
     full = 0
     for batch in many_rows(corpus, masking, num_rows=2000):
         plain = unmasked(batch)

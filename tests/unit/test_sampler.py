@@ -91,7 +91,7 @@ def test_steps_go_through_every_row_of_every_epoch_once():
     sampler = Sampler(lambda epoch: sizes[epoch], seed=3)
     seen = []
     for step in range(9):  # 36 of 38 rows
-        groups = sampler.rows_of_step(step, 4)
+        groups = sampler.rows(step * 4, (step + 1) * 4)
         assert sum(rows.size for _, rows in groups) == 4
         seen += [(epoch, int(row)) for epoch, rows in groups for row in rows]
     assert [epoch for epoch, _ in seen] == sorted(epoch for epoch, _ in seen)
@@ -105,22 +105,22 @@ def test_a_step_alone_is_the_step_in_order():
         return Sampler(lambda epoch: 5 + epoch % 3, seed=11)
 
     whole = sampler()
-    in_order = [whole.rows_of_step(step, 8) for step in range(20)]
+    in_order = [whole.rows(step * 8, (step + 1) * 8) for step in range(20)]
     for step in (19, 0, 7):
-        alone = sampler().rows_of_step(step, 8)
+        alone = sampler().rows(step * 8, (step + 1) * 8)
         assert [epoch for epoch, _ in alone] == [epoch for epoch, _ in in_order[step]]
         for (_, one), (_, other) in zip(alone, in_order[step], strict=True):
             assert one.tolist() == other.tolist()
 
 
 def test_a_batch_may_span_more_than_two_epochs():
-    groups = Sampler(lambda epoch: 3, seed=0).rows_of_step(0, 8)
+    groups = Sampler(lambda epoch: 3, seed=0).rows(0, 8)
     assert [(epoch, rows.size) for epoch, rows in groups] == [(0, 3), (1, 3), (2, 2)]
 
 
 def test_an_epoch_without_rows_ends_the_search():
     with pytest.raises(ValueError, match="epoch 0 has no rows"):
-        Sampler(lambda epoch: 0, seed=0).rows_of_step(0, 8)
+        Sampler(lambda epoch: 0, seed=0).rows(0, 8)
 
 
 def test_functions_are_compiled_where_no_cache_can_be_written(monkeypatch):

@@ -1,4 +1,5 @@
 import pickle
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from bertwright.corpus.encode import EncodedDocuments, first_of, token_dtype
 from bertwright.corpus.manifest import Manifest, corpus_fingerprint
-from bertwright.corpus.shards import Corpus, CorpusWriter, verify
+from bertwright.corpus.shards import Corpus
+from bertwright.corpus.verify import verify
+from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError
 from bertwright.files import read_json, write_json
 from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer
@@ -175,7 +178,7 @@ def test_a_shard_of_another_size_is_named_with_both_sizes(tmp_path: Path, change
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     write(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]], shard_tokens=1)
     (tmp_path / "shard-00001.arrow").unlink()
-    with pytest.raises(InputError, match=r"shard-00001\.arrow: this shard is missing"):
+    with pytest.raises(InputError, match=r"shard-00001\.arrow: this file of the corpus is missing"):
         Corpus.open(tmp_path)
 
 
@@ -190,6 +193,56 @@ def test_a_flipped_bit_is_found_wherever_it_lies(tmp_path: Path) -> None:
             verify(tmp_path)
         with suppress(InputError):  # cheap opening may overlook it, but never fails in another way
             Corpus.open(tmp_path)
+
+
+def test_changed_tokens_are_found_when_their_batch_is_first_read(tmp_path: Path) -> None:
+    write(tmp_path, [[[[5] * 50]], [[[6] * 50]], [[[7] * 50]]])
+    path = tmp_path / "shard-00000.arrow"
+    data = path.read_bytes()
+    at = data.index(bytes([6, 0] * 50)) + 40
+    path.write_bytes(data[:at] + b"\7" + data[at + 1 :])
+    corpus = Corpus.open(tmp_path)
+    assert corpus.sentence_lengths().tolist() == [50] * 3
+    assert read_back(corpus, 0, 1) == [5] * 50
+    assert read_back(corpus, 2, 1) == [7] * 50
+    with pytest.raises(InputError, match=r"shard-00000\.arrow: record batch 1: its tokens were changed .*CRC-32"):
+        read_back(corpus, 1, 1)
+    with pytest.raises(InputError, match="record batch 1: its tokens"):
+        list(corpus.blocks())
+
+
+def test_changed_offsets_are_found_when_they_are_first_read(tmp_path: Path) -> None:
+    write(tmp_path, [[[[5] * 50]], [[[6] * 30, [8] * 20]], [[[7] * 50]]])
+    path = tmp_path / "shard-00000.arrow"
+    data = path.read_bytes()
+    at = data.index(np.array([0, 30, 50], np.int64).tobytes()) + 8
+    path.write_bytes(data[:at] + bytes([31]) + data[at + 1 :])
+    for read in (Corpus.sentence_lengths, Corpus.document_first, lambda corpus: read_back(corpus, 1, 1)):
+        with pytest.raises(InputError, match="record batch 1: its offsets were changed"):
+            read(Corpus.open(tmp_path))
+    assert read_back(Corpus.open(tmp_path), 0, 1) == [5] * 50
+
+
+def test_verify_reads_the_hashes_and_the_drop_list(tmp_path: Path) -> None:
+    manifest = write(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
+    assert manifest.duplicates is not None
+    assert manifest.duplicates.documents == 1
+    for name, harm, message in (
+        ("shard-00000.hashes", lambda data: bytes([data[0] ^ 1]) + data[1:], "sha256"),
+        ("shard-00000.hashes", lambda data: None, "missing"),
+        ("duplicates.i8", lambda data: bytes([data[0] ^ 1]) + data[1:], "was changed"),
+        ("duplicates.i8", lambda data: b"", "truncated"),
+    ):
+        path = tmp_path / name
+        data = path.read_bytes()
+        if (harmed := harm(data)) is None:
+            path.unlink()
+        else:
+            path.write_bytes(harmed)
+        with pytest.raises(InputError, match=rf"{re.escape(name)}: .*{message}"):
+            verify(tmp_path)
+        path.write_bytes(data)
+    verify(tmp_path)
 
 
 def test_verify_finds_ids_outside_of_the_vocabulary(tmp_path: Path) -> None:
@@ -215,7 +268,7 @@ def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "b" / "shard-00000.arrow", tmp_path / "a")
     manifest = read_json(tmp_path / "a" / "manifest.json")
     manifest["shards"][0]["sha256"] = other.shards[0].sha256
-    manifest["fingerprint"] = corpus_fingerprint(manifest["tokenizer"], [other.shards[0].sha256])
+    manifest["fingerprint"] = corpus_fingerprint(manifest["tokenizer"], other.shards, None)
     write_json(tmp_path / "a" / "manifest.json", manifest)
     with pytest.raises(InputError, match=r"shard-00000\.arrow: made with another tokenizer"):
         Corpus.open(tmp_path / "a")
@@ -224,7 +277,7 @@ def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format: "),
+        ({"format": 1}, "format: "),
         ({"unknown": 1}, "unknown: "),
         ({"shards": []}, "no shards"),
         ({"tokenizer": "f" * 64}, "fingerprint"),

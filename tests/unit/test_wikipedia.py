@@ -13,7 +13,6 @@ from bertwright.errors import InputError
 from bertwright.text.documents import TextSettings, read_documents
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.text.wikipedia import LARGEST_PAGE
-from bertwright.text.wikitext import passages
 
 DUMP = Path(__file__).resolve().parents[1] / "fixtures" / "own_dump.xml"
 ALDERMERE = (
@@ -40,24 +39,21 @@ def test_articles_are_text_alone(tmp_path: Path, suffix: str, packed: Callable[[
 
 
 @pytest.mark.parametrize(
-    ("wikitext", "expected"),
+    ("markup", "kept"),
     [
-        ("Plain ''words'' and '''''more'''''.", "Plain words and more."),
-        ("The [[A|b]]s met [[C]]s.", "The bs met Cs."),
-        ("See [http://x.org the page] or [http://x.org].", "See the page or."),
-        ("It ran{{citation needed}} {{convert|5|km}} away.", "It ran away."),
-        ("One&mdash;two &lt;three&gt;.", "One—two <three>."),
-        ("It fell <span style='x'>slowly</span><ref>R</ref>.", "It fell slowly."),
-        ("A <nowiki>''b''</nowiki> c.", "A b c."),
-        ("Half a [[link left open.", None),
-        ("Half a {{template left open.", None),
-        ("| a row of a table", None),
-        ("----", None),
-        ("1900 (12)", None),
+        ("{{Begriffsklärung}}", False),
+        ("{{Begriffsklärungshinweis}}", True),
+        ("{{Disambiguation|geo}}", False),
+        ("{{Human name disambiguation}}", False),
+        ("{{disambiguation needed|date=May 2020}}", True),
+        ("#पुनर्प्रेषित [[Aldermere]]", False),
     ],
 )
-def test_markup(wikitext: str, expected: str | None) -> None:
-    assert passages(wikitext) == (() if expected is None else (expected,))
+def test_notes_about_disambiguation_drop_no_article(tmp_path: Path, markup: str, kept: bool) -> None:
+    path = tmp_path / "dump.xml"
+    page = f"<page><title>A</title><ns>0</ns><id>1</id><revision><text>{markup}\nA town.</text></revision></page>"
+    path.write_text(f"<mediawiki>{page}</mediawiki>", encoding="utf-8")
+    assert len(list(read_documents(path, TextSettings()))) == kept
 
 
 def test_workers_change_no_byte(tmp_path: Path) -> None:

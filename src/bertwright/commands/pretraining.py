@@ -2,13 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from tyro.conf import Positional
+from tyro.conf import Positional, UseAppendAction, arg
 
 from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
+Name = TypeVar("Name", bound=str)
+
+_GIVEN = arg(help_behavior_hint="")
+"""An option that is None unless a person gives it; its default, or a recipe's figure, stands in the settings."""
+Several = Annotated[tuple[str, ...], UseAppendAction]
+Text = Annotated[str | None, _GIVEN]
+Int = Annotated[int | None, _GIVEN]
+Float = Annotated[float | None, _GIVEN]
 
 
 def quickstart(*, corpus: Path | None = None, minutes: float = 4.0, out: Path = Path("quickstart")) -> Result:
@@ -26,124 +34,142 @@ def quickstart(*, corpus: Path | None = None, minutes: float = 4.0, out: Path = 
 
 def pretrain(
     *,
-    corpus: Path,
+    corpus: Several,
     out: Path,
-    size: str | None = None,
-    steps: int | None = None,
-    minutes: float | None = None,
-    held_out: str | None = None,
+    recipe: Text = None,
+    plan: bool = False,
+    size: Text = None,
+    steps: Int = None,
+    minutes: Float = None,
+    held_out: Text = None,
     resume: bool = False,
-    init_from: str | None = None,
-    lengths: str = "128:0.9,512:0.1",
-    batch_size: int = 256,
-    learning_rate: float = 1e-4,
-    warmup: float = 0.01,
-    weight_decay: float = 0.01,
-    beta2: float = 0.999,
-    clip: float = 1.0,
+    init_from: Text = None,
+    lengths: Text = None,
+    batch_size: Int = None,
+    learning_rate: Float = None,
+    warmup: Float = None,
+    weight_decay: Float = None,
+    beta2: Float = None,
+    clip: Float = None,
     bias_correction: bool = False,
-    initializer_range: float = 0.02,
-    start: Literal["random", "local"] = "random",
-    activation: Literal["gelu", "gelu_tanh"] | None = None,
-    dropout: float = 0.1,
+    no_bias_correction: bool = False,
+    initializer_range: Float = None,
+    start: Annotated[Literal["random", "local"] | None, _GIVEN] = None,
+    activation: Annotated[Literal["gelu", "gelu_tanh"] | None, _GIVEN] = None,
+    dropout: Float = None,
+    second_sentence: Annotated[Literal["next", "order", "none"] | None, _GIVEN] = None,
     no_next_sentence: bool = False,
+    mask_units: Annotated[Literal["piece", "word", "span"] | None, _GIVEN] = None,
     whole_word_mask: bool = False,
-    mask_share: float = 0.15,
-    mask_same_random: tuple[float, float, float] = (0.8, 0.1, 0.1),
-    short_share: float = 0.1,
-    seed: int = 0,
-    evaluations: int = 20,
-    save_minutes: float = 5.0,
-    log_every: int = 50,
-    micro_tokens: int = 8192,
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    static_masks: Int = None,
+    mask_share: Float = None,
+    mask_same_random: Annotated[tuple[float, float, float] | None, _GIVEN] = None,
+    short_share: Float = None,
+    seed: Int = None,
+    evaluations: Int = None,
+    save_minutes: Float = None,
+    log_every: Int = None,
+    micro_tokens: Int = None,
+    precision: Annotated[Literal["auto", "fp32", "bf16"] | None, _GIVEN] = None,
     compile: bool = False,
-    threads: int | None = None,
+    threads: Int = None,
     allow_other_numerics: bool = False,
 ) -> Result:
     """Pre-train an encoder with masked LM and next-sentence prediction; the defaults are the paper's figures.
 
     Args:
-        corpus: a corpus folder.
+        corpus: a corpus folder; several times, as FOLDER=WEIGHT, for rows of several in shares of the weights.
         out: the run folder.
+        recipe: settings by name: paper-base, paper-large or two-cores; every other option beats them.
+        plan: print steps, epochs, hours, disk and memory of the run, and do not begin it.
         size: tiny, mini, small, medium, base, large, or LAYERSxHIDDEN such as 4x256 (default: --init-from's, or tiny).
         steps: optimiser steps (give this or --minutes).
         minutes: training time; the steps that fit are measured before the first one.
         held_out: a corpus folder to measure on, or a share of the documents such as 0.01.
         resume: continue the run in --out, or start it where there is none.
         init_from: a model to start from: a model folder, a published one too, or a run folder.
-        lengths: tokens per row and share of the steps, in order.
-        batch_size: rows per step (the paper: 256).
-        learning_rate: its peak.
-        warmup: share of the steps over which it rises.
-        weight_decay: decoupled; not on LayerNorm and biases.
-        beta2: of Adam.
-        clip: global gradient norm.
+        lengths: tokens per row and share of the steps, in order (default: 128:0.9,512:0.1).
+        batch_size: rows per step (default: 256).
+        learning_rate: its peak (default: 1e-4).
+        warmup: share of the steps over which it rises (default: 0.01).
+        weight_decay: decoupled; not on LayerNorm and biases (default: 0.01).
+        beta2: of Adam (default: 0.999).
+        clip: global gradient norm (default: 1.0).
         bias_correction: Adam's correction of its early averages (the original has none).
-        initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128.
-        start: what the first layer attends to at first: anything, or its neighbours (leaves the plateau sooner).
+        no_bias_correction: without it, where a recipe has it.
+        initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128 (default: 0.02).
+        start: what the first layer attends to; its neighbours (local) leave the plateau sooner (default: random).
         activation: exact GELU, or its tanh approximation (default: --init-from's, or gelu).
-        dropout: of hidden states and attention.
-        no_next_sentence: masked LM alone, on full-length segments.
-        whole_word_mask: mask whole words.
-        mask_share: share of the pieces that are predicted.
-        mask_same_random: shares of [MASK], of the same and of a random piece among them.
-        short_share: share of documents that aim at shorter rows.
-        seed: of everything random.
-        evaluations: held-out measurements over the run.
-        save_minutes: between checkpoints.
-        log_every: steps between the lines of metrics.jsonl.
-        micro_tokens: tokens computed at a time.
-        precision: of the matrix products; auto measures the machine.
+        dropout: of hidden states and attention (default: 0.1).
+        second_sentence: does B follow A (next), were A and B swapped (order), or no B (none) (default: next).
+        no_next_sentence: the same as --second-sentence none: masked LM alone, on full-length segments.
+        mask_units: mask pieces, whole words, or spans of words (default: piece).
+        whole_word_mask: the same as --mask-units word.
+        static_masks: repeat the pairs and masks of the first so many epochs; 0: new ones in each (default: 0).
+        mask_share: share of the pieces that are predicted (default: 0.15).
+        mask_same_random: shares of [MASK], of the same and of a random piece among them (default: 0.8 0.1 0.1).
+        short_share: share of documents that aim at shorter rows (default: 0.1).
+        seed: of everything random (default: 0).
+        evaluations: held-out measurements over the run (default: 20).
+        save_minutes: between checkpoints (default: 5.0).
+        log_every: steps between the lines of metrics.jsonl (default: 50).
+        micro_tokens: tokens computed at a time (default: 8192).
+        precision: of the matrix products; auto measures the machine (default: auto).
         compile: compile the step with torch.compile.
-        threads: default: one per core.
+        threads: one per core where not given.
         allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
     """
-    from bertwright.objectives.examples import ExampleSettings
-    from bertwright.objectives.mlm import MaskingSettings
-    from bertwright.recipes.pretrain import Phase, PretrainSettings
-    from bertwright.recipes.pretrain import pretrain as run_pretraining
-    from bertwright.training.optimizer import OptimizerSettings
+    from bertwright.recipes.presets import resolve_settings
 
     share = _share(held_out)
-    mask, same, random = mask_same_random
-    shape: dict[str, Any] = {"size": size, "activation": activation}
-    settings = PretrainSettings(
-        **{name: value for name, value in shape.items() if value is not None},
-        phases=tuple(Phase(length=length, share=part) for length, part in _lengths(lengths)),
-        batch_size=batch_size,
-        micro_tokens=micro_tokens,
-        steps=steps,
-        minutes=minutes,
-        seed=seed,
-        examples=ExampleSettings(
-            next_sentence=not no_next_sentence,
-            short_share=short_share,
-            masking=MaskingSettings(share=mask_share, mask=mask, same=same, random=random, whole_word=whole_word_mask),
-        ),
-        optimizer=OptimizerSettings(
-            learning_rate=learning_rate,
-            warmup=warmup,
-            weight_decay=weight_decay,
-            beta2=beta2,
-            clip=clip,
-            bias_correction=bias_correction,
-        ),
-        dropout=dropout,
-        initializer_range=initializer_range,
-        start=start,
-        held_out_share=share or 0.0,
-        evaluations=evaluations,
-        save_minutes=save_minutes,
-        log_every=log_every,
-        precision=precision,
-        compile=compile,
-        threads=threads,
-    )
+    mask, same, random = mask_same_random or (None, None, None)
+    units = _either("mask-units", mask_units, whole_word_mask, "word")
+    masking = {"share": mask_share, "mask": mask, "same": same, "random": random, "units": units}
+    given = {
+        "size": size,
+        "phases": _lengths(lengths) if lengths is not None else None,
+        "batch_size": batch_size,
+        "micro_tokens": micro_tokens,
+        "steps": steps,
+        "minutes": minutes,
+        "seed": seed,
+        "examples": {
+            "second_sentence": _either("second-sentence", second_sentence, no_next_sentence, "none"),
+            "static_masks": static_masks,
+            "short_share": short_share,
+            "masking": masking,
+        },
+        "optimizer": {
+            "learning_rate": learning_rate,
+            "warmup": warmup,
+            "weight_decay": weight_decay,
+            "beta2": beta2,
+            "clip": clip,
+            "bias_correction": _switch("bias-correction", bias_correction, no_bias_correction),
+        },
+        "activation": activation,
+        "dropout": dropout,
+        "initializer_range": initializer_range,
+        "start": start,
+        "held_out_share": share,
+        "evaluations": evaluations,
+        "save_minutes": save_minutes,
+        "log_every": log_every,
+        "precision": precision,
+        "compile": compile or None,
+        "threads": threads,
+    }
+    settings = resolve_settings(recipe, given)
     folder = Path(held_out) if held_out and share is None else None
+    if plan:
+        from bertwright.recipes.plan import plan_pretraining
+
+        return plan_pretraining(settings, corpus=_corpora(corpus), out=out, held_out=folder, init_from=init_from)
+    from bertwright.recipes.pretrain import pretrain as run_pretraining
+
     return run_pretraining(
         settings,
-        corpus=corpus,
+        corpus=_corpora(corpus),
         out=out,
         held_out=folder,
         init_from=init_from,
@@ -185,16 +211,37 @@ def next_sentence(first: Positional[str], second: Positional[str], /, *, model: 
     """
     from bertwright.model.folder import open_model
     from bertwright.prediction.classifier import open_tokenizer
-    from bertwright.prediction.fill import open_pretrained
-    from bertwright.prediction.next_sentence import next_sentence_probability
+    from bertwright.prediction.next_sentence import next_sentence_probability, open_next_sentence
 
     saved = open_model(model)
-    loaded = open_pretrained(saved, next_sentence=True)
+    loaded = open_next_sentence(saved)
     return {"is_next": next_sentence_probability(loaded, open_tokenizer(saved), first, second)}
+
+
+def _either(option: str, given: Name | None, flagged: bool, flag: Name) -> Name | None:
+    """What an option says, or the flag that was there before it; InputError where they say different things."""
+    if flagged and given not in (None, flag):
+        raise InputError(f"--{option} {given}: an older option given with it says {flag!r}; leave one of the two out")
+    return flag if flagged else given
+
+
+def _corpora(given: tuple[str, ...]) -> dict[Path, float]:
+    from bertwright.objectives.mixture import parse_weights
+
+    try:
+        weights = parse_weights(given)
+    except ValueError as error:
+        raise InputError(f"--corpus {' '.join(given)}: {error}; write FOLDER=WEIGHT, such as wiki=0.7") from None
+    corpora = {Path(folder): weight for folder, weight in weights}
+    if not given or len(corpora) < len(given):
+        raise InputError(f"--corpus {' '.join(given) or '(none)'}: name one corpus folder, or several different ones")
+    return corpora
 
 
 def _share(held_out: str | None) -> float | None:
     """A share such as 0.01; None where `held_out` is a folder or absent."""
+    if held_out == "":
+        raise InputError("--held-out '': a corpus folder or a share of the documents such as 0.01")
     try:
         share = float(held_out or "folder")
     except ValueError:
@@ -204,10 +251,19 @@ def _share(held_out: str | None) -> float | None:
     return share
 
 
-def _lengths(text: str) -> list[tuple[int, float]]:
-    """'128:0.9,512:0.1' → [(128, 0.9), (512, 0.1)]; a lone '128' is all the steps."""
+def _switch(name: str, on: bool, off: bool) -> bool | None:
+    """What a pair of flags says; None where neither was given."""
+    if on and off:
+        raise InputError(f"give either --{name} or --no-{name}")
+    return on if on or off else None
+
+
+def _lengths(text: str) -> list[dict[str, float]]:
+    """'128:0.9,512:0.1' → two phases; a lone '128' is all the steps."""
     try:
         parts = [part.split(":") for part in text.split(",")]
-        return [(int(part[0]), float(part[1]) if len(part) > 1 else 1.0) for part in parts]
+        if any(len(part) > 2 for part in parts):
+            raise ValueError
+        return [{"length": int(part[0]), "share": float(part[1]) if len(part) > 1 else 1.0} for part in parts]
     except ValueError:
         raise InputError(f"--lengths {text!r}: write LENGTH:SHARE, parted by commas, as in 128:0.9,512:0.1") from None

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
+from bertwright.console import say
 from bertwright.errors import InputError
+
+if TYPE_CHECKING:
+    from bertwright.corpus.manifest import Manifest
 
 Result = Mapping[str, Any]
 
@@ -25,13 +29,14 @@ def tokenizer_train(
     """Learn a WordPiece vocabulary; the same text gives the same bytes.
 
     Args:
-        inputs: files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output; .gz, .bz2, .xz.
+        inputs: files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
+            as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         vocab_size: pieces in all, special tokens included (the paper: 30,000).
         out: the tokenizer folder to write.
         cased: keep capitals and accents.
         strip_accents: take accents off as the released uncased vocabularies do (this decomposes Hangul too).
         documents: what parts documents of plain text.
-        field: the field of JSON lines that holds the text.
+        field: the field of JSON lines, or the column, that holds the text.
     """
     from bertwright.text.documents import TextSettings, find_inputs, read_all
     from bertwright.text.tokenizer import train_tokenizer
@@ -108,26 +113,56 @@ def corpus_build(
     lines: Literal["text", "wrapped", "sentences"] = "text",
     field: str = "text",
     language: str = "en",
+    on_error: Literal["stop", "skip"] = "stop",
+    keep_duplicates: bool = False,
+    shard: str | None = None,
 ) -> Result:
     """Turn text into tokenised shards; the number of workers changes no byte.
 
+    Stopped or killed, the same command goes on from the last whole shard, to the same bytes.
+
     Args:
-        inputs: files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output; .gz, .bz2, .xz.
+        inputs: files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
+            as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         tokenizer: a tokenizer folder, or a model folder or run folder for its tokenizer.
         out: the corpus folder to write; must be empty or absent.
         workers: processes that tokenise (default: one per core).
         documents: what parts documents of plain text.
         lines: what a line of plain text is: a paragraph, a piece of a wrapped block, or one sentence.
-        field: the field of JSON lines that holds the text.
+        field: the field of JSON lines, or the column, that holds the text.
         language: of the text, for the sentence rules.
+        on_error: at text that cannot be read, stop; or leave it out and count it in the manifest.
+        keep_duplicates: use documents again that equal an earlier one.
+        shard: i/n, such as 2/8: build the i-th of n parts, on a machine of its own; then: corpus merge.
     """
     from bertwright.corpus.build import build_corpus
     from bertwright.text.documents import TextSettings
 
     settings = TextSettings(documents=documents, lines=lines, field=field, language=language)
-    manifest = build_corpus(inputs, tokenizer=tokenizer, out=out, settings=settings, workers=workers)
-    names = ("documents", "sentences", "tokens", "dropped_documents", "fingerprint")
-    return {"corpus": str(out), **{name: getattr(manifest, name) for name in names}, "shards": len(manifest.shards)}
+    manifest = build_corpus(
+        inputs,
+        tokenizer=tokenizer,
+        out=out,
+        settings=settings,
+        workers=workers,
+        skip=on_error == "skip",
+        keep_duplicates=keep_duplicates,
+        part=_part(shard),
+    )
+    return _built(out, manifest)
+
+
+def corpus_merge(parts: Positional[tuple[Path, ...]], /, *, out: Path, keep_duplicates: bool = False) -> Result:
+    """Make one corpus of several: a manifest that names their shards, which stay where they are.
+
+    Args:
+        parts: corpus folders of one tokenizer, in the order of their text.
+        out: the corpus folder to write; must be empty or absent.
+        keep_duplicates: use documents again that equal an earlier one.
+    """
+    from bertwright.corpus.parts import merge_corpora
+
+    return _built(out, merge_corpora(parts, out, keep_duplicates=keep_duplicates))
 
 
 def corpus_inspect(corpus: Positional[Path], /) -> Result:
@@ -140,10 +175,36 @@ def corpus_inspect(corpus: Positional[Path], /) -> Result:
 
 def corpus_verify(corpus: Positional[Path], /) -> Result:
     """Check every byte of a corpus against its manifest."""
-    from bertwright.corpus.shards import verify
+    from bertwright.corpus.verify import verify
 
     checked = verify(corpus)
     return {"corpus": str(corpus), "good": True, "documents": checked.num_documents, "tokens": checked.num_tokens}
+
+
+def _built(out: Path, manifest: "Manifest") -> Result:
+    names = ("documents", "sentences", "tokens", "dropped_documents", "fingerprint")
+    skipped = manifest.skipped
+    for message in skipped.first:
+        say(f"left out: {message}")
+    return {
+        "corpus": str(out),
+        **{name: getattr(manifest, name) for name in names},
+        "duplicates": manifest.duplicates.documents if manifest.duplicates else 0,
+        "skipped_files": skipped.files,
+        "skipped_records": skipped.records,
+        "shards": len(manifest.shards),
+    }
+
+
+def _part(text: str | None) -> tuple[int, int] | None:
+    """'2/8' → (2, 8)."""
+    if text is None:
+        return None
+    try:
+        i, n = (int(number) for number in text.split("/"))
+    except ValueError:
+        raise InputError(f"--shard {text}: write i/n with i from 1 to n, such as 2/8") from None
+    return i, n
 
 
 def _refuse_existing(out: Path) -> None:

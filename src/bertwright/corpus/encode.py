@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from bertwright.errors import RunFailed
+
 if TYPE_CHECKING:
     from bertwright.text.documents import Document, TextSettings
     from bertwright.text.wikipedia import Page
@@ -128,17 +130,35 @@ def start_worker() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
+@dataclass(frozen=True)
+class EncodedChunk:
+    """A chunk of documents, the UTF-8 bytes of its text, and what was said of the documents that had to be left out."""
+
+    documents: EncodedDocuments
+    text_bytes: int
+    failed: tuple[str, ...] = ()
+
+
 def encode_chunk(
-    sources: "Sequence[Document | Page]", tokenizer: Path, settings: "TextSettings"
-) -> tuple[EncodedDocuments, int]:
-    """Split and tokenize documents with the tokenizer of a folder; also the UTF-8 bytes of their text."""
+    sources: "Sequence[Document | Page]", tokenizer: Path, settings: "TextSettings", *, skip: bool
+) -> EncodedChunk:
+    """Split and tokenize documents with the tokenizer of a folder; RunFailed where one defeats it, unless `skip`."""
     from bertwright.text.documents import in_full
     from bertwright.text.sentences import split_sentences
 
-    documents = [in_full(source) for source in sources]
-    sentences = [split_sentences(document, settings) for document in documents]
-    size = sum(len(paragraph.encode()) for document in documents for paragraph in document.paragraphs)
-    return encode_documents(sentences, _word_table(tokenizer)), size
+    sentences, failed, size = [], [], 0
+    for source in sources:
+        try:
+            document = in_full(source)
+            sentences.append(split_sentences(document, settings))
+        except Exception as error:
+            message = f"{source.place}: could not be cut into sentences: {error!r}"
+            if not skip:
+                raise RunFailed(message) from error
+            failed.append(message)
+            continue
+        size += sum(len(paragraph.encode()) for paragraph in document.paragraphs)
+    return EncodedChunk(encode_documents(sentences, _word_table(tokenizer)), size, tuple(failed))
 
 
 @cache

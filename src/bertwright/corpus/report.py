@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.config import Settings
-from bertwright.corpus.manifest import Manifest
+from bertwright.corpus.manifest import Manifest, Skipped
 from bertwright.corpus.shards import Corpus, Tokens
 
 SINGLE_SENTENCE_LIMIT = 0.5
@@ -55,6 +55,8 @@ class CorpusReport(Settings):
     vocab_size: int
     documents: int
     dropped_documents: int
+    duplicates: int
+    skipped: Skipped
     sentences: int
     tokens: int
     sentence_tokens: Histogram
@@ -73,6 +75,8 @@ class CorpusReport(Settings):
         lines = [
             f"{self.folder}",
             f"  documents   {self.documents:>15,}   ({self.dropped_documents:,} without text were left out)",
+            f"  of them     {self.duplicates:>15,}   equal an earlier one and are not used",
+            f"  left out    {self.skipped.records:>15,}   records, and {self.skipped.files:,} files from some place on",
             f"  sentences   {self.sentences:>15,}",
             f"  tokens      {self.tokens:>15,}   ({self.pieces_used:,} of {self.vocab_size:,} pieces occur)",
             f"  [UNK]       {self.unknown_share:>15.3%}   of the tokens",
@@ -106,6 +110,8 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
         vocab_size=corpus.manifest.vocab_size,
         documents=corpus.num_documents,
         dropped_documents=corpus.manifest.dropped_documents,
+        duplicates=len(corpus.duplicates),
+        skipped=corpus.manifest.skipped,
         sentences=corpus.num_sentences,
         tokens=corpus.num_tokens,
         sentence_tokens=_histogram(lengths),

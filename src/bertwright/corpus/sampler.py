@@ -26,9 +26,8 @@ class Sampler:
         self._seed = seed
         self._begins = [0]  # of epoch 0, 1, 2 … in the endless sequence
 
-    def rows_of_step(self, step: int, batch_size: int) -> list[tuple[int, np.ndarray]]:
-        """The rows of a step as groups (epoch, rows int64 [n]); the n sum to `batch_size`, mostly in one group."""
-        at, end = step * batch_size, (step + 1) * batch_size
+    def rows(self, at: int, end: int) -> list[tuple[int, np.ndarray]]:
+        """Rows `at` … end-1 of the endless sequence as groups (epoch, rows int64 [n]), mostly one."""
         groups = []
         while at < end:
             epoch = self._epoch_of(at)

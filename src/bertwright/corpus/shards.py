@@ -1,158 +1,41 @@
-"""text → shards → batches: the corpus on disk, and the one file that knows its bytes (paper §3.1).
+"""text → shards → batches: the corpus on disk, its layout and its reader (paper §3.1).
 
 A corpus folder holds shard-00000.arrow … (Arrow streams with one column `document`, document → sentence → token), the
-tokenizer that made the ids, and manifest.json, written last. Sentences keep their order and documents their bounds.
-Opening maps the shards and copies no token.
+tokenizer that made the ids, and manifest.json, written last; see `writer`. Sentences keep their order and documents
+their bounds. Opening maps the shards and copies no token.
 """
 
-import hashlib
 import mmap
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import JsonValue
 
-from bertwright import __version__
-from bertwright.corpus.encode import EncodedDocuments, token_dtype
+from bertwright.corpus.duplicates import read_drop_list
+from bertwright.corpus.encode import token_dtype
 from bertwright.corpus.manifest import (
     MANIFEST,
     Manifest,
     ShardEntry,
-    Source,
     check_sizes,
-    corpus_fingerprint,
     read_manifest,
 )
 from bertwright.errors import InputError
-from bertwright.files import write_json
 
 if TYPE_CHECKING:
     from bertwright.text.tokenizer import Tokenizer
 
-SHARD_TOKENS = 64_000_000
-"""A shard ends with the record batch that brings it to this many tokens."""
-
-_HASH_KEY = b"bertwright.tokenizer"
+_HASH_KEY = b"bertwright.tokenizer"  # of the schema
+SUMS_KEY = b"bertwright.crc32"
+"""In the metadata of a record batch: the checksums of its offsets and of its tokens, in hex."""
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
-
-
-class CorpusWriter:
-    """Write encoded documents into the shards of a folder, then the manifest. Use as a context manager."""
-
-    def __init__(self, folder: Path, *, tokenizer: "Tokenizer", shard_tokens: int = SHARD_TOKENS) -> None:
-        self._folder = folder
-        self._hash = tokenizer.hash
-        self._vocab_size = tokenizer.vocab_size
-        self._shard_tokens = shard_tokens
-        self._shard: _ShardFile | None = None
-        self._entries: list[ShardEntry] = []
-        tokenizer.save(folder / "tokenizer")
-
-    def __enter__(self) -> "CorpusWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._shard:
-            self._shard.abandon()
-
-    def add(self, encoded: EncodedDocuments) -> None:
-        """Append documents as one record batch; nothing is written for none."""
-        if len(encoded.document_first) == 1:
-            return
-        if self._shard is None:
-            path = self._folder / f"shard-{len(self._entries):05d}.arrow"
-            self._shard = _ShardFile(path, _schema(self._vocab_size, self._hash))
-        self._shard.add(encoded)
-        if self._shard.tokens >= self._shard_tokens:
-            self._end_shard()
-
-    def finish(self, *, text: dict[str, JsonValue], sources: tuple[Source, ...], dropped: int) -> Manifest:
-        """Close the last shard and write the manifest."""
-        self._end_shard()
-        entries = self._entries
-        manifest = Manifest(
-            made_by=f"bertwright {__version__}",
-            tokenizer=self._hash,
-            vocab_size=self._vocab_size,
-            documents=sum(entry.documents for entry in entries),
-            sentences=sum(entry.sentences for entry in entries),
-            tokens=sum(entry.tokens for entry in entries),
-            dropped_documents=dropped,
-            fingerprint=corpus_fingerprint(self._hash, [entry.sha256 for entry in entries]),
-            text=text,
-            sources=sources,
-            shards=tuple(entries),
-        )
-        write_json(self._folder / MANIFEST, manifest.model_dump(mode="json"))
-        return manifest
-
-    def _end_shard(self) -> None:
-        if self._shard:
-            self._entries.append(self._shard.finish())
-            self._shard = None
-
-
-class _ShardFile:
-    """One Arrow stream being written; counts and hashes what goes through."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._path = path
-        self._file = path.open("wb")
-        self._digest = hashlib.sha256()
-        self._schema = schema
-        # Arrow wants a file-like object: this one is both the file's and the digest's way in.
-        self._writer = pa.ipc.new_stream(pa.PythonFile(_Tee(self._file, self._digest), mode="w"), schema)
-        self.documents = self.sentences = self.tokens = 0
-
-    def add(self, encoded: EncodedDocuments) -> None:
-        sentences = pa.LargeListArray.from_arrays(encoded.sentence_first, pa.array(encoded.ids))
-        documents = pa.LargeListArray.from_arrays(encoded.document_first, sentences)
-        self._writer.write_batch(pa.record_batch([documents], schema=self._schema))
-        self.documents += len(documents)
-        self.sentences += len(sentences)
-        self.tokens += len(encoded.ids)
-
-    def finish(self) -> ShardEntry:
-        self._writer.close()
-        self._file.close()
-        return ShardEntry(
-            name=self._path.name,
-            bytes=self._path.stat().st_size,
-            documents=self.documents,
-            sentences=self.sentences,
-            tokens=self.tokens,
-            sha256=self._digest.hexdigest(),
-        )
-
-    def abandon(self) -> None:
-        self._file.close()
-
-
-class _Tee:
-    """The little of a file that Arrow's writer needs."""
-
-    closed = False
-
-    def __init__(self, file: BinaryIO, digest: "hashlib._Hash") -> None:
-        self._file = file
-        self._digest = digest
-
-    def write(self, data: bytes) -> int:
-        self._digest.update(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
 
 
 @dataclass(frozen=True)
@@ -164,12 +47,15 @@ class _Batches:
     document_offsets: NDArray[np.int64]  # [C] position of the first document offset, in 8-byte words
     sentence_offsets: NDArray[np.int64]  # [C] position of the first sentence offset, in 8-byte words
     ids: NDArray[np.int64]  # [C] position of the first token, in tokens
+    offset_sums: NDArray[np.int64]  # [C] CRC-32 of the offsets
+    id_sums: NDArray[np.int64]  # [C] CRC-32 of the tokens
 
 
 class Corpus:
     """A corpus opened for reading; everything big stays in the memory-mapped files.
 
-    Documents and sentences are numbered through all shards in the order of the text.
+    Documents and sentences are numbered through all shards in the order of the text. Sizes and manifest are checked at
+    opening, the checksum of a record batch when something in it is read for the first time, everything by `verify`.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -189,6 +75,8 @@ class Corpus:
         self._batches = _Batches(*np.concatenate(tables).T)
         self._shard = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table) for table in tables])
         self._first_sentence = np.concatenate([[0], np.cumsum(self._batches.sentences)])
+        self._offsets_unread = np.ones(len(self._shard), np.bool_)
+        self._ids_unread = np.ones(len(self._shard), np.bool_)
 
     @classmethod
     def open(cls, folder: str | Path) -> "Corpus":
@@ -216,8 +104,15 @@ class Corpus:
             )
         return tokenizer
 
+    @cached_property
+    def duplicates(self) -> NDArray[np.int64]:
+        """The numbers of the documents that are not to be used because they equal an earlier one: int64, ascending."""
+        listed = self.manifest.duplicates
+        return read_drop_list(self.folder, listed) if listed else np.zeros(0, np.int64)
+
     def document_first(self) -> NDArray[np.int64]:
         """First sentence of each document, then the number of sentences: int64 [num_documents + 1]."""
+        self._check_offsets(np.arange(len(self._shard)))
         batches, words = self._batches, self._words
         first = np.empty(self.num_documents + 1, np.int64)
         at = 0
@@ -230,6 +125,7 @@ class Corpus:
 
     def sentence_lengths(self) -> NDArray[np.int32]:
         """Tokens in each sentence: int32 [num_sentences]."""
+        self._check_offsets(np.arange(len(self._shard)))
         lengths = np.empty(self.num_sentences, np.int32)
         for b, shard in enumerate(self._shard):
             begin, number = self._batches.sentence_offsets[b], self._batches.sentences[b]
@@ -243,6 +139,7 @@ class Corpus:
         The tokens are views over the mapped files; nothing is copied.
         """
         for batch, shard in enumerate(self._shard):
+            self._check_ids(np.array([batch]))
             first, number = self._first_sentence[batch], self._batches.sentences[batch]
             word, place = self._batches.sentence_offsets[batch], self._batches.ids[batch]
             begin, end = self._words[shard][[word, word + number]]
@@ -258,6 +155,7 @@ class Corpus:
         """
         batch = np.searchsorted(self._first_sentence, first, side="right") - 1
         batch = np.minimum(batch, len(self._shard) - 1)
+        self._check_ids(batch)
         shard = self._shard[batch]
         word = self._batches.sentence_offsets[batch] + (first - self._first_sentence[batch])
         start, end = np.empty_like(word), np.empty_like(word)
@@ -267,40 +165,67 @@ class Corpus:
             end[rows] = self._words[s][word[rows] + count[rows]]
         return shard, start + self._batches.ids[batch], (end - start).astype(np.int32)
 
+    def _check_offsets(self, batches: NDArray[np.int64]) -> None:
+        """Compare the offsets of the batches that are read for the first time with their checksums."""
+        for b in np.unique(batches[self._offsets_unread[batches]]):
+            documents, sentences, _ = self._buffers(b)
+            self._refuse_changed(b, "offsets", _crc(documents, sentences), self._batches.offset_sums[b])
+            self._offsets_unread[b] = False
 
-def verify(folder: str | Path) -> Corpus:
-    """Check every byte of a corpus; InputError names the file that is bad. Returns the corpus, opened."""
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    check_sizes(folder, manifest)
-    for entry in manifest.shards:
-        path = folder / entry.name
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-        if found != entry.sha256:
-            raise InputError(f"{path}: sha256 is {found}, the manifest says {entry.sha256}: the file was changed")
-    corpus = Corpus(folder, manifest)
-    for entry in manifest.shards:
-        path = folder / entry.name
-        for batch in _record_batches(path, _map(path)):
-            try:
-                batch.validate(full=True)
-            except pa.ArrowInvalid as error:
-                raise InputError(f"{path}: a record batch is broken: {error}") from None
-            largest = int(np.max(batch.column(0).flatten().flatten().to_numpy(), initial=0))
-            if largest >= manifest.vocab_size:
-                raise InputError(f"{path}: token id {largest}, but the vocabulary has {manifest.vocab_size} pieces")
-    if corpus.tokenizer.vocab_size != manifest.vocab_size:
-        raise InputError(
-            f"{folder / 'tokenizer'}: {corpus.tokenizer.vocab_size} pieces, the manifest says {manifest.vocab_size}"
-        )
-    return corpus
+    def _check_ids(self, batches: NDArray[np.int64]) -> None:
+        """The same for tokens, which the offsets lead to."""
+        self._check_offsets(batches)
+        for b in np.unique(batches[self._ids_unread[batches]]):
+            self._refuse_changed(b, "tokens", _crc(self._buffers(b)[2]), self._batches.id_sums[b])
+            self._ids_unread[b] = False
+
+    def _buffers(self, b: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Tokens]:
+        batches, words = self._batches, self._words[self._shard[b]]
+        documents = words[batches.document_offsets[b] :][: batches.documents[b] + 1]
+        sentences = words[batches.sentence_offsets[b] :][: batches.sentences[b] + 1]
+        return documents, sentences, self.views[self._shard[b]][batches.ids[b] :][: sentences[-1]]
+
+    def _refuse_changed(self, b: int, what: str, found: int, noted: int) -> None:
+        if found != noted:
+            shard = self._shard[b]
+            path = self.folder / self.manifest.shards[shard].name
+            raise InputError(
+                f"{path}: record batch {b - int(np.argmax(self._shard == shard))}: its {what} were changed after they "
+                f"were written (CRC-32 {found:08x}, noted {noted:08x}); put the file back or build the corpus again"
+            )
 
 
-def _schema(vocab_size: int, tokenizer_hash: str) -> pa.Schema:
+def record_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The record batches of a shard, mapped; InputError where it is no Arrow stream."""
+    yield from (batch for batch, _ in _record_batches(path, _map(path)))
+
+
+def shard_schema(vocab_size: int, tokenizer_hash: str) -> pa.Schema:
+    """The layout of a shard, with the tokenizer's hash in its metadata."""
     ids = pa.from_numpy_dtype(token_dtype(vocab_size))
     field = pa.field("document", pa.large_list(pa.large_list(ids)))
     return pa.schema([field], metadata={_HASH_KEY: tokenizer_hash.encode()})
+
+
+def checksums(document_first: NDArray[np.int64], sentence_first: NDArray[np.int64], ids: Tokens) -> tuple[int, int]:
+    """CRC-32 of a record batch's offsets and of its tokens."""
+    return _crc(document_first, sentence_first), _crc(ids)
+
+
+def _noted_sums(metadata: Mapping[bytes, bytes]) -> tuple[int, int] | None:
+    """What `checksums` were when the batch was written; None where that cannot be read."""
+    try:
+        offsets, ids = (int(each, 16) for each in metadata[SUMS_KEY].split())
+    except (KeyError, ValueError):
+        return None
+    return offsets, ids
+
+
+def _crc(*arrays: NDArray[Any]) -> int:
+    found = 0
+    for array in arrays:
+        found = zlib.crc32(np.ascontiguousarray(array).data, found)
+    return found
 
 
 def _map(path: Path) -> mmap.mmap:
@@ -308,9 +233,14 @@ def _map(path: Path) -> mmap.mmap:
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _record_batches(path: Path, mapped: mmap.mmap) -> Iterator[pa.RecordBatch]:
+def _record_batches(path: Path, mapped: mmap.mmap) -> Iterator[tuple[pa.RecordBatch, Mapping[bytes, bytes]]]:
     try:
-        yield from pa.ipc.open_stream(pa.py_buffer(mapped))
+        with pa.ipc.open_stream(pa.py_buffer(mapped)) as reader:
+            while True:
+                batch, metadata = reader.read_next_batch_with_custom_metadata()
+                yield batch, metadata or {}
+    except StopIteration:
+        return
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a readable Arrow stream: {error}") from None
 
@@ -319,10 +249,10 @@ def _layout(folder: Path, mapped: mmap.mmap, manifest: Manifest, entry: ShardEnt
     """Find the record batches of a shard by the addresses of their buffers: int64 [batches, fields of _Batches]."""
     path = folder / entry.name
     base = pa.py_buffer(mapped).address
-    schema = _schema(manifest.vocab_size, manifest.tokenizer)
+    schema = shard_schema(manifest.vocab_size, manifest.tokenizer)
     width = token_dtype(manifest.vocab_size).itemsize
-    rows = []
-    for batch in _record_batches(path, mapped):
+    rows: list[list[int]] = []
+    for batch, metadata in _record_batches(path, mapped):
         if not batch.schema.equals(schema, check_metadata=True):
             raise InputError(
                 f"{path}: made with another tokenizer or another layout than {MANIFEST} says "
@@ -332,8 +262,11 @@ def _layout(folder: Path, mapped: mmap.mmap, manifest: Manifest, entry: ShardEnt
         _, outer, _, inner, _, ids = documents.buffers()
         places = [(outer, 8), (inner, 8), (ids, width)]
         positions = [_position(path, buffer, item, base=base, size=len(mapped)) for buffer, item in places]
-        rows.append([len(documents), len(documents.values), *positions])
-    table = np.array(rows, np.int64).reshape(-1, 5)
+        sums = _noted_sums(metadata)
+        if sums is None:
+            raise InputError(f"{path}: record batch {len(rows)} has no checksums; build the corpus again")
+        rows.append([len(documents), len(documents.values), *positions, *sums])
+    table = np.array(rows, np.int64).reshape(-1, 7)
     found = (int(table[:, 0].sum()), int(table[:, 1].sum()))
     if found != (entry.documents, entry.sentences):
         raise InputError(

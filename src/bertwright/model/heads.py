@@ -32,7 +32,7 @@ class MaskedLMHead(nn.Module):
 
 
 class NextSentenceHead(nn.Module):
-    """Pooled vector → two logits; label 0 is IsNext, 1 is a random sentence."""
+    """Pooled vector → two logits; label 0 is IsNext, 1 a random sentence or, for sentence order, swapped ones."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

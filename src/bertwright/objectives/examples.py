@@ -1,16 +1,25 @@
-"""Shards → batches: rows for masked LM and next-sentence pre-training (paper §3.1, §A.1 and §A.2).
+"""Shards → batches: rows for masked LM and a second objective about pairs (paper §3.1, §A.1 and §A.2).
 
 A row is a pure function of (corpus, settings, length, seed, epoch, row): which batch or worker it falls to, and how
 often it is made, changes nothing. Letters: B rows, T tokens of a row, P predictions of a row.
+
+Static masks are the original's: there the text is gone through `dupe_factor` times, each time with pairs, cuts and
+masks of its own, and these versions are repeated for ever. Here too: with K static masks the rows of epoch e are those
+of epoch e modulo K. What differs is their order. The original shuffles the rows of all K versions together once, and
+in training again within a buffer of records. Here the versions come one after another, each in full, and every epoch
+has a shuffled order of its own, also where it repeats a version.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import model_validator
 
-from bertwright.config import Settings, Share
+from bertwright.config import Count, Settings, Share, renamed
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.objectives.mlm import MaskingSettings, predictions_by_length
 
@@ -18,17 +27,33 @@ if TYPE_CHECKING:
     from bertwright.corpus.shards import Corpus
 
 Part = Literal["all", "train", "held_out"]
+SecondSentence = Literal["next", "order", "none"]
 
 _TRUNCATION, _CHOICE, _REPLACEMENT, _HELD_OUT = 0x7C17, 0xC401, 0x4E91, 0x4E1D  # the purposes in the streams' keys
 
 
 class ExampleSettings(Settings):
-    """How rows are made: with next-sentence prediction (A and B) or as single segments; the share of documents that aim
-    at shorter rows; masking."""
+    """How rows are made.
 
-    next_sentence: bool = True
+    second_sentence: A and a B that follows it or is random (next), A and B in their order or swapped (order), or single
+    segments (none). short_share: of the documents, how many aim at shorter rows. static_masks: after so many epochs
+    the first one's rows come again; 0: every epoch has rows of its own.
+    """
+
+    second_sentence: SecondSentence = "next"
     short_share: Share = 0.1
+    static_masks: Count = 0
     masking: MaskingSettings = MaskingSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_name(cls, values: Any) -> Any:
+        return renamed(values, "next_sentence", "second_sentence", {True: "next", False: "none"})
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a row has a B."""
+        return self.second_sentence != "none"
 
 
 @dataclass(frozen=True)
@@ -41,14 +66,15 @@ class PretrainingBatch:
     positions: np.ndarray  # int32 [B, P], ascending
     labels: np.ndarray  # int32 [B, P]: the piece that was there
     weights: np.ndarray  # float32 [B, P]: 1 for a prediction
-    is_random: np.ndarray  # int32 [B]: 0 where B follows A, 1 where it is random
+    is_random: np.ndarray  # int32 [B]: 0 where B follows A, 1 where it is random, or comes before A (sentence order)
 
 
 class Examples:
     """The rows of a corpus, epoch after epoch.
 
     length: T, tokens of a row. part: all documents, or one side of a split in which `held_out_share` of them, the same
-    under any seed, are kept for measuring; a random B comes from the same part.
+    under any seed, are kept for measuring; a random B comes from the same part. write_plans: whether CORPUS/plans
+    may be added to.
     Raises InputError where the corpus is too small for what is asked.
     """
 
@@ -61,6 +87,7 @@ class Examples:
         seed: int,
         part: Part = "all",
         held_out_share: float = 0.0,
+        write_plans: bool = True,
     ) -> None:
         from bertwright.corpus.sampler import Sampler
         from bertwright.objectives.plans import Plans
@@ -69,12 +96,17 @@ class Examples:
         self.length = length
         self._corpus = corpus
         self._seed = seed
-        documents = held_out_split(corpus.document_first(), part=part, held_out_share=held_out_share)
+        first = corpus.document_first()
+        documents = held_out_split(first, part=part, held_out_share=held_out_share)
+        documents = np.setdiff1d(documents, corpus.duplicates, assume_unique=True)
+        if settings.second_sentence == "order":
+            documents = _with_order(first, documents, corpus.folder)
         _check_size(corpus, documents.size, settings, part)
-        self._plans = Plans(corpus, settings, documents, length=length, seed=seed)
+        self._plans = Plans(corpus, settings, documents, length=length, seed=seed, write=write_plans)
         self._sampler = Sampler(self.num_rows, seed)
         self._wanted = predictions_by_length(settings.masking, length)
-        pieces = corpus.tokenizer.continuation if settings.masking.whole_word else np.zeros(0, np.bool_)
+        whole_words = settings.masking.units != "piece"
+        pieces = corpus.tokenizer.continuation if whole_words else np.zeros(0, np.bool_)
         self._continuation = np.ascontiguousarray(pieces, dtype=np.bool_)
 
     @property
@@ -84,16 +116,23 @@ class Examples:
 
     def num_rows(self, epoch: int) -> int:
         """The number of rows of an epoch; epochs differ a little."""
-        return self._plans.num_rows(epoch)
+        return self._plans.num_rows(self._version(epoch))
+
+    def missing_plan_bytes(self, epochs: int) -> int:
+        """What the plans of the first `epochs` will take in CORPUS/plans beyond those there are."""
+        return self._plans.missing_bytes(epochs)
 
     def rows_of_step(self, step: int, batch_size: int) -> list[tuple[int, np.ndarray]]:
         """The shuffled rows of a step, in groups (epoch, rows int64 [n])."""
-        return self._sampler.rows_of_step(step, batch_size)
+        return self._sampler.rows(step * batch_size, (step + 1) * batch_size)
 
     def step_batch(self, step: int, batch_size: int) -> PretrainingBatch:
         """The batch of a step: the next `batch_size` of the shuffled rows; it may span epochs."""
-        batches = [self.batch(epoch, rows) for epoch, rows in self.rows_of_step(step, batch_size)]
-        return batches[0] if len(batches) == 1 else _joined(batches)
+        return self.stretch(step * batch_size, (step + 1) * batch_size)
+
+    def stretch(self, at: int, end: int) -> PretrainingBatch:
+        """Rows `at` … end-1 of the endless sequence of shuffled rows."""
+        return joined([self.batch(epoch, rows) for epoch, rows in self._sampler.rows(at, end)])
 
     def first(self, n: int, batch_size: int = 64) -> Iterator[PretrainingBatch]:
         """The first `n` rows of epoch 0 in walk order, all where there are fewer: the fixed rows of an evaluation."""
@@ -103,6 +142,7 @@ class Examples:
 
     def batch(self, epoch: int, rows: np.ndarray) -> PretrainingBatch:
         """The given rows, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
+        epoch = self._version(epoch)
         plan = self._plans.of(epoch)
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < plan.size:
@@ -111,12 +151,16 @@ class Examples:
         ids, left = self._filled(epoch, rows, planned)
         return self._masked(epoch, rows, planned, ids, left)
 
+    def _version(self, epoch: int) -> int:
+        """The epoch whose rows an epoch has."""
+        return epoch % self.settings.static_masks if self.settings.static_masks else epoch
+
     def _filled(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows with the truncated A and B in place (int32 [B, T]) and the tokens left of each (int64 [B, 2])."""
         from bertwright.corpus.random import stream_key
         from bertwright.objectives.rows import copy_slices, truncate
 
-        pairs = self.settings.next_sentence
+        pairs = self.settings.pairs
         sides = [self._corpus.locate(planned["a"], planned["a_count"])]
         if pairs:
             sides.append(self._corpus.locate(planned["b"], planned["b_count"]))
@@ -143,7 +187,7 @@ class Examples:
 
         tokenizer, masking = self._corpus.tokenizer, self.settings.masking
         segments = np.zeros_like(ids)
-        lengths = frame(ids, segments, left, tokenizer.cls_id, tokenizer.sep_id, self.settings.next_sentence)
+        lengths = frame(ids, segments, left, tokenizer.cls_id, tokenizer.sep_id, self.settings.pairs)
         positions = np.zeros((rows.size, self.max_predictions), np.int32)
         labels = np.zeros_like(positions)
         weights = np.zeros(positions.shape, np.float32)
@@ -153,6 +197,7 @@ class Examples:
             lengths,
             self._wanted,
             self._continuation,
+            masking.units == "span",
             (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
             np.uint64(tokenizer.vocab_size),
             (probability(masking.mask), probability(masking.mask + masking.same)),
@@ -185,17 +230,29 @@ def held_out_split(document_first: np.ndarray, *, part: Part, held_out_share: fl
     return chosen
 
 
+def _with_order(document_first: np.ndarray, documents: np.ndarray, folder: Path) -> np.ndarray:
+    """Those of the documents that have two sentences at least: one alone has no order."""
+    kept: np.ndarray = documents[np.diff(document_first)[documents] >= 2]
+    if kept.size < documents.size:
+        say(f"{folder}: {documents.size - kept.size:,} documents of one sentence have no order and are left out")
+    return kept
+
+
 def _check_size(corpus: "Corpus", num_documents: int, settings: ExampleSettings, part: Part) -> None:
     where = f"{corpus.folder}" if part == "all" else f"{corpus.folder}, part '{part}'"
     hint = "; hold out a larger share of the documents" if part == "held_out" else ""
     if num_documents == 0:
-        raise InputError(f"{where}: no document with text; at least one is needed{hint}")
-    if num_documents == 1 and settings.next_sentence:
+        text = "two sentences" if settings.second_sentence == "order" else "text"
+        raise InputError(f"{where}: no document with {text}; at least one is needed{hint}")
+    if num_documents == 1 and settings.second_sentence == "next":
         raise InputError(
             f"{where}: one document; next-sentence prediction needs at least two documents (or none: off){hint}"
         )
 
 
-def _joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
+def joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
+    """One batch of several, whose rows have the same shape."""
+    if len(batches) == 1:
+        return batches[0]
     names = PretrainingBatch.__dataclass_fields__
     return PretrainingBatch(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names})

@@ -4,18 +4,22 @@ This module stays light (neither numba nor torch), so that settings can be read 
 """
 
 import math
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from bertwright.config import Positive, Settings, Share
+from bertwright.config import Positive, Settings, Share, renamed
+
+MaskUnits = Literal["piece", "word", "span"]
 
 
 class MaskingSettings(Settings):
     """How pieces are chosen for prediction and what the encoder sees in their place.
 
     share: of a row's tokens, special ones counted. mask, same, random: of the chosen pieces, shown as [MASK], as they
-    are, as a random entry of the vocabulary; they sum to 1. whole_word: choose all pieces of a word or none.
+    are, as a random entry of the vocabulary; they sum to 1. units: what is chosen at a time, a piece, all pieces of a
+    word, or a span of whole words (SpanBERT; see `spans`), which is shown in one of the three ways as a whole.
     max_predictions: at most so many per row (None: the share of a full row).
     """
 
@@ -23,8 +27,13 @@ class MaskingSettings(Settings):
     mask: Share = 0.8
     same: Share = 0.1
     random: Share = 0.1
-    whole_word: bool = False
+    units: MaskUnits = "piece"
     max_predictions: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_name(cls, values: Any) -> Any:
+        return renamed(values, "whole_word", "units", {True: "word", False: "piece"})
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> "MaskingSettings":

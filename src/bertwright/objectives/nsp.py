@@ -1,4 +1,4 @@
-"""Shards → batches: which sentences make a row, for next-sentence prediction or without it (paper §3.1 and §A.2).
+"""Shards → batches: which sentences make a row: B follows A or is random, order, or no B (paper §3.1 and §A.2).
 
 The walk over a corpus knows sentence lengths alone. It goes through each document with random numbers of its own,
 keyed by (seed, epoch, document), and writes a plan: one small record per row. A sentence is named by its number in the
@@ -11,8 +11,8 @@ from bertwright.corpus.random import below, child, compiled, draw, happens, prob
 from bertwright.errors import InputError
 
 PLAN = np.dtype([("a", "<i8"), ("a_count", "<i4"), ("b", "<i8"), ("b_count", "<i4"), ("random", "u1")])
-"""One row: A is `a_count` sentences from sentence `a` on, B likewise (none without next-sentence prediction); random: 1
-where B was taken from a random document, 0 where it follows A."""
+"""One row: A is `a_count` sentences from sentence `a` on, B likewise (none in single segments); random: 0 where B
+follows A, 1 where it was taken from a random document or, for sentence order, stands before A in the text."""
 
 PLAN_VERSION = 1  # of the walk and its random numbers: a saved plan of another version is not read
 
@@ -22,6 +22,7 @@ _HALF = probability(0.5)
 # The places in a document's stream: each chunk owns 16 numbers, so that the first pass can leave B's unread.
 _DRAWS_PER_CHUNK = 16
 _A_END, _COIN, _DOCUMENT, _START = 0, 1, 2, 12
+_SEGMENTS, _NEXT, _ORDER = 0, 1, 2  # kinds of rows
 _TRIES = 10  # for a document other than A's own; then even the same one is taken
 
 
@@ -42,7 +43,28 @@ def plan_pairs(
     documents: int64 numbers of the documents to use, for A as for a random B (None: all); empty ones are passed over.
     Raises InputError for a sentence without tokens or a `length` under 5.
     """
-    return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, pairs=True)
+    return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, kind=_NEXT)
+
+
+def plan_order(
+    lengths: np.ndarray,
+    document_first: np.ndarray,
+    *,
+    length: int,
+    seed: int,
+    epoch: int,
+    short_share: float = 0.1,
+    documents: np.ndarray | None = None,
+) -> np.ndarray:
+    """Rows `[CLS] A [SEP] B [SEP]` for sentence order (ALBERT, Lan et al. 2019, §3.1); see `plan_pairs`.
+
+    The walk and its cuts are those of `plan_pairs`; B is always the rest of the chunk, and where the coin would make it
+    random, A and B change places. They do so here, before rows are truncated: of two sides cut down to equal length
+    the first keeps one token more, and changed later that would give the answer away. A chunk has two sentences at
+    least: one long enough alone takes the next with it, one left over at the end of its document the one before it.
+    Documents of one sentence are passed over.
+    """
+    return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, kind=_ORDER)
 
 
 def plan_segments(
@@ -56,12 +78,12 @@ def plan_segments(
     documents: np.ndarray | None = None,
 ) -> np.ndarray:
     """Rows `[CLS] A [SEP]` of one epoch: whole sentences of one document until the row is full; see `plan_pairs`."""
-    return _plan(lengths, document_first, length - 2, seed, epoch, short_share, documents, pairs=False)
+    return _plan(lengths, document_first, length - 2, seed, epoch, short_share, documents, kind=_SEGMENTS)
 
 
-def filled_documents(document_first: np.ndarray) -> np.ndarray:
-    """The numbers of the documents that hold a sentence, int64."""
-    return np.flatnonzero(np.diff(document_first) > 0).astype(np.int64)
+def filled_documents(document_first: np.ndarray, least: int = 1) -> np.ndarray:
+    """The numbers of the documents that hold a sentence, or `least` of them, int64."""
+    return np.flatnonzero(np.diff(document_first) >= least).astype(np.int64)
 
 
 def _plan(
@@ -73,13 +95,15 @@ def _plan(
     short_share: float,
     documents: np.ndarray | None,
     *,
-    pairs: bool,
+    kind: int,
 ) -> np.ndarray:
     if most < 2:
-        raise InputError(f"length {most + (3 if pairs else 2)}: a row needs room for two tokens of text, at least")
+        raise InputError(
+            f"length {most + (2 if kind == _SEGMENTS else 3)}: a row needs room for two tokens of text, at least"
+        )
     if lengths.size and int(lengths.min()) < 1:
         raise InputError(f"sentence {int(lengths.argmin())} of the corpus has no tokens; build the corpus again")
-    filled = filled_documents(document_first)
+    filled = filled_documents(document_first, least=2 if kind == _ORDER else 1)
     chosen = filled if documents is None else np.intersect1d(documents, filled).astype(np.int64)
     arguments = (
         lengths,
@@ -89,7 +113,7 @@ def _plan(
         stream_key(seed, epoch, _TARGET),
         stream_key(seed, epoch, _CHUNK),
         probability(short_share),
-        pairs,
+        kind,
     )
     # Two passes, for a plan of exactly the right size: the first counts and does not choose any B.
     plan = np.zeros(_walk(*arguments, np.zeros(0, PLAN)), PLAN)
@@ -107,7 +131,7 @@ def _walk(
     target_key: np.uint64,
     chunk_key: np.uint64,
     short: np.uint64,
-    pairs: bool,
+    kind: int,
     plan: np.ndarray,
 ) -> int:
     """Walk all documents, fill `plan` unless it is empty, and return the number of rows."""
@@ -120,21 +144,24 @@ def _walk(
         chunk = 0
         while at < end:
             count, _ = _take(lengths, at, end, target)
+            if kind == _ORDER and count == 1:
+                at, count = min(at, end - 2), 2
             a_count, is_random = count, False
-            if pairs:
+            if kind != _SEGMENTS:
                 a_count, is_random = _cut(key, chunk, count)
             if plan.size > 0:
-                b, b_count = at + a_count, count - a_count
-                if is_random:
+                a, b, b_count = at, at + a_count, count - a_count
+                if is_random and kind == _NEXT:
                     b, b_count = _random_b(lengths, first, documents, document, at, a_count, target, key, chunk)
-                plan[row].a = at
-                plan[row].a_count = a_count
-                plan[row].b = b if pairs else 0
-                plan[row].b_count = b_count
+                swapped = is_random and kind == _ORDER
+                plan[row].a = b if swapped else a
+                plan[row].a_count = b_count if swapped else a_count
+                plan[row].b = 0 if kind == _SEGMENTS else (a if swapped else b)
+                plan[row].b_count = a_count if swapped else b_count
                 plan[row].random = is_random
             row += 1
             chunk += 1
-            at += a_count if is_random else count  # what a random B displaced starts the next chunk
+            at += a_count if is_random and kind == _NEXT else count  # what a random B displaced starts the next chunk
     return row
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertwright.console import say
 from bertwright.files import atomic_file
-from bertwright.objectives.nsp import PLAN, PLAN_VERSION, plan_pairs, plan_segments
+from bertwright.objectives.nsp import PLAN, PLAN_VERSION, plan_order, plan_pairs, plan_segments
 
 if TYPE_CHECKING:
     from bertwright.corpus.shards import Corpus
@@ -18,20 +18,32 @@ if TYPE_CHECKING:
 
 _IN_MEMORY = 2  # plans: a batch may span two epochs
 _SMALL = 1 << 16  # rows: a smaller plan is walked again in milliseconds, and is not worth a file
+_KINDS = {"next": "pairs", "order": "order", "none": "segments"}  # as file names say
 
 
 class Plans:
     """The plans of a corpus under one setting, in CORPUS/plans/, or in memory where that cannot be written.
 
-    A plan's file name holds a hash of everything that decides the plan, so none is ever out of date.
+    A plan's file name holds a hash of everything that decides the plan, so none is ever out of date. The newest two
+    epochs' plans of the same settings are kept, with static masks all of them; of an older one its number of rows is,
+    which is what a resumed run needs to find its place. Who has its map open reads on.
     """
 
     def __init__(
-        self, corpus: "Corpus", settings: "ExampleSettings", documents: np.ndarray, *, length: int, seed: int
+        self,
+        corpus: "Corpus",
+        settings: "ExampleSettings",
+        documents: np.ndarray,
+        *,
+        length: int,
+        seed: int,
+        write: bool = True,
     ) -> None:
+        self._write = write
         self._corpus = corpus
         self._settings = settings
         self._documents = documents
+        self._documents_hash = hashlib.sha256(documents.tobytes()).hexdigest()
         self._length = length
         self._seed = seed
         self._plans: dict[int, np.ndarray] = {}
@@ -40,8 +52,19 @@ class Plans:
     def num_rows(self, epoch: int) -> int:
         """The number of rows of an epoch."""
         if epoch not in self._num_rows:
-            self.of(epoch)
+            counted = self._counted(epoch)
+            if counted is None:
+                self.of(epoch)
+            else:
+                self._num_rows[epoch] = counted
         return self._num_rows[epoch]
+
+    def missing_bytes(self, epochs: int) -> int:
+        """What the files of the first `epochs` plans will take beyond those there are, each as long as the first."""
+        rows = self.num_rows(0)
+        if rows < _SMALL:
+            return 0
+        return sum(rows * PLAN.itemsize for epoch in range(epochs) if not self._path(epoch).exists())
 
     def of(self, epoch: int) -> np.ndarray:
         """The plan of an epoch, read-only."""
@@ -56,7 +79,7 @@ class Plans:
         return plan
 
     def _walk(self, epoch: int) -> np.ndarray:
-        walk = plan_pairs if self._settings.next_sentence else plan_segments
+        walk = {"next": plan_pairs, "order": plan_order, "none": plan_segments}[self._settings.second_sentence]
         plan = walk(
             self._corpus.sentence_lengths(),
             self._corpus.document_first(),
@@ -70,7 +93,7 @@ class Plans:
         return plan
 
     def _path(self, epoch: int) -> Path:
-        kind = "pairs" if self._settings.next_sentence else "segments"
+        kind = _KINDS[self._settings.second_sentence]
         decides = {
             "version": PLAN_VERSION,
             "corpus": self._corpus.fingerprint,
@@ -79,7 +102,7 @@ class Plans:
             "seed": self._seed,
             "epoch": epoch,
             "short_share": self._settings.short_share,
-            "documents": hashlib.sha256(self._documents.tobytes()).hexdigest(),
+            "documents": self._documents_hash,
         }
         digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
         return self._corpus.folder / "plans" / f"{kind}-{self._length}-epoch-{epoch}-{digest}.npy"
@@ -91,24 +114,46 @@ class Plans:
         try:
             plan = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            say(f"{path}: not a readable plan ({error}); it is made again")
+            say(f"{path}: not a readable plan ({error}); it is not used")
             return None
         if plan.dtype != PLAN or plan.ndim != 1:
-            say(f"{path}: not a plan; it is made again")
+            say(f"{path}: not a plan; it is not used")
             return None
         return np.asarray(plan)
 
     def _saved(self, epoch: int, plan: np.ndarray) -> np.ndarray:
         """The plan as a memory map over its new file; itself where it is small or the folder cannot be written."""
         folder = self._corpus.folder / "plans"
-        if plan.size < _SMALL or not os.access(folder if folder.exists() else folder.parent, os.W_OK):
+        if (
+            not self._write
+            or plan.size < _SMALL
+            or not os.access(folder if folder.exists() else folder.parent, os.W_OK)
+        ):
             return plan
         try:
             folder.mkdir(exist_ok=True)
             with atomic_file(self._path(epoch)) as stream:
                 np.save(stream, plan, allow_pickle=False)
+            if not self._settings.static_masks:
+                self._remove_before(epoch - 1)
         except OSError as error:
             say(f"{folder}: cannot be written ({error}); the plan of epoch {epoch} stays in memory")
             return plan
         written = self._read(epoch)
         return plan if written is None else written
+
+    def _remove_before(self, epoch: int) -> None:
+        """Put the number of its rows in place of each saved plan of an earlier epoch."""
+        for earlier in range(epoch):
+            path, plan = self._path(earlier), self._read(earlier)
+            if plan is not None:
+                with atomic_file(path.with_suffix(".rows")) as stream:
+                    stream.write(f"{plan.size}\n".encode())
+            path.unlink(missing_ok=True)
+
+    def _counted(self, epoch: int) -> int | None:
+        """The number of rows of a plan that was removed; None where it was not, or the note of it cannot be read."""
+        try:
+            return int(self._path(epoch).with_suffix(".rows").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None

@@ -1,4 +1,4 @@
-"""heads → loss: masked LM and next-sentence prediction together, losses added (paper §3.1, A.2).
+"""heads → loss: masked LM and a second objective about pairs together, losses added (paper §3.1, A.2).
 
 Shapes: B batch, T tokens, P predictions per row, M real predictions in the batch, D hidden, V vocabulary.
 """
@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead
 from bertwright.model.sizes import EncoderConfig
-from bertwright.objectives.examples import PretrainingBatch
+from bertwright.objectives.examples import PretrainingBatch, SecondSentence
 from bertwright.objectives.projection import projected_loss
 from bertwright.training.loop import Trainable
+
+_TERMS = {"next": "nsp", "order": "sop"}
+"""What the second loss and its figures are called, by objective."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +39,28 @@ class Inputs:
 
 
 class PretrainingModel(nn.Module):
-    """Encoder, pooler and both heads; `next_sentence` is None where next-sentence prediction is off."""
+    """Encoder, pooler and both heads.
 
-    def __init__(self, config: EncoderConfig, *, next_sentence: bool = True) -> None:
+    second_sentence: what the second head learns: whether B follows A (next), whether A and B were swapped (order), or
+    nothing: then `next_sentence`, the head, is None. In model folders it is the same head, with the same two labels.
+    """
+
+    def __init__(self, config: EncoderConfig, *, second_sentence: SecondSentence = "next") -> None:
         super().__init__()
         self.encoder = Encoder(config)
         self.pooler = Pooler(config)
         self.masked_lm = MaskedLMHead(config)
-        self.next_sentence = NextSentenceHead(config) if next_sentence else None
+        self.second_sentence = second_sentence
+        self.next_sentence = None if second_sentence == "none" else NextSentenceHead(config)
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Encoder states at the masked positions [M, D] and next-sentence logits [B, 2] (None without that head)."""
+        """Encoder states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
         out = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at)
         rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
         return rows, self.next_sentence(self.pooler(out.last)) if self.next_sentence else None
 
     def logits(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Masked-LM logits [M, V] and next-sentence logits [B, 2] (None without that head)."""
+        """Masked-LM logits [M, V] and the second head's logits [B, 2] (None without it)."""
         rows, pair = self(inputs)
         return self.masked_lm(rows, self.encoder.embeddings.word.weight), pair
 
@@ -92,7 +100,10 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
     loss = projected_loss(head.states(rows), model.encoder.embeddings.word.weight, head.bias, inputs.labels)
     terms = {"mlm": (loss, "predictions")}
     if pair is not None:
-        terms["nsp"] = (F.cross_entropy(pair.float(), inputs.is_random, reduction="sum"), "rows")
+        terms[_TERMS[model.second_sentence]] = (
+            F.cross_entropy(pair.float(), inputs.is_random, reduction="sum"),
+            "rows",
+        )
     return terms
 
 
@@ -108,7 +119,7 @@ def pretraining_flops(config: EncoderConfig, inputs: Inputs) -> float:
 
 
 def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
-    """What the loop trains: masked LM and, where the model has its head, next-sentence prediction."""
+    """What the loop trains: masked LM and, where the model has its head, the second objective."""
     return Trainable(
         module=model,
         blocks=tuple(model.encoder.layers),
@@ -119,12 +130,17 @@ def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
     )
 
 
-def held_out_figures(model: PretrainingModel, batches: Iterable[PretrainingBatch]) -> dict[str, float]:
-    """Masked-LM loss (nats), accuracy and perplexity, next-sentence loss and accuracy over fixed rows.
+def held_out_figures(
+    model: PretrainingModel, batches: Iterable[PretrainingBatch], ordered: Iterable[PretrainingBatch] = ()
+) -> dict[str, float]:
+    """Masked-LM loss (nats), accuracy and perplexity, loss and accuracy of the second objective, over fixed rows.
 
-    The caller puts the model in evaluation mode. Figures are means over all predictions and all rows, not over batches.
+    batches: rows for masked LM and next-sentence prediction. ordered: rows for sentence order, read where the model
+    learned that. The caller puts the model in evaluation mode. Figures are means over all predictions and all rows, not
+    over batches.
     """
-    sums = dict.fromkeys(("mlm", "mlm_right", "predictions", "nsp", "nsp_right", "rows"), 0.0)
+    sums = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows"), 0.0)
+    second: list[tuple[float, float, int]] = []
     for batch in batches:
         inputs = to_inputs(batch)
         logits, pair = model.logits(inputs)
@@ -132,15 +148,25 @@ def held_out_figures(model: PretrainingModel, batches: Iterable[PretrainingBatch
         sums["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
         sums["predictions"] += len(inputs.labels)
         sums["rows"] += len(inputs.ids)
-        if pair is not None:
-            sums["nsp"] += float(F.cross_entropy(pair.float(), inputs.is_random, reduction="sum"))
-            sums["nsp_right"] += float((pair.argmax(1) == inputs.is_random).sum())
+        if model.second_sentence == "next":
+            second.append(_pair_sums(pair, inputs))
+    if model.second_sentence == "order":
+        second = [_pair_sums(model(inputs)[1], inputs) for inputs in map(to_inputs, ordered)]
     loss = sums["mlm"] / sums["predictions"]
     figures = {
         "mlm_loss": loss,
         "mlm_accuracy": sums["mlm_right"] / sums["predictions"],
         "mlm_perplexity": math.exp(min(loss, 700.0)),
     }
-    if model.next_sentence:
-        figures |= {"nsp_loss": sums["nsp"] / sums["rows"], "nsp_accuracy": sums["nsp_right"] / sums["rows"]}
+    if second:
+        name = _TERMS[model.second_sentence]
+        losses, right, rows = (sum(column) for column in zip(*second, strict=True))
+        figures |= {f"{name}_loss": losses / rows, f"{name}_accuracy": right / rows}
     return figures | {"rows": sums["rows"], "predictions": sums["predictions"]}
+
+
+def _pair_sums(pair: Tensor | None, inputs: Inputs) -> tuple[float, float, int]:
+    """Summed loss, right answers and rows of the second head's logits [B, 2]."""
+    assert pair is not None
+    loss = F.cross_entropy(pair.float(), inputs.is_random, reduction="sum")
+    return float(loss), float((pair.argmax(1) == inputs.is_random).sum()), len(inputs.ids)

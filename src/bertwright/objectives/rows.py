@@ -7,6 +7,7 @@ Letters: B rows, T tokens of a row, P predictions of a row, V vocabulary.
 import numpy as np
 
 from bertwright.corpus.random import below, child, compiled, draw, happens, signed
+from bertwright.objectives.spans import choose_spans
 
 _BITS = 64
 
@@ -68,6 +69,7 @@ def mask(
     lengths: np.ndarray,
     wanted: np.ndarray,
     continuation: np.ndarray,
+    spans: bool,
     special: tuple[int, int, int],
     vocab_size: np.uint64,
     shares: tuple[np.uint64, np.uint64],
@@ -80,25 +82,30 @@ def mask(
 
     rows: int64 [B] row numbers; ids: int32 [B, T]; lengths: int32 [B]; wanted: predictions by length, int64 [T + 1];
     continuation: bool [V], True for a piece that goes on with a word; empty where every piece is chosen by itself;
-    special: the ids of [CLS], [SEP], [MASK]; shares: thresholds of [MASK], and of [MASK] or the same piece;
-    keys: of the epoch's choices and replacements; positions, labels: int32 [B, P], weights: float32 [B, P], all zero.
+    spans: choose spans of words, and draw what is shown in their place once for each; special: the ids of [CLS], [SEP],
+    [MASK]; shares: thresholds of [MASK], and of [MASK] or the same piece; keys: of the epoch's choices and
+    replacements; positions, labels: int32 [B, P], weights: float32 [B, P], all zero.
     """
     cls_id, sep_id, mask_id = special
     heads = np.empty(ids.shape[1], np.int64)
     following = np.empty(ids.shape[1], np.int64)
     sizes = np.empty(ids.shape[1], np.int64)
+    sources = np.empty(ids.shape[1], np.int64)
     for i in range(rows.size):
         length = int(lengths[i])
-        num_groups = _group(ids[i, :length], continuation, cls_id, sep_id, heads, following, sizes)
-        chosen = _choose(
-            child(keys[0], np.uint64(rows[i])), heads[:num_groups], following, sizes, length, wanted[length]
-        )
+        row = ids[i, :length]
+        choice = child(keys[0], np.uint64(rows[i]))
+        if spans:
+            chosen = choose_spans(row, continuation, (cls_id, sep_id), choice, wanted[length], heads, sizes, sources)
+        else:
+            num_groups = _group(row, continuation, cls_id, sep_id, heads, following, sizes)
+            chosen = _choose(choice, heads[:num_groups], following, sizes, length, wanted[length])
         replacement = child(keys[1], np.uint64(rows[i]))
         for count, place in enumerate(np.flatnonzero(chosen)):
             positions[i, count] = place
             labels[i, count] = ids[i, place]
             weights[i, count] = 1.0
-            kind = draw(replacement, np.uint64(2 * place))
+            kind = draw(replacement, np.uint64(2 * (sources[place] if spans else place)))
             if happens(kind, shares[0]):
                 ids[i, place] = mask_id
             elif not happens(kind, shares[1]):

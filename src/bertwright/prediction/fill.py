@@ -1,11 +1,14 @@
 """heads → prediction: what stands behind [MASK] (paper §3.1, task 1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel, load_weights
+from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.pretraining import Inputs, PretrainingModel
 from bertwright.text.tokenizer import Tokenizer
 
@@ -18,13 +21,24 @@ class Filled:
     probabilities: tuple[float, ...]
 
 
-def open_pretrained(saved: SavedModel, *, next_sentence: bool = False) -> PretrainingModel:
-    """The model with its masked-LM head, and its next-sentence head where wanted; InputError without them."""
+def open_pretrained(saved: SavedModel, *, second_sentence: SecondSentence = "none") -> PretrainingModel:
+    """The model with its masked-LM head, and the second head where one is wanted; InputError without them."""
     if saved.weights is None:
         raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
-    model = PretrainingModel(saved.config, next_sentence=next_sentence)
+    model = PretrainingModel(saved.config, second_sentence=second_sentence)
     load_weights(model, saved)
     return model.eval()
+
+
+def second_objective(saved: SavedModel) -> SecondSentence:
+    """What the second head of a saved model was trained for; a folder that does not say so learned the original's."""
+    if "next_sentence.linear.weight" not in (saved.weights or {}):
+        return "none"
+    named: SecondSentence = saved.extra.get("second_sentence", "next")
+    if named not in get_args(SecondSentence):
+        allowed = ", ".join(get_args(SecondSentence))
+        raise InputError(f"{saved.place}: config.json: second_sentence is {named!r}; allowed are {allowed}")
+    return named
 
 
 def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
@@ -34,6 +48,11 @@ def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int
     pieces = tokenizer.ids([text], special=True)[0]
     if tokenizer.mask_id not in pieces:
         raise InputError(f"{text!r} holds no [MASK]")
+    return fill_ids(model, tokenizer, pieces, top_k=top_k)
+
+
+def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
+    """As `fill`, for a text that is ids already, without [CLS] and [SEP]; at least one is [MASK]'s."""
     ids = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
     limit = model.encoder.config.max_positions
     if len(ids) > limit:

@@ -3,16 +3,30 @@
 import torch
 
 from bertwright.errors import InputError
+from bertwright.model.folder import SavedModel
 from bertwright.objectives.pretraining import PretrainingModel
 from bertwright.prediction.classifier import padded
+from bertwright.prediction.fill import open_pretrained, second_objective
 from bertwright.tasks.classify import encode
 from bertwright.text.tokenizer import Tokenizer
 
 
+def open_next_sentence(saved: SavedModel) -> PretrainingModel:
+    """The model with its next-sentence head; InputError where it learned sentence order instead, or neither."""
+    learned = second_objective(saved)
+    if learned == "order":
+        raise InputError(
+            f"{saved.place}: learned to tell the order of two sentences (second_sentence is 'order' in config.json), "
+            "not whether the second follows the first; only --second-sentence next teaches that"
+        )
+    if saved.weights is not None and learned == "none":
+        raise InputError(f"{saved.place}: has no next-sentence head; it was pre-trained without that task")
+    return open_pretrained(saved, second_sentence="next")
+
+
 def next_sentence_probability(model: PretrainingModel, tokenizer: Tokenizer, first: str, second: str) -> float:
-    """The probability of IsNext; InputError where the model was pre-trained without that task."""
-    if model.next_sentence is None:
-        raise InputError("this model has no next-sentence head")
+    """The probability of IsNext, of a model from `open_next_sentence`."""
+    assert model.next_sentence is not None
     encoded = encode(tokenizer, [first], [second], max_length=model.encoder.config.max_positions)
     rows = padded(encoded, [0], pad_id=tokenizer.pad_id)
     with torch.inference_mode():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from bertwright.console import say
 from bertwright.errors import MissingExtra
+from bertwright.files import atomic_file
 from bertwright.training.tracking import RunFolder
 
 
@@ -25,7 +26,8 @@ def draw_curve(run: RunFolder, *, term: str = "mlm", measured: str = "mlm_loss",
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     path = run.folder / "loss.png"
-    figure.savefig(path, dpi=110)
+    with atomic_file(path) as stream:
+        figure.savefig(stream, dpi=110, format="png")
     return path
 
 

@@ -10,11 +10,9 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.model.folder import open_model
-from bertwright.objectives.examples import Examples, ExampleSettings
-from bertwright.objectives.pretraining import held_out_figures
 from bertwright.prediction.classifier import open_classifier, open_tokenizer, predict_logits
-from bertwright.prediction.fill import open_pretrained
-from bertwright.recipes.pretrain import HELD_OUT_ROWS
+from bertwright.prediction.fill import open_pretrained, second_objective
+from bertwright.recipes.pretrain import HELD_OUT_ROWS, HeldOut
 from bertwright.tasks.classify import (
     ClassificationTask,
     add_predictions,
@@ -23,6 +21,7 @@ from bertwright.tasks.classify import (
     score,
     with_columns,
     with_labels,
+    with_texts_of,
 )
 from bertwright.tasks.examples import dev_files, examples_of, read_examples
 from bertwright.tasks.tables import read_table, write_table
@@ -30,7 +29,10 @@ from bertwright.training.machine import keep_memory
 
 
 def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS, length: int = 128) -> dict[str, Any]:
-    """Held-out figures: the first `rows` rows of `length` tokens of the next-sentence walk with seed 0, 80/10/10."""
+    """Held-out figures: the first `rows` rows of `length` tokens of the next-sentence walk with seed 0, 80/10/10.
+
+    Where the model learned sentence order, that is measured on as many rows of its own walk.
+    """
     keep_memory()
     saved = open_model(model)
     data = Corpus.open(corpus)
@@ -38,10 +40,10 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
         raise InputError(f"rows {rows}, length {length}: at least 1 row of 8 to {saved.config.max_positions} tokens")
     if open_tokenizer(saved).hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than the one of {model}")
-    has_pairs = saved.weights is not None and "next_sentence.linear.weight" in saved.weights
-    examples = Examples(data, ExampleSettings(), length=length, seed=0)
+    loaded = open_pretrained(saved, second_sentence=second_objective(saved))
+    held_out = HeldOut.of([(data, 1.0)], loaded.second_sentence, rows=rows, length=length)
     with torch.inference_mode():
-        return held_out_figures(open_pretrained(saved, next_sentence=has_pairs), examples.first(rows))
+        return held_out.figures(loaded)
 
 
 def evaluate_task(
@@ -60,7 +62,7 @@ def evaluate_task(
     own: dict[str, Any] = {"centre": trained.centre, "spread": trained.spread}
     if asked.name == trained.name:
         own |= {"text": trained.text, "label": trained.label}
-    asked = with_columns(asked.model_copy(update=own), text=text, label=label)
+    asked = with_texts_of(with_columns(asked.model_copy(update=own), text=text, label=label), trained, model)
     files = dev_files(asked, data)
     if not files:
         raise InputError(f"{data}: holds no dev file of {task.name}; name a file")
@@ -83,7 +85,7 @@ def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = ())
         raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
     saved = open_model(model)
     classifier, task, max_length = open_classifier(saved)
-    task = with_columns(task, text=text)
+    task = with_texts_of(with_columns(task, text=text), task, model)
     table = read_table(source, headerless=task.columns)
     part = examples_of(task, table, require_label=False)
     words = open_tokenizer(saved)

@@ -25,6 +25,7 @@ from bertwright.prediction.classifier import (
     open_tokenizer,
     predict_logits,
 )
+from bertwright.recipes.report import try_report
 from bertwright.tasks.classify import ClassificationTask, Encoded, decode, encode, score, score_values
 from bertwright.tasks.examples import Examples, dev_files, learn, read_examples, split_dev, train_file
 from bertwright.tasks.metrics import collapsed
@@ -32,6 +33,7 @@ from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.loop import Plan, precision, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.sessions import session
 from bertwright.training.tracking import RunFolder, start_run
 
 
@@ -85,20 +87,23 @@ def finetune(
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
     prepared = _prepare(settings, task, model, data, tokenizer)
     facts = {"task": prepared.task.model_dump(mode="json"), "model": model, **prepared.digests}
-    run = start_run(out, kind="finetune", settings=settings.model_dump(mode="json"), data=facts, resume=resume)
+    run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
         return dict(run.record["result"])
-    numerics = _numerics(settings, run, allow_other=allow_other_numerics)
-    seeds: list[dict[str, Any]] = []
-    for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
-        found, signalled = _train_seed(settings, prepared, seed, run, numerics)
-        seeds += [found] if found else []
-        if signalled and len(seeds) < settings.seeds:
-            raise Stopped(
-                f"stopped with {len(seeds)} of {settings.seeds} seeds done; the same command with --resume goes on"
-            )
-    return _finish(run, prepared, seeds)
+    with session(run):
+        run.note(places={"model": model, "data": str(data.absolute())})
+        numerics = _numerics(settings, run, allow_other=allow_other_numerics)
+        seeds: list[dict[str, Any]] = []
+        for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
+            found, signalled = _train_seed(settings, prepared, seed, run, numerics)
+            seeds += [found] if found else []
+            if signalled and len(seeds) < settings.seeds:
+                raise Stopped(
+                    f"stopped with {len(seeds)} of {settings.seeds} seeds done; the same command with --resume goes on"
+                )
+        result = _finish(run, prepared, seeds)
+    return {**result, "report": try_report(run.folder)}
 
 
 def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask, Examples, dict[str, Examples]]:
@@ -134,8 +139,7 @@ def _prepare(
     measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
     for _, targets in measured.values():
         score_values(task, targets, targets)  # asks for the metrics' libraries before anything is trained
-    longest = max(len(ids) for rows in (train_rows, *(rows for rows, _ in measured.values())) for ids in rows.ids)
-    if longest > saved.config.max_positions:
+    if settings.max_length > saved.config.max_positions:
         raise InputError(
             f"--max-length {settings.max_length}: {source} takes at most {saved.config.max_positions} tokens"
         )
@@ -178,6 +182,7 @@ def _train_seed(
     best = _Best(own, model, prepared, settings, numerics)
     per_epoch = -(-len(prepared.train) // settings.batch_size)
     steps = settings.epochs * per_epoch
+    own.note(resolved={"steps": steps})
     rate = settings.rate(config.hidden)
     optimizer = OptimizerSettings(
         learning_rate=rate,

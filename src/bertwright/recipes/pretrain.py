@@ -1,8 +1,7 @@
 """text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
 
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,7 +15,8 @@ from bertwright.errors import InputError
 from bertwright.model.encoder import init_weights, start_local
 from bertwright.model.folder import SavedModel, open_model, save_model
 from bertwright.model.sizes import EncoderConfig, size_config
-from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch
+from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, SecondSentence
+from bertwright.objectives.mixture import Mixture, mixed
 from bertwright.objectives.pretraining import (
     Inputs,
     PretrainingModel,
@@ -25,15 +25,20 @@ from bertwright.objectives.pretraining import (
     pretraining_task,
     to_inputs,
 )
+from bertwright.prediction.fill import second_objective
 from bertwright.recipes.adaptation import adapted_config, load_adapted, size_name
 from bertwright.recipes.curve import try_curve
-from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
+from bertwright.recipes.needs import refuse_unfit
+from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
+from bertwright.recipes.report import try_report
+from bertwright.training.loop import Outcome, Plan, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.sessions import session
 from bertwright.training.tracking import RunFolder, start_run
 
 HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
-"""The held-out protocol: the first 2,048 rows of 128 tokens of the walk with seed 0, 80/10/10."""
+"""The held-out protocol: the first 2,048 rows of 128 tokens of the next-sentence walk with seed 0, 80/10/10."""
 
 
 class Phase(Settings):
@@ -85,19 +90,45 @@ class PretrainSettings(Settings):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Fixed rows with fixed masks for measuring."""
+    """Fixed rows with fixed masks for measuring: the same for masked LM whatever a run trains on; with sentence order,
+    as many rows of its walk for that figure."""
 
-    examples: Examples
+    examples: Examples | Mixture
     rows: int
+    ordered: Examples | Mixture | None = None
+
+    @classmethod
+    def of(
+        cls,
+        corpora: Sequence[tuple[Corpus, float]],
+        second_sentence: SecondSentence,
+        *,
+        rows: int,
+        length: int,
+        **part: Any,
+    ) -> Self:
+        """The protocol's rows of a corpus, or of a part of it (as `Examples` takes it); several give their shares."""
+        kinds = [ExampleSettings(), *([ExampleSettings(second_sentence="order")] if second_sentence == "order" else [])]
+        examples = [mixed(corpora, kind, length=length, seed=0, **part) for kind in kinds]
+        return cls(examples[0], rows, *examples[1:])
+
+    @property
+    def num_rows(self) -> int:
+        """The rows there are, up to those asked for."""
+        return min(self.rows, self.examples.num_rows(0))
 
     def __iter__(self) -> Iterator[PretrainingBatch]:
         return self.examples.first(self.rows)
+
+    def figures(self, model: PretrainingModel) -> dict[str, float]:
+        """Held-out figures of a model in evaluation mode."""
+        return held_out_figures(model, self, self.ordered.first(self.rows) if self.ordered else ())
 
 
 def pretrain(
     settings: PretrainSettings,
     *,
-    corpus: Path,
+    corpus: Path | Mapping[Path, float],
     out: Path,
     held_out: Path | None = None,
     init_from: str | None = None,
@@ -106,30 +137,60 @@ def pretrain(
 ) -> Mapping[str, Any]:
     """Run or continue a pre-training; returns {"steps", "stopped", "held_out", "model", …}.
 
+    corpus: a corpus folder, or several with the weights by which they share each step's rows.
     InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
     """
-    data = Corpus.open(corpus)
-    measured = Corpus.open(held_out) if held_out else None
-    if measured and measured.tokenizer_hash != data.tokenizer_hash:
-        raise InputError(f"{held_out}: was built with another tokenizer than {corpus}")
-    saved = open_model(init_from) if init_from else None
-    settings = with_shape_of(settings, saved)
-    config = encoder_config(settings, data.tokenizer.vocab_size, saved)
     # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
-    model = build_model(settings, config, saved, data)
-    trained = _Pretraining(settings, model, data, measured)
-    facts = {"corpus": data.fingerprint, "held_out": measured.fingerprint if measured else None, "init_from": init_from}
-    run = start_run(out, kind="pretrain", settings=settings.model_dump(mode="json"), data=facts, resume=resume)
+    trained, numerics = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from)
+    data, measured, model, config = trained.data, trained.measured, trained.model, trained.config
+    corpora = [{"fingerprint": source.fingerprint, "weight": weight} for source, weight in trained.corpora]
+    facts = {
+        "corpus": corpora if len(corpora) > 1 else data.fingerprint,
+        "held_out": measured.fingerprint if measured else None,
+        "init_from": init_from,
+    }
+    settings = trained.settings
+    run = start_run(out, kind="pretrain", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
         return dict(run.record["result"])
-    numerics, steps = trained.resolve(run, allow_other=allow_other_numerics)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    say(f"{settings.size}: {parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
-    outcome = train(
-        pretraining_task(model), trained.batches(steps), plan=trained.plan(steps), numerics=numerics, run=run
-    )
-    return _finish(run, outcome, model, config, data)
+    with session(run):
+        run.note(
+            places={"corpus": str(data.folder.absolute()), "held_out": str(held_out.absolute()) if held_out else None}
+        )
+        numerics, steps = trained.resolve(run, numerics, allow_other=allow_other_numerics)
+        say(f"{settings.size}: {trained.num_parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
+        outcome = train(
+            pretraining_task(model), trained.batches(steps), plan=trained.plan(steps), numerics=numerics, run=run
+        )
+        result = _finish(run, outcome, model, config, data)
+    return result if outcome.stopped else {**result, "report": try_report(run.folder)}
+
+
+def prepare(
+    settings: PretrainSettings,
+    *,
+    corpus: Path | Mapping[Path, float],
+    out: Path,
+    held_out: Path | None,
+    init_from: str | None,
+    write_plans: bool = True,
+) -> tuple["Pretraining", Numerics]:
+    """Rows and a fresh model, once it is known that they fit; and what this machine is good at."""
+    weights = corpus if isinstance(corpus, Mapping) else {corpus: 1.0}
+    corpora = [(Corpus.open(folder), weight) for folder, weight in weights.items()]
+    data = corpora[0][0]
+    measured = Corpus.open(held_out) if held_out else None
+    for other in [*(source for source, _ in corpora), *([measured] if measured else [])]:
+        if other.tokenizer_hash != data.tokenizer_hash:
+            raise InputError(f"{other.folder}: was built with another tokenizer than {data.folder}")
+    saved = open_model(init_from) if init_from else None
+    settings = with_shape_of(settings, saved)
+    config = encoder_config(settings, data.tokenizer.vocab_size, saved)
+    numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
+    refuse_unfit(settings, config, precision=numerics.precision, out=out, tokenizer=data.folder / "tokenizer")
+    model = build_model(settings, config, saved, data)
+    return Pretraining(settings, model, corpora, measured, write_plans=write_plans), numerics
 
 
 def with_shape_of(settings: PretrainSettings, saved: SavedModel | None) -> PretrainSettings:
@@ -162,47 +223,51 @@ def build_model(
     settings: PretrainSettings, config: EncoderConfig, saved: SavedModel | None, data: Corpus
 ) -> PretrainingModel:
     """A freshly initialised model, or one with the weights of `saved`."""
-    model = PretrainingModel(config, next_sentence=settings.examples.next_sentence)
+    model = PretrainingModel(config, second_sentence=settings.examples.second_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
-    if settings.start == "local":
+    if settings.start == "local" and not saved:
         start_local(model.encoder, generator=torch.Generator().manual_seed(settings.seed))
     if saved:
+        if second_objective(saved) != settings.examples.second_sentence:  # its head would answer another question
+            weights = saved.weights or {}
+            saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
         load_adapted(model, saved, data)
     return model
 
 
-class _Pretraining:
+class Pretraining:
     """Rows, plan and evaluation of one run."""
 
     def __init__(
-        self, settings: PretrainSettings, model: PretrainingModel, data: Corpus, measured: Corpus | None
+        self,
+        settings: PretrainSettings,
+        model: PretrainingModel,
+        corpora: Sequence[tuple[Corpus, float]],
+        measured: Corpus | None,
+        *,
+        write_plans: bool = True,
     ) -> None:
-        self.settings, self.model = settings, model
+        self.settings, self.model, self.corpora, self.measured = settings, model, tuple(corpora), measured
+        self.data = corpora[0][0]
+        self.config = model.encoder.config
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         share = 0.0 if measured else settings.held_out_share
+        split: Any = {"part": "train" if share else "all", "held_out_share": share, "write_plans": write_plans}
         self.phases = [
-            Examples(
-                data,
-                settings.examples,
-                length=phase.length,
-                seed=settings.seed,
-                part="train" if share else "all",
-                held_out_share=share,
-            )
+            mixed(corpora, settings.examples, length=phase.length, seed=settings.seed, **split)
             for phase in settings.phases
         ]
         self.held_out: HeldOut | None = None
-        fixed = ExampleSettings()  # the protocol's, whatever the run trains on
         length = min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases))
-        rows = settings.held_out_rows
+        kind, rows = settings.examples.second_sentence, settings.held_out_rows
         if measured:
-            self.held_out = HeldOut(Examples(measured, fixed, length=length, seed=0), rows)
+            self.held_out = HeldOut.of([(measured, 1.0)], kind, rows=rows, length=length, write_plans=write_plans)
         elif share:
-            kept = Examples(data, fixed, length=length, seed=0, part="held_out", held_out_share=share)
-            self.held_out = HeldOut(kept, rows)
+            kept: Any = {"part": "held_out", "held_out_share": share, "write_plans": write_plans}
+            self.held_out = HeldOut.of(corpora, kind, rows=rows, length=length, **kept)
 
-    def resolve(self, run: RunFolder, *, allow_other: bool) -> tuple[Numerics, int]:
+    def resolve(self, run: RunFolder, measured: Numerics, *, allow_other: bool) -> tuple[Numerics, int]:
         """Settle precision, threads and steps once; a resumed run takes what was settled."""
-        settings = self.settings
         if "resolved" in run.record:
             numerics, steps = (
                 Numerics.model_validate(run.record["resolved"]["numerics"]),
@@ -210,38 +275,15 @@ class _Pretraining:
             )
             apply_numerics(numerics, allow_other=allow_other)
             return numerics, steps
-        numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
-        apply_numerics(numerics)
-        steps = settings.steps or self._affordable_steps(numerics)
-        run.note(resolved={"numerics": numerics.model_dump(), "steps": steps})
-        return numerics, steps
+        apply_numerics(measured)
+        steps = self.settings.steps or affordable_steps(self, self.pace(measured, run.folder))
+        run.note(resolved={"numerics": measured.model_dump(), "steps": steps})
+        return measured, steps
 
-    def _affordable_steps(self, numerics: Numerics) -> int:
-        """Steps that fit into the minutes, from throw-away steps of every phase and one evaluation."""
-        assert self.settings.minutes
-        budget = 60 * self.settings.minutes
-        task = pretraining_task(self.model)
-        seconds = 0.0
-        for phase, examples in zip(self.settings.phases, self.phases, strict=True):
-            plan = Plan(steps=10**6, seed=self.settings.seed, optimizer=self.settings.optimizer)
-            slice_of = lambda step, rows=examples: self.micro_batches(rows, step)  # noqa: E731
-            spent = measure_step_seconds(task, slice_of, plan=plan, numerics=numerics, seconds=min(20.0, budget / 30))
-            seconds += phase.share * spent
-        evaluations = self.settings.evaluations * self._evaluation_seconds() if self.settings.evaluations else 0.0
-        if evaluations > budget / 2:
-            say(f"{self.settings.evaluations} evaluations take {evaluations:.0f} s; the run will be longer than asked")
-        return max(1, round(max(budget - evaluations, budget / 2) / seconds))
-
-    def _evaluation_seconds(self) -> float:
-        """Of one held-out evaluation; what only the first one does, such as planning its rows, is not counted."""
-        if not self.held_out:
-            return 0.0
-        next(iter(self.held_out))
-        start = time.perf_counter()
-        self.model.eval()
-        with torch.inference_mode():
-            self.evaluate(0)
-        return time.perf_counter() - start
+    def pace(self, numerics: Numerics, out: Path) -> Pace:
+        """Measured here and now; 20 seconds for each thing at most, and a thirtieth of the minutes."""
+        seconds = min(20.0, 2.0 * self.settings.minutes) if self.settings.minutes else 5.0
+        return measure_pace(self, numerics, out=out, seconds=seconds)
 
     def batches(self, steps: int) -> Any:
         """step → its micro-batches, in the phase that the step belongs to."""
@@ -265,9 +307,9 @@ class _Pretraining:
         now = next(phase.length for (_, end), phase in bounds if done <= end)
         return sum(max(0, end - max(begin, done)) * phase.length / now for (begin, end), phase in bounds)
 
-    def micro_batches(self, examples: Examples, step: int) -> list[Inputs]:
-        """The rows of a step cut into micro-batches of at most `micro_tokens` tokens."""
-        rows = max(1, self.settings.micro_tokens // examples.length)
+    def micro_batches(self, examples: Examples | Mixture, step: int, *, rows: int | None = None) -> list[Inputs]:
+        """The rows of a step cut into micro-batches of at most `micro_tokens` tokens, or of `rows`."""
+        rows = rows or max(1, self.settings.micro_tokens // examples.length)
         batch = examples.step_batch(step, self.settings.batch_size)
         return [to_inputs(part) for part in cut(batch, rows)]
 
@@ -288,7 +330,7 @@ class _Pretraining:
     def evaluate(self, _: int) -> dict[str, float]:
         """Held-out figures of the model as it is."""
         assert self.held_out
-        return held_out_figures(self.model, self.held_out)
+        return self.held_out.figures(self.model)
 
 
 def _finish(
@@ -305,6 +347,7 @@ def _finish(
         config=config,
         tokenizer=data.folder / "tokenizer",
         architecture="BertForPreTraining" if model.next_sentence else "BertForMaskedLM",
+        extra={"second_sentence": model.second_sentence},
     )
     result["curve"] = try_curve(run, title=f"{config.layers} layers, {config.hidden} wide, {outcome.steps:,} steps")
     run.note(finished=True, result=result)

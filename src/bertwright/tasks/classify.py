@@ -120,6 +120,16 @@ def with_columns(
     return task.model_copy(update=given)
 
 
+def with_texts_of(task: ClassificationTask, trained: ClassificationTask, source: str) -> ClassificationTask:
+    """The task; InputError where it asks for another number of texts than the model was fine-tuned with."""
+    if len(task.text) != len(trained.text):
+        raise InputError(
+            f"{source}: was fine-tuned on {len(trained.text)} text column(s) ({', '.join(trained.text)}), "
+            f"and {len(task.text)} ({', '.join(task.text)}) are named"
+        )
+    return task
+
+
 def with_labels(task: ClassificationTask, labels: Sequence[str]) -> ClassificationTask:
     """The task with its labels in a model's order; InputError where the model knows other labels."""
     open_ended = task.kind == "classification" and not task.labels

@@ -190,6 +190,7 @@ def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_cells(lines: Iterator[str], source: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(sys.maxsize)  # its own limit, for the whole process, is 131,072 characters a cell
     reader = csv.reader(lines, strict=True)
     while True:
         begin = reader.line_num + 1
@@ -289,7 +290,7 @@ def _table_of_objects(lines: Iterable[str], source: str, keep: frozenset[str] | 
 def _object(line: str, place: str) -> dict[str, object]:
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not valid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InputError(f"{place}: a JSON {type(fields).__name__} where one object {{...}} per line is due")

@@ -5,7 +5,7 @@ A "sentence" of the paper is any contiguous span; real sentence boundaries keep 
 
 import sentencex
 
-from bertwright.text.documents import Document, TextSettings
+from bertwright.text.document import Document, TextSettings
 
 
 def split_sentences(document: Document, settings: TextSettings) -> list[str]:

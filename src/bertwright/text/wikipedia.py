@@ -19,10 +19,11 @@ LARGEST_PAGE = 20_000_000
 
 _PROLOG = 65_536  # bytes within which a dump's first element begins
 _FILE, _CATEGORY = "6", "14"  # namespace numbers, the same in every wiki
-_REDIRECT = re.compile(r"\s*#\w+\s*:?\s*\[\[")
-# What the larger editions call the template that marks a disambiguation page; the start of its name is enough.
+_REDIRECT = re.compile(r"\s*#[^\s\[\]:#]+\s*:?\s*\[\[")
+# What the larger editions call the template that marks a disambiguation page; the start of its name is enough, unless
+# it goes on as the note above an article that speaks of such a page, or as the mark of a link to be mended.
 _DISAMBIGUATION = re.compile(
-    r"\{\{\s*(?:(?:disambig|dab\b|hndis|geodis|begriffsklärung|homonymi|desambig|disambigua|doorverwijspagina|dp\b"
+    r"\{\{\s*(?![^{}|\n]*(?:hinweis|needed|link|disambigr\b|\?))(?:(?:disambig|dab\b|hndis|geodis|begriffsklärung|homonymi|desambig|disambigua|doorverwijspagina|dp\b"
     r"|ujednoznacznienie|неоднозначность|многозначность|багатозначність|aimai|曖昧さ回避|消歧[义義]|동음이의|동명이인"
     r"|förgrening|gren\b|täsmennyssivu|rozcestník|anlam ayrımı|توضيح|ابهام|פירושונים|egyért|flertydig|peker\b"
     r"|định hướng|dezambiguizare|αποσαφήνιση|แก้ความกำกวม)|[^{}|\n]*\bdisambiguation\s*(?:\||\}\}))|__DISAMBIG__",

@@ -11,29 +11,40 @@ from functools import cache
 from types import ModuleType
 
 from bertwright.errors import InputError
+from bertwright.text.wikimarkup import NOTHING, reduced
+from bertwright.text.wikitemplates import name_of, reading_of
 
 # Tags whose contents are text of the sentence around them; whatever stands in any other tag is dropped.
 _KEPT = frozenset(
     "abbr b bdi bdo big blockquote br center cite code div em font i ins kbd noinclude nowiki onlyinclude p q s samp "
     "section small span strong sub sup time tt u var".split()
 )
-# Templates that stand for one of their own parameters, by its place; all others are dropped with what they hold.
-_TEXT_TEMPLATES = {"lang": 2, "langue": 2, "nowrap": 1, "nobr": 1, "abbr": 1, "transl": 2}
 _MEDIA = re.compile(r"\.(jpe?g|png|svg|gif|tiff?|webp|og[gva]|webm|mp3|mid|wav|flac|pdf|djvu|xcf)$", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
 _LIST, _HEADING = "\x02", "\x03"  # private marks: no XML document may hold them
-_STYLE = re.compile(r"'{2,}")
+_QUOTES = re.compile(r"'{2,}")
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
-_EMPTY_BRACKETS = re.compile(r"\s*[(（\[]\s*[,;:、，；\s–—-]*\s*[)）\]]")
-_LOOSE_START = re.compile(r"([(（])\s*[,;:、，；]\s*")
-_LOOSE_END = re.compile(r"\s*[,;:、，；]\s*([)）])")
-_SPACE_BEFORE = re.compile(r"\s+([,.;:!?)])(?=\s|$)")
+# What dropped markup leaves behind: brackets around nothing, marks that part nothing, spaces before a mark.
+_UNTIDY = re.compile(r"[(（\[][\s,;:、，；–—)）\]-]|[\s,;:、，；][,.;:!?)）\]、，；。]")
+_TIDIED = (
+    (re.compile(r"\s*[(（\[][,;:、，；\s–—-]*[)）\]]"), ""),
+    (re.compile(r"([(（])[,;:、，；\s]+"), r"\1"),
+    (re.compile(r"[,;:、，；\s]+([)）])"), r"\1"),
+    (re.compile(r"([,;、，；])(?:\s*[,;、，；])+"), r"\1"),
+    (re.compile(r"[,;、，；]\s*([.。])(?!\.)"), r"\1"),
+    (re.compile(r"\s+([,.;:!?)])(?=\s|$)"), r"\1"),
+)
+_VARIANT = re.compile(r"-\{([^{}]*)\}-")
+_ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);")
+# A link with a namespace alone on its line: a category or a twin under a name that the dump's head does not list.
+_LINK_LINE = re.compile(r"^[ \t]*(?:\[\[[^\[\]|:\n]+:[^\[\]\n]*\]\][ \t]*)+$", re.MULTILINE)
 _REMNANT = re.compile(
     r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|\]\s*\]|<!--|-->|https?://|__[A-Z]{3,}__"
     r"|</?(?:ref|br|div|span|small|sup|sub|nowiki|gallery|table|t[dhr]|math|references?|center|font|blockquote|li|ul|ol|p)\b"
     r"|\b(?:thumb|thumbnail|left|right|\d+px)\|",
     re.IGNORECASE,
 )
+_MARKS = re.compile(r"[{}\[\]<>|]|__|://")  # any remnant has one of these
 _TABLE_LINE = ("|", "!", "{|")
 _FILE, _CATEGORY = ("file", "image", "media"), ("category",)
 
@@ -45,7 +56,7 @@ def passages(wikitext: str, dropped: Iterable[str] = ()) -> tuple[str, ...]:
     Raises InputError where mwparserfromhell is not installed.
     """
     prefixes = frozenset({*_FILE, *_CATEGORY, *(name.lower() for name in dropped)})
-    parsed = _parser().parse(wikitext, skip_style_tags=True)
+    parsed = _parser().parse(_LINK_LINE.sub("", reduced(wikitext)), skip_style_tags=True)
     lines = "".join(_text(parsed, prefixes)).split("\n")
     return tuple(line for line in map(_line, lines) if line)
 
@@ -65,7 +76,7 @@ def _text(code: object, prefixes: frozenset[str]) -> Iterator[str]:
         elif isinstance(node, nodes.Heading):
             yield "\n" + _HEADING + "\n"
         elif isinstance(node, nodes.Template):
-            yield from _template(node, prefixes)
+            yield _template(node, prefixes)
         elif isinstance(node, nodes.Tag):
             yield from _tag(node, prefixes)
 
@@ -83,11 +94,12 @@ def _link(node: object, prefixes: frozenset[str]) -> Iterator[str]:
     yield from _text(shown, prefixes) if shown else (title.removeprefix(":"),)
 
 
-def _template(node: object, prefixes: frozenset[str]) -> Iterator[str]:
-    place = _TEXT_TEMPLATES.get(str(getattr(node, "name", "")).strip().lower())
-    positional = [each for each in getattr(node, "params", ()) if not each.showkey]
-    if place and len(positional) >= place:
-        yield from _text(positional[place - 1].value, prefixes)
+def _template(node: object, prefixes: frozenset[str]) -> str:
+    reading = reading_of(name_of(str(getattr(node, "name", ""))))
+    if reading is None:
+        return ""
+    given = {str(each.name).strip(): "".join(_text(each.value, prefixes)) for each in getattr(node, "params", ())}
+    return reading(given)
 
 
 def _tag(node: object, prefixes: frozenset[str]) -> Iterator[str]:
@@ -106,11 +118,49 @@ def _line(line: str) -> str:
     """One line made tidy; "" where it is no text: a list's item, a row of a table, or a line with markup left."""
     if _LIST in line or _HEADING in line or line.lstrip().startswith(_TABLE_LINE):
         return ""
-    line = _SWITCH.sub("", _STYLE.sub("", line))
-    for _ in range(2):  # brackets that are empty once what they held is gone, and those around them
-        line = _EMPTY_BRACKETS.sub("", _LOOSE_END.sub(r"\1", _LOOSE_START.sub(r"\1", line)))
-    line = " ".join(_SPACE_BEFORE.sub(r"\1", line).split())
-    return line if any(map(str.isalpha, line)) and not _REMNANT.search(line) else ""
+    line = _SWITCH.sub("", _without_quotes(line))
+    if "-{" in line:
+        line = _VARIANT.sub(_variant, line)
+    if "&" in line:  # entities that were escaped twice
+        line = _ENTITY.sub(lambda entity: html.unescape(entity[0]), line)
+    line = " ".join(line.replace(NOTHING, "").split())
+    before = ""
+    while line != before and _UNTIDY.search(line):  # brackets may be empty only once those in them are gone
+        before = line
+        for pattern, left in _TIDIED:
+            line = pattern.sub(left, line)
+    line = " ".join(line.split())
+    return line if any(map(str.isalpha, line)) and not (_MARKS.search(line) and _REMNANT.search(line)) else ""
+
+
+def _without_quotes(line: str) -> str:
+    """Without the runs of two, three and five apostrophes that mean italics and bold; further ones are text.
+
+    Where both a run of two and one of three are left without their fellow, the three are an apostrophe and italics.
+    """
+    if "''" not in line:
+        return line
+    runs = list(_QUOTES.finditer(line))
+    lengths = [len(run[0]) for run in runs]
+    spare = -1
+    if sum(each == 2 or each > 4 for each in lengths) % 2 and sum(each > 2 for each in lengths) % 2:
+        spare = next((n for n, run in enumerate(runs) if len(run[0]) == 3 and line[: run.start()][-1:].isalpha()), -1)
+    numbers = iter(range(len(runs)))
+
+    def left(run: re.Match[str]) -> str:
+        length = len(run[0])
+        return "'" * (1 if next(numbers) == spare or length == 4 else max(0, length - 5))
+
+    return _QUOTES.sub(left, line)
+
+
+def _variant(found: re.Match[str]) -> str:
+    """-{zh-hans:A;zh-hant:B}- → A, the first of a word's spellings; -{A}- → A; rules for the whole page → nothing."""
+    flag, bar, body = found[1].rpartition("|")
+    if bar and flag.strip() in ("H", "T", "-", "D"):
+        return ""
+    language, colon, first = body.partition(";")[0].partition(":")
+    return first.strip() if colon and _LANGUAGE.fullmatch(language.strip()) else body
 
 
 @cache

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertwright.console import say
-from bertwright.errors import InputError
+from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder, file_digest, read_json, write_json
 
 _FILES = ("model.safetensors", "optimizer.safetensors")
@@ -36,8 +37,11 @@ def save_checkpoint(
         for key in ("exp_avg", "exp_avg_sq", "step")
     }
     with atomic_folder(target) as temporary:
-        save_file(dict(module.state_dict()), temporary / _FILES[0])
-        save_file(moments, temporary / _FILES[1])
+        try:
+            save_file(dict(module.state_dict()), temporary / _FILES[0])
+            save_file(moments, temporary / _FILES[1])
+        except SafetensorError as error:  # it has no number: a full disk looks like this as well
+            raise RunFailed(f"{target}: the checkpoint cannot be written (is the disk full?): {error}") from error
         sums = {name: file_digest(temporary / name) for name in _FILES}
         write_json(temporary / "state.json", {"step": step, "notes": dict(notes), "sha256": sums})
     for old in list_checkpoints(folder)[:-keep]:
@@ -46,8 +50,8 @@ def save_checkpoint(
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
-    return sorted(path.parent for path in folder.glob("step-*/state.json"))
+    """Checkpoints, oldest first; each was whole when it was written."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
 
 
 def load_checkpoint(

@@ -101,6 +101,8 @@ def train(
                 status.update(loop.progress(done))
             if done % plan.log_every == 0 or done == plan.steps:
                 loop.log(done)
+            if done == plan.steps:
+                loop.refuse_broken(done)
             if plan.evaluate and done in plan.evaluate_at:
                 last = loop.evaluate(done)
             if signals.received or done == plan.steps or loop.is_time_to_save(done):
@@ -118,18 +120,30 @@ def measure_step_seconds(
     numerics: Numerics,
     seconds: float,
 ) -> float:
-    """Mean seconds of throw-away steps, after compiling and warming up; the weights are put back."""
+    """Mean seconds of a step, from throw-away updates on the first micro-batch of each; the weights are put back.
+
+    The rest of a step is taken to cost what its floating-point work says: a step of BERT-large takes minutes. The first
+    ones compile and warm up and do not count, unless one alone takes longer than `seconds`.
+    """
     before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
     loop = _Loop(trainable, plan, numerics, None)
-    for step in range(3):
-        loop.step(step, batches)
     times: list[float] = []
-    while sum(times) < seconds or len(times) < 3:
-        start = time.perf_counter()
-        loop.step(3 + len(times), batches)
-        times.append(time.perf_counter() - start)
+    while len(times) < 6 or sum(times[3:]) < seconds:
+        begin = time.perf_counter()
+        micro = batches(len(times))
+        made = time.perf_counter()
+        losses, norm = loop.learn(len(times), micro[:1])
+        learned = time.perf_counter()
+        loop.update(len(times), losses, norm)
+        updated = time.perf_counter()
+        whole = sum(map(trainable.flops, micro)) / trainable.flops(micro[0])
+        times.append(made - begin + (learned - made) * whole + updated - learned)
+        if updated - begin > seconds:
+            times = times[-1:]
+            break
     trainable.module.load_state_dict(before)
-    return sum(times) / len(times)
+    counted = times[3:] or times
+    return sum(counted) / len(counted)
 
 
 class Signals:
@@ -184,6 +198,20 @@ class _Loop(Generic[Batch]):
         """One optimiser step over its micro-batches, making them included."""
         start = time.perf_counter()
         micro = batches(step)
+        losses, norm = self.learn(step, micro)
+        if not math.isfinite(norm) or not all(map(math.isfinite, losses.values())):
+            self._save_last_good(step)
+            raise RunFailed(self._not_finite(step, losses, norm))
+        self.update(step, losses, norm)
+        work = {
+            "tokens": sum(map(self.trainable.tokens, micro)),
+            "flops": sum(map(self.trainable.flops, micro)),
+            "steps": 1,
+        }
+        self._work = _added((self._work, work, {"seconds": time.perf_counter() - start}))
+
+    def learn(self, step: int, micro: Sequence[Batch]) -> tuple[dict[str, float], float]:
+        """Forward and backward over the micro-batches of a step: losses, and the gradient's norm before clipping."""
         module = self.trainable.module
         module.train()
         totals = _added(self.trainable.counts(batch) for batch in micro)
@@ -197,22 +225,16 @@ class _Loop(Generic[Batch]):
             torch.stack(parts).sum().backward()
             for term, part in zip(terms, parts, strict=True):
                 losses[term] = losses.get(term, 0.0) + float(part.detach())
-        norm = float(clip_gradients(module.parameters(), self.plan.optimizer.clip))
-        if not math.isfinite(norm) or not all(map(math.isfinite, losses.values())):
-            self._save_last_good(step)
-            raise RunFailed(self._not_finite(step, losses, norm))
+        return losses, float(clip_gradients(module.parameters(), self.plan.optimizer.clip))
+
+    def update(self, step: int, losses: Mapping[str, float], norm: float) -> None:
+        """Apply the gradients of `step` at its rate."""
         set_rate(
             self.optimizer,
             self.plan.optimizer.learning_rate * rate_at(step, self.plan.steps, self.plan.optimizer.warmup),
         )
         self.optimizer.step()
         self._sums = _added((self._sums, losses, {"gradient_norm": norm}))
-        work = {
-            "tokens": sum(map(self.trainable.tokens, micro)),
-            "flops": sum(map(self.trainable.flops, micro)),
-            "steps": 1,
-        }
-        self._work = _added((self._work, work, {"seconds": time.perf_counter() - start}))
 
     def log(self, done: int) -> None:
         """Write the means since the last line."""
@@ -221,6 +243,7 @@ class _Loop(Generic[Batch]):
             "step": done,
             **{name: value / work["steps"] for name, value in self._sums.items()},
             "learning_rate": settings.learning_rate * rate_at(done - 1, self.plan.steps, settings.warmup),
+            "seconds": work["seconds"],
             "tokens_per_second": work["tokens"] / work["seconds"],
             "matrix_share": work["flops"] / work["seconds"] / self.numerics.matrix_rate,
         }
@@ -262,14 +285,23 @@ class _Loop(Generic[Batch]):
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · {share:.0%} of the matrix rate"
         return f"step {done}/{self.plan.steps} · {losses} · {speed} · {_clock(left)} left"
 
+    def refuse_broken(self, done: int) -> None:
+        """RunFailed where the last update, which no further loss could tell of, left weights that are not finite."""
+        if not self._is_finite():
+            raise RunFailed(f"step {done}: the weights are not finite after the update; no model is written")
+
+    def _is_finite(self) -> bool:
+        return all(bool(tensor.isfinite().all()) for tensor in self.trainable.module.state_dict().values())
+
     def _save_last_good(self, step: int) -> None:
         """Keep the weights before the update that was refused, where they are finite."""
-        if self.run and all(bool(tensor.isfinite().all()) for tensor in self.trainable.module.state_dict().values()):
+        if self.run and self._is_finite():
             self.save(step)
 
     def _not_finite(self, step: int, losses: Mapping[str, float], norm: float) -> str:
         values = ", ".join(f"{name} {value}" for name, value in losses.items())
-        kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run else ""
+        is_kept = self.run and self.run.checkpoints.exists()
+        kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run and is_kept else ""
         return (
             f"step {step + 1}: the loss is not finite ({values}, gradient norm {norm}); stopped before the update{kept}"
         )

@@ -17,7 +17,7 @@ _NO_CORRECTION = 1e9
 class OptimizerSettings(Settings):
     """Every figure of the optimiser. The defaults are the original code's, which pre-trained with them."""
 
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
     warmup: Share = 0.01
     """Share of the steps over which the rate rises linearly from 0."""
     beta1: Beta = 0.9

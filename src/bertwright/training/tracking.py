@@ -8,6 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from bertwright.config import Settings
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, read_json, write_json
 
@@ -46,9 +49,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every whole line of metrics.jsonl; the last one may have been cut by a crash."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return read_metrics(self.folder)
 
     def forget_after(self, step: int) -> None:
         """Drop the lines of steps that a resumed run computes again."""
@@ -57,21 +58,43 @@ class RunFolder:
             stream.writelines(json.dumps(line).encode() + b"\n" for line in kept)
 
 
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Every whole line of a run's metrics.jsonl, none where there is no such file; InputError names a broken line."""
+    path = folder / "metrics.jsonl"
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            raise InputError(f"{path}:{number}: not valid JSON: {line[:60]!r}") from None
+        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+            raise InputError(f"{path}:{number}: {line[:60]!r}; expected an object with a whole number as its step")
+        found.append(entry)
+    return found
+
+
 def start_run(
-    folder: Path, *, kind: str, settings: Mapping[str, Any], data: Mapping[str, Any], resume: bool
+    folder: Path, *, kind: str, settings: Settings | Mapping[str, Any], data: Mapping[str, Any], resume: bool
 ) -> RunFolder:
-    """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration."""
+    """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration.
+
+    A record of an earlier version may lack settings that came later, which then had what is their default today, or
+    have them under names that their class still understands.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; --out names a folder")
     path = folder / "run.json"
-    wanted = {"kind": kind, "settings": dict(settings), "data": dict(data)}
+    values = settings.model_dump(mode="json") if isinstance(settings, Settings) else dict(settings)
+    wanted = {"kind": kind, "settings": values, "data": dict(data)}
     if path.exists():
         if not resume:
             raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
         record = read_json(path)
-        differing = [name for name in wanted if record.get(name) != wanted[name]]
-        if differing:
-            raise InputError(f"{folder}: holds a run of another configuration: {_difference(record, wanted)}")
+        there = record | {"settings": _as_today(record.get("settings"), settings)}
+        if any(there.get(name) != wanted[name] for name in wanted):
+            raise InputError(f"{folder}: holds a run of another configuration: {_difference(there, wanted)}")
         return RunFolder(folder, record)
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
         raise InputError(f"{folder}: is not empty and holds no run; choose another --out")
@@ -79,6 +102,16 @@ def start_run(
     run = RunFolder(folder, wanted)
     run.note(versions=_versions())
     return run
+
+
+def _as_today(recorded: Any, settings: Settings | Mapping[str, Any]) -> Any:
+    """Recorded settings as the class of `settings` reads them; as they are where it cannot."""
+    if not isinstance(settings, Settings):
+        return recorded
+    try:
+        return type(settings).model_validate(recorded).model_dump(mode="json")
+    except ValidationError:
+        return recorded
 
 
 def _difference(record: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:

@@ -1,0 +1,90 @@
+"""text → shards on several machines: the inputs dealt into parts, and the parts' shards under one manifest."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from bertwright.corpus.duplicates import find_duplicates, write_drop_list
+from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, check_sizes, read_manifest, write_manifest
+from bertwright.errors import InputError
+from bertwright.text.documents import Input
+
+
+def part_of(sources: Sequence[Input], part: tuple[int, int] | None) -> list[Input]:
+    """The inputs of part i of n (from 1): n stretches of about equal bytes, none empty, in the order of the inputs.
+
+    InputError where there are fewer inputs than parts.
+    """
+    if part is None:
+        return list(sources)
+    i, n = part
+    if not 1 <= i <= n:
+        raise InputError(f"part {i}/{n}: write i/n with i from 1 to n, such as 2/8")
+    if len(sources) < n:
+        raise InputError(f"part {i}/{n}: there are {len(sources)} input file(s), and a part is whole files")
+    bytes_of = [source.stat().st_size if isinstance(source, Path) else 0 for source in sources]
+    ends = list(accumulate(bytes_of))
+    bounds = [0]
+    for number in range(1, n):
+        nearest = sum(2 * end <= 2 * ends[-1] * number // n + 1 for end in ends)
+        bounds.append(min(max(nearest, bounds[-1] + 1), len(sources) - (n - number)))
+    bounds.append(len(sources))
+    return list(sources[bounds[i - 1] : bounds[i]])
+
+
+def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = False) -> Manifest:
+    """Make one corpus of several in the given order: a manifest that names their shards, where they lie.
+
+    Duplicates are looked for through all parts, by the hashes that lie beside the shards; no shard is read or written.
+    InputError for corpora of different tokenizers or text settings, and for an `out` that is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
+    if len({part.resolve() for part in parts}) < len(parts) or not parts:
+        raise InputError(f"{len(parts)} corpora to merge, some of them the same; name each once")
+    manifests = [read_manifest(part) for part in parts]
+    first = manifests[0]
+    for part, manifest in zip(parts, manifests, strict=True):
+        check_sizes(part, manifest)
+        for name in ("tokenizer", "text"):
+            if getattr(manifest, name) != getattr(first, name):
+                raise InputError(
+                    f"{part}: was built with another {name} than {parts[0]}: such corpora cannot be merged"
+                )
+    shards = [
+        _seen_from(out, part, entry)
+        for part, manifest in zip(parts, manifests, strict=True)
+        for entry in manifest.shards
+    ]
+    skipped = Skipped()
+    for manifest in manifests:
+        skipped = skipped.together(manifest.skipped)
+    is_new = not out.exists()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(parts[0] / "tokenizer", out / "tokenizer")
+        return write_manifest(
+            out,
+            shards,
+            tokenizer=first.tokenizer,
+            vocab_size=first.vocab_size,
+            text=first.text,
+            sources=tuple(source for manifest in manifests for source in manifest.sources),
+            dropped=sum(manifest.dropped_documents for manifest in manifests),
+            skipped=skipped,
+            duplicates=None if keep_duplicates else write_drop_list(out, find_duplicates(out, shards)),
+        )
+    except BaseException:
+        if is_new:
+            shutil.rmtree(out, ignore_errors=True)
+        else:
+            for path in out.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
+
+
+def _seen_from(out: Path, part: Path, entry: ShardEntry) -> ShardEntry:
+    path = os.path.relpath((part / entry.name).resolve(), out.resolve())
+    return entry.model_copy(update={"name": Path(path).as_posix()})

@@ -1,0 +1,160 @@
+"""text → shards, the state between them: a build that was stopped or killed goes on from its last whole shard.
+
+In the corpus folder to be lies `.building/`: the shards so far, and in build.json what is built and how far it came,
+written after each shard. When all is written the files move up, the manifest last: without it the folder is no corpus.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bertwright.config import Settings
+from bertwright.console import say
+from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, read_manifest
+from bertwright.corpus.reading import Position
+from bertwright.errors import InputError
+from bertwright.files import read_json, sync_folder, write_json
+from bertwright.text.documents import Input
+
+_HOME = ".building"
+_STATE = "build.json"
+
+
+class BuildState(Settings):
+    """How far a build came: the whole shards, and what was counted on the way to their end."""
+
+    position: Position = Position()
+    shards: tuple[ShardEntry, ...] = ()
+    documents: int = 0
+    dropped: int = 0
+    skipped: Skipped = Skipped()
+    """What the tokenizing processes left out; the position holds what the reader did."""
+    stamps: tuple[tuple[int, int], ...] = ()
+    """Size and time of change (ns) of the inputs that were begun."""
+
+
+class Unfinished:
+    """The folder of a build under way; `state` is where it begins."""
+
+    def __init__(self, home: Path, config: dict[str, Any], inputs: Sequence[Input], state: BuildState) -> None:
+        self._home = home
+        self._config = config
+        self._inputs = inputs
+        self.state = state
+        self.folder = home / "corpus"
+
+    def save(self, state: BuildState) -> None:
+        """Note that the build came to `state`; its shards lie on the disk."""
+        begun = state.position.input + (state.position.documents > 0)
+        state = state.model_copy(update={"stamps": _stamps(self._inputs[:begun])})
+        write_json(self._home / _STATE, {"config": self._config, "state": state.model_dump(mode="json")})
+        self.state = state
+
+
+def built_already(out: Path, config: dict[str, Any]) -> Manifest | None:
+    """The manifest of a build that was killed after its last write and before it was cleaned up, which is done now."""
+    home = out / _HOME
+    if not any((folder / MANIFEST).is_file() for folder in (out, home / "corpus")) or not (home / _STATE).is_file():
+        return None
+    if read_json(home / _STATE).get("config") != config:
+        return None
+    _move_up(home, out)
+    return read_manifest(out)
+
+
+def is_free(out: Path) -> bool:
+    """Whether a corpus may be built there: the folder is absent, or holds nothing but an unfinished build."""
+    return not out.exists() or (out.is_dir() and all(path.name == _HOME for path in out.iterdir()))
+
+
+@contextmanager
+def unfinished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> Iterator[Unfinished]:
+    """Begin or take up the build of `out`; when the block ends without an error, its files move there.
+
+    `config` is JSON and decides the bytes. After an error the whole shards are kept, if there are any. InputError for a
+    build of another configuration, one that another process is at, and inputs that have changed since they were read.
+    """
+    home = out / _HOME
+    is_new = not out.exists()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be made: {error.strerror}") from None
+    with (home / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{out}: is being built by another process") from None
+        work = Unfinished(home, config, inputs, _read_state(home, config, inputs))
+        _clear(work.folder, work.state)
+        if work.state.shards:
+            say(f"goes on after {len(work.state.shards)} shard(s), {work.state.documents:,} documents")
+        else:
+            write_json(home / _STATE, {"config": config, "state": work.state.model_dump(mode="json")})
+        try:
+            yield work
+        except BaseException:
+            if work.state.shards:
+                say(f"{len(work.state.shards)} whole shard(s) are kept in {home}: the same command goes on from there")
+            else:
+                shutil.rmtree(out if is_new else home, ignore_errors=True)
+            raise
+        _move_up(home, out)
+
+
+def _move_up(home: Path, out: Path) -> None:
+    folder = home / "corpus"
+    sync_folder(folder)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
+        os.replace(path, out / path.name)
+    sync_folder(out)
+    shutil.rmtree(home)
+
+
+def _read_state(home: Path, config: dict[str, Any], inputs: Sequence[Input]) -> BuildState:
+    path = home / _STATE
+    if not path.exists():
+        return BuildState()
+    found = read_json(path)
+    hint = f"; remove {home} to begin anew"
+    try:
+        state = BuildState.model_validate(found["state"])
+    except (ValidationError, KeyError, TypeError):
+        raise InputError(f"{path}: not readable as the state of a build{hint}") from None
+    if not state.shards:
+        return BuildState()
+    differing = [name for name in config if found.get("config", {}).get(name) != config[name]]
+    if differing:
+        raise InputError(f"{home}: an unfinished build with other {', '.join(differing)} lies there{hint}")
+    stamps = _stamps(inputs[: len(state.stamps)])
+    for source, before, now in zip(inputs, state.stamps, stamps, strict=False):
+        if before != now:
+            raise InputError(f"{source}: was changed since the unfinished build in {home} read it{hint}")
+    for entry in state.shards:
+        shard = home / "corpus" / entry.name
+        if not shard.is_file() or shard.stat().st_size != entry.bytes:
+            raise InputError(f"{shard}: is missing or of another size than {path} says{hint}")
+    return state
+
+
+def _clear(folder: Path, state: BuildState) -> None:
+    """Remove what was not whole when the build ended."""
+    kept = {name for entry in state.shards for name in (entry.name, entry.hashes)}
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in kept:
+            path.unlink()
+
+
+def _stamps(inputs: Sequence[Input]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (source.stat().st_size, source.stat().st_mtime_ns) if isinstance(source, Path) else (0, 0) for source in inputs
+    )

@@ -1,0 +1,59 @@
+"""Shards → checked: every byte of a corpus against its manifest, and what the bytes mean (paper §3.1)."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bertwright.corpus.duplicates import document_hashes, find_duplicates
+from bertwright.corpus.manifest import ShardEntry, check_sizes, read_manifest
+from bertwright.corpus.shards import Corpus, record_batches
+from bertwright.errors import InputError
+from bertwright.files import file_digest
+
+
+def verify(folder: str | Path) -> Corpus:
+    """Check every byte of a corpus; InputError names the file that is bad. Returns the corpus, opened."""
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    check_sizes(folder, manifest)
+    for entry in manifest.shards:
+        for name, noted in ((entry.name, entry.sha256), (entry.hashes, entry.hashes_sha256)):
+            _refuse_changed(folder / name, noted)
+    corpus = Corpus(folder, manifest)
+    for entry in manifest.shards:
+        _check_shard(folder, entry, manifest.vocab_size)
+    if corpus.tokenizer.vocab_size != manifest.vocab_size:
+        raise InputError(
+            f"{folder / 'tokenizer'}: {corpus.tokenizer.vocab_size} pieces, the manifest says {manifest.vocab_size}"
+        )
+    if manifest.duplicates and not np.array_equal(corpus.duplicates, find_duplicates(folder, manifest.shards)):
+        raise InputError(f"{folder / manifest.duplicates.name}: lists other documents than those that are duplicates")
+    return corpus
+
+
+def _refuse_changed(path: Path, noted: str) -> None:
+    if not path.is_file():
+        raise InputError(f"{path}: this file of the corpus is missing")
+    found = file_digest(path)
+    if found != noted:
+        raise InputError(f"{path}: sha256 is {found}, the manifest says {noted}: the file was changed")
+
+
+def _check_shard(folder: Path, entry: ShardEntry, vocab_size: int) -> None:
+    path = folder / entry.name
+    hashes = []
+    for batch in record_batches(path):
+        try:
+            batch.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InputError(f"{path}: a record batch is broken: {error}") from None
+        sentences = batch.column(0).flatten()
+        ids = sentences.flatten().to_numpy()
+        largest = int(np.max(ids, initial=0))
+        if largest >= vocab_size:
+            raise InputError(f"{path}: token id {largest}, but the vocabulary has {vocab_size} pieces")
+        first = sentences.offsets.to_numpy()[batch.column(0).offsets.to_numpy()]
+        hashes.append(document_hashes(ids, first))
+    if b"".join(hashes) != (folder / entry.hashes).read_bytes():
+        raise InputError(f"{folder / entry.hashes}: not the hashes of the documents in {path.name}")

@@ -1,0 +1,165 @@
+"""text → shards: writing a corpus, shard by shard, its manifest last (paper §3.1)."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO
+
+import pyarrow as pa
+from pydantic import JsonValue
+
+from bertwright.corpus.duplicates import document_hashes, find_duplicates, write_drop_list
+from bertwright.corpus.encode import EncodedDocuments
+from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, Source, write_manifest
+from bertwright.corpus.shards import SUMS_KEY, checksums, shard_schema
+
+if TYPE_CHECKING:
+    from bertwright.text.tokenizer import Tokenizer
+
+SHARD_TOKENS = 64_000_000
+"""A shard ends with the record batch that brings it to this many tokens."""
+
+
+class CorpusWriter:
+    """Write encoded documents into the shards of a folder, then the manifest. Use as a context manager.
+
+    `entries`: the shards that the folder holds already, after which the next ones are written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tokenizer: "Tokenizer",
+        shard_tokens: int = SHARD_TOKENS,
+        entries: Sequence[ShardEntry] = (),
+    ) -> None:
+        self._folder = folder
+        self._hash = tokenizer.hash
+        self._vocab_size = tokenizer.vocab_size
+        self._shard_tokens = shard_tokens
+        self._shard: _ShardFile | None = None
+        self._entries = list(entries)
+        tokenizer.save(folder / "tokenizer")
+
+    def __enter__(self) -> "CorpusWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shard:
+            self._shard.abandon()
+
+    @property
+    def entries(self) -> tuple[ShardEntry, ...]:
+        """The shards that are whole."""
+        return tuple(self._entries)
+
+    def add(self, encoded: EncodedDocuments) -> bool:
+        """Append documents as one record batch, and say whether it ended a shard; nothing is written for none."""
+        if len(encoded.document_first) == 1:
+            return False
+        if self._shard is None:
+            path = self._folder / f"shard-{len(self._entries):05d}.arrow"
+            self._shard = _ShardFile(path, shard_schema(self._vocab_size, self._hash))
+        self._shard.add(encoded)
+        if self._shard.tokens >= self._shard_tokens:
+            self._end_shard()
+        return self._shard is None
+
+    def finish(
+        self,
+        *,
+        text: dict[str, JsonValue],
+        sources: tuple[Source, ...],
+        dropped: int,
+        skipped: Skipped | None = None,
+        keep_duplicates: bool = False,
+    ) -> Manifest:
+        """Close the last shard, look for duplicates unless they are to be kept, and write the manifest."""
+        self._end_shard()
+        found = None if keep_duplicates else write_drop_list(self._folder, find_duplicates(self._folder, self._entries))
+        return write_manifest(
+            self._folder,
+            self._entries,
+            tokenizer=self._hash,
+            vocab_size=self._vocab_size,
+            text=text,
+            sources=sources,
+            dropped=dropped,
+            skipped=skipped or Skipped(),
+            duplicates=found,
+        )
+
+    def _end_shard(self) -> None:
+        if self._shard:
+            self._entries.append(self._shard.finish())
+            self._shard = None
+
+
+class _ShardFile:
+    """One Arrow stream being written, and its sidecar; counts and hashes what goes through."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._file = path.open("wb")
+        self._sidecar = path.with_suffix(".hashes").open("wb")
+        self._digest, self._sidecar_digest = hashlib.sha256(), hashlib.sha256()
+        self._schema = schema
+        # Arrow wants a file-like object: this one is both the file's and the digest's way in.
+        self._writer = pa.ipc.new_stream(pa.PythonFile(_Tee(self._file, self._digest), mode="w"), schema)
+        self.documents = self.sentences = self.tokens = 0
+
+    def add(self, encoded: EncodedDocuments) -> None:
+        sentences = pa.LargeListArray.from_arrays(encoded.sentence_first, pa.array(encoded.ids))
+        documents = pa.LargeListArray.from_arrays(encoded.document_first, sentences)
+        sums = checksums(encoded.document_first, encoded.sentence_first, encoded.ids)
+        self._writer.write_batch(
+            pa.record_batch([documents], schema=self._schema), custom_metadata={SUMS_KEY: b"%08x %08x" % sums}
+        )
+        hashes = document_hashes(encoded.ids, encoded.sentence_first[encoded.document_first])
+        self._sidecar.write(hashes)
+        self._sidecar_digest.update(hashes)
+        self.documents += len(documents)
+        self.sentences += len(sentences)
+        self.tokens += len(encoded.ids)
+
+    def finish(self) -> ShardEntry:
+        self._writer.close()
+        for file in (self._file, self._sidecar):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        return ShardEntry(
+            name=self._path.name,
+            bytes=self._path.stat().st_size,
+            documents=self.documents,
+            sentences=self.sentences,
+            tokens=self.tokens,
+            sha256=self._digest.hexdigest(),
+            hashes_sha256=self._sidecar_digest.hexdigest(),
+        )
+
+    def abandon(self) -> None:
+        self._file.close()
+        self._sidecar.close()
+
+
+class _Tee:
+    """The little of a file that Arrow's writer needs."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO, digest: "hashlib._Hash") -> None:
+        self._file = file
+        self._digest = digest
+
+    def write(self, data: bytes) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()

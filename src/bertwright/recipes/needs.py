@@ -1,0 +1,172 @@
+"""settings → what a run needs: parameters, memory and disk by arithmetic, and the refusal of what cannot fit."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from bertwright.errors import InputError
+from bertwright.model.sizes import EncoderConfig
+from bertwright.objectives.examples import SecondSentence
+from bertwright.objectives.mlm import predictions_by_length
+from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.training.memory import resident_bytes, usable_bytes
+
+if TYPE_CHECKING:
+    from bertwright.recipes.pretrain import PretrainSettings
+
+NUMBER = 4
+"""Bytes of a weight, a gradient, a moment."""
+_KEPT_CHECKPOINTS = 2
+_TIMES_KEPT = 1.8
+"""Peak of a micro-batch over what backward keeps of it, the allocator's gaps included; measured were 1.8 to 2.5."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of memory at the peak of training, the process itself included; by arithmetic, on the low side."""
+
+    process: int
+    weights: int
+    gradients: int
+    moments: int
+    activations: int
+    """Of the largest micro-batch, forward and backward."""
+    spare: int = 0
+    """The weights that are put back after throw-away steps."""
+    accumulates: bool = True
+    """Whether gradients of earlier micro-batches are there beside the activations."""
+
+    @property
+    def peak(self) -> int:
+        """All that is there at once."""
+        beside = self.gradients if self.accumulates else 0
+        return self.process + self.weights + self.moments + self.spare + max(self.gradients, beside + self.activations)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes on disk: a checkpoint, how many there are at once, the model folder, and what grows with the run."""
+
+    checkpoint: int
+    checkpoints: int
+    model: int
+    metrics: int = 0
+    plans: int = 0
+    """In CORPUS/plans, beyond those there are."""
+
+    @property
+    def peak(self) -> int:
+        """At --out, while the last checkpoint or the model folder is written."""
+        kept = min(_KEPT_CHECKPOINTS, self.checkpoints)
+        return self.metrics + max(self.checkpoints * self.checkpoint, kept * self.checkpoint + self.model)
+
+
+def count_parameters(config: EncoderConfig, *, second_sentence: SecondSentence) -> int:
+    """Of the whole pre-training model; nothing is allocated."""
+    with torch.device("meta"):
+        model = PretrainingModel(config, second_sentence=second_sentence)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def checkpoint_bytes(num_parameters: int) -> int:
+    """Weights and two moments; the files' heads, under 1 %, are left out."""
+    return 3 * NUMBER * num_parameters
+
+
+def activation_bytes(settings: "PretrainSettings", config: EncoderConfig, *, length: int, precision: str) -> int:
+    """What backward keeps of one micro-batch of rows of `length` tokens, and the logits of its masked places."""
+    rows = min(settings.batch_size, max(1, settings.micro_tokens // length))
+    masked = int(predictions_by_length(settings.examples.masking, length)[-1])
+    width = config.hidden
+    scores = 3 * config.heads * length if settings.dropout else 0  # softmax, dropout's mask, and their product
+    layer = 18 * width + scores  # numbers for each token: 10 D of attention, norms and dropout, 8 D of the inner layer
+    last = 3 * width * length + (15 * width + scores) * (masked + 1)  # the masked places and [CLS] alone are asked for
+    kept = rows * (length * ((config.layers - 1) * layer + 2 * width) + last)
+    return (NUMBER if precision == "fp32" else 2) * kept + NUMBER * rows * masked * config.vocab_size
+
+
+def memory_needs(settings: "PretrainSettings", config: EncoderConfig, *, precision: str) -> Memory:
+    """Memory of the worst phase."""
+    states = NUMBER * count_parameters(config, second_sentence=settings.examples.second_sentence)
+    lengths = [phase.length for phase in settings.phases]
+    kept = max(activation_bytes(settings, config, length=length, precision=precision) for length in lengths)
+    return Memory(
+        process=resident_bytes(),
+        weights=states,
+        gradients=states,
+        moments=2 * states,
+        activations=round(_TIMES_KEPT * kept),
+        spare=states if settings.minutes else 0,
+        accumulates=any(settings.batch_size > max(1, settings.micro_tokens // length) for length in lengths),
+    )
+
+
+def disk_needs(num_parameters: int, *, tokenizer: Path, saves: int) -> Disk:
+    """Disk of a run that writes `saves` checkpoints."""
+    files = sum(path.stat().st_size for path in tokenizer.iterdir() if path.is_file())
+    at_once = min(saves, _KEPT_CHECKPOINTS + 1)
+    return Disk(checkpoint_bytes(num_parameters), at_once, NUMBER * num_parameters + files)
+
+
+def refuse_unfit(
+    settings: "PretrainSettings", config: EncoderConfig, *, precision: str, out: Path, tokenizer: Path
+) -> None:
+    """InputError where memory or disk surely do not suffice; nothing is allocated before."""
+    memory, usable = memory_needs(settings, config, precision=precision), usable_bytes()
+    if usable is not None and memory.peak > usable:
+        raise InputError(too_much_memory(memory.peak, usable, settings, config, precision=precision))
+    saves = 1 + int((settings.minutes or 0) // settings.save_minutes)
+    parameters = count_parameters(config, second_sentence=settings.examples.second_sentence)
+    refuse_disk(disk_needs(parameters, tokenizer=tokenizer, saves=saves), out)
+
+
+def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
+    """InputError where `disk` does not fit at `out`; the plans of `corpus` count where they lie on the same disk."""
+    shared = corpus is not None and corpus.stat().st_dev == existing_parent(out).stat().st_dev
+    needed, free = disk.peak + (disk.plans if shared else 0), free_bytes(out)
+    if needed > free:
+        plans = f" and {size_text(disk.plans)} of plans in {corpus}/plans" if shared and disk.plans else ""
+        raise InputError(
+            f"{out}: the run needs {size_text(needed)} of disk ({disk.checkpoints} checkpoints of "
+            f"{size_text(disk.checkpoint)} at once, a model of {size_text(disk.model)}{plans}), and {size_text(free)} "
+            "are free there; choose another --out, a smaller --size, or make room"
+        )
+
+
+def too_much_memory(
+    needed: int, usable: int, settings: "PretrainSettings", config: EncoderConfig, *, precision: str
+) -> str:
+    """The figure, the limit, and what to change."""
+    text = f"training {settings.size} needs {size_text(needed)} of memory or more with --micro-tokens "
+    text += f"{settings.micro_tokens}, and {size_text(usable)} can be used here"
+    longest = max(phase.length for phase in settings.phases)
+    tokens = min(settings.micro_tokens, settings.batch_size * longest)
+    while tokens > longest:
+        tokens //= 2
+        smaller = settings.model_copy(update={"micro_tokens": tokens})
+        if 1.3 * memory_needs(smaller, config, precision=precision).peak < usable:  # the arithmetic is on the low side
+            return f"{text}; --micro-tokens {tokens} would do"
+    return f"{text}; choose a smaller --size or shorter rows (--lengths)"
+
+
+def free_bytes(out: Path) -> int:
+    """Free disk at `out`, with what an earlier part of the run has there already."""
+    own = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) if out.is_dir() else 0
+    return own + shutil.disk_usage(existing_parent(out)).free
+
+
+def existing_parent(path: Path) -> Path:
+    """`path`, or the folder over it that there is."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+
+
+def size_text(size: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} GiB"

@@ -1,0 +1,89 @@
+"""settings → seconds: what a step, an evaluation and a checkpoint take on this machine, and the steps that fit."""
+
+import hashlib
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from bertwright.console import say
+from bertwright.objectives.pretraining import held_out_figures, pretraining_task
+from bertwright.recipes.needs import checkpoint_bytes, existing_parent
+from bertwright.training.loop import Plan, measure_step_seconds
+from bertwright.training.machine import Numerics
+
+if TYPE_CHECKING:
+    from bertwright.recipes.pretrain import Pretraining
+
+_PROBE = 32 << 20
+"""Bytes that are written to see how long a checkpoint takes."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a step in each phase, of an evaluation (0 where there is none) and of a checkpoint."""
+
+    steps: tuple[float, ...]
+    evaluation: float
+    checkpoint: float
+
+
+def measure_pace(trained: "Pretraining", numerics: Numerics, *, out: Path, seconds: float) -> Pace:
+    """From throw-away steps of every phase, a few batches of an evaluation, and a file at `out` that is removed."""
+    task, settings = pretraining_task(trained.model), trained.settings
+    steps = []
+    for examples in trained.phases:
+        plan = Plan(steps=10**6, seed=settings.seed, optimizer=settings.optimizer)
+        of_step = partial(trained.micro_batches, examples)
+        of_step(0)  # the first rows compile their making and walk the epoch
+        steps.append(measure_step_seconds(task, of_step, plan=plan, numerics=numerics, seconds=seconds))
+    return Pace(
+        steps=tuple(steps),
+        evaluation=_evaluation_seconds(trained, seconds) if settings.evaluations else 0.0,
+        checkpoint=_checkpoint_seconds(checkpoint_bytes(trained.num_parameters), out),
+    )
+
+
+def affordable_steps(trained: "Pretraining", pace: Pace) -> int:
+    """Steps that fit into the minutes beside evaluations and checkpoints."""
+    settings = trained.settings
+    assert settings.minutes
+    budget = 60 * settings.minutes
+    aside = settings.evaluations * pace.evaluation + (1 + settings.minutes // settings.save_minutes) * pace.checkpoint
+    if aside > budget / 2:
+        say(f"evaluations and checkpoints take {aside:.0f} s; the run will be longer than asked")
+    step = sum(phase.share * seconds for phase, seconds in zip(settings.phases, pace.steps, strict=True))
+    return max(1, round(max(budget - aside, budget / 2) / step))
+
+
+def _evaluation_seconds(trained: "Pretraining", seconds: float) -> float:
+    """Of one held-out evaluation; what only the first one does, such as planning its rows, is not counted."""
+    if not trained.held_out:
+        return 0.0
+    next(iter(trained.held_out))
+    trained.model.eval()
+    rows, start = 0, time.perf_counter()
+    with torch.inference_mode():
+        for batch in trained.held_out:
+            held_out_figures(trained.model, [batch])
+            rows += len(batch.ids)
+            if time.perf_counter() - start > seconds:
+                break
+    return (time.perf_counter() - start) * trained.held_out.num_rows / rows
+
+
+def _checkpoint_seconds(size: int, out: Path) -> float:
+    """Of writing `size` bytes at `out` and of hashing them, from a file without a name."""
+    block = bytes(_PROBE)
+    start = time.perf_counter()
+    with tempfile.TemporaryFile(dir=existing_parent(out)) as stream:
+        stream.write(block)
+        stream.flush()
+        os.fsync(stream.fileno())
+    hashlib.sha256(block)
+    return (time.perf_counter() - start) * size / _PROBE

@@ -1,0 +1,75 @@
+"""name → settings of a pre-training run: the paper's own (§A.2), and what an hour of two cores was measured with.
+
+A recipe is a nested table of settings; what a person gives beats it, and what it does not name has its general default.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from bertwright.errors import InputError
+from bertwright.recipes.pretrain import PretrainSettings
+
+_PAPER = {
+    "steps": 1_000_000,
+    "batch_size": 256,
+    "phases": ({"length": 128, "share": 0.9}, {"length": 512, "share": 0.1}),
+    "examples": {
+        "second_sentence": "next",
+        "static_masks": 0,
+        "short_share": 0.1,
+        "masking": {"share": 0.15, "mask": 0.8, "same": 0.1, "random": 0.1, "units": "piece"},
+    },
+    "optimizer": {
+        "learning_rate": 1e-4,
+        "warmup": 0.01,  # 10,000 of 1,000,000 steps
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-6,
+        "weight_decay": 0.01,
+        "clip": 1.0,
+        "bias_correction": False,
+    },
+    "activation": "gelu",
+    "dropout": 0.1,
+    "initializer_range": 0.02,
+    "start": "random",
+}
+
+RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "paper-base": {**_PAPER, "size": "base"},
+        "paper-large": {**_PAPER, "size": "large"},
+        # Measured: the first row of the README's table of results.
+        "two-cores": {
+            "size": "tiny",
+            "minutes": 60.0,
+            "batch_size": 32,
+            "phases": ({"length": 128, "share": 1.0},),
+            "optimizer": {"learning_rate": 2e-3, "warmup": 0.05, "bias_correction": True},
+            "initializer_range": 0.05,
+            "start": "local",
+        },
+    }
+)
+
+
+def resolve_settings(recipe: str | None, given: Mapping[str, Any]) -> PretrainSettings:
+    """The settings of `recipe` under those `given` (None: not given); InputError for a recipe that there is not."""
+    if recipe is not None and recipe not in RECIPES:
+        raise InputError(f"--recipe {recipe!r}: there are {', '.join(RECIPES)}")
+    chosen = dict(RECIPES[recipe]) if recipe else {}
+    if given.get("steps") is not None or given.get("minutes") is not None:
+        chosen = {name: value for name, value in chosen.items() if name not in ("steps", "minutes")}
+    return PretrainSettings.model_validate(_over(chosen, given))
+
+
+def _over(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`chosen` with what is not None in `given` in its place, group by group."""
+    merged = dict(chosen)
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            merged[name] = _over(chosen.get(name, {}), value)
+        elif value is not None:
+            merged[name] = value
+    return merged

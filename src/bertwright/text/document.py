@@ -1,0 +1,91 @@
+"""text → documents, what they are: a document, the settings by which text is cut into some, and its paragraphs."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from bertwright.config import Settings
+from bertwright.errors import InputError
+from bertwright.text.opening import LONGEST
+
+LINE_END = re.compile(r"\r\n|\r|\n")
+
+OnError = Callable[[InputError], None]
+"""What happens to a record that cannot be read: raise the error, or note it and go on with the next record."""
+
+
+def stop(error: InputError) -> None:
+    """The strictest of them: no record may be bad."""
+    raise error
+
+
+class TextSettings(Settings):
+    """How plain text is cut into documents and paragraphs, and which language's rules part its sentences."""
+
+    documents: Literal["blank-lines", "file"] = Field(
+        default="blank-lines",
+        description="what parts the documents of plain text: blank lines, or nothing (one document per file)",
+    )
+    lines: Literal["text", "wrapped", "sentences"] = Field(
+        default="text",
+        description="what a line is: a paragraph of running text, a piece of a wrapped block, or one sentence",
+    )
+    field: str = Field(default="text", min_length=1, description="the field or column of records that holds the text")
+    language: str = Field(
+        default="en",
+        pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]+)*$",
+        description="language code of the text, such as en or ko, for the sentence rules",
+    )
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document: its paragraphs in order, none empty, and the "file:line" where it begins."""
+
+    paragraphs: tuple[str, ...]
+    place: str
+
+    @property
+    def size(self) -> int:
+        """Characters of text."""
+        return sum(map(len, self.paragraphs))
+
+
+def tidy(line: str) -> str:
+    """The line with every run of white space as one space."""
+    return " ".join(line.split())
+
+
+def paragraphs_of(lines: Iterable[str], settings: TextSettings) -> tuple[str, ...]:
+    """Make paragraphs of lines: each line one, or with wrapped lines each run of lines without a blank one."""
+    tidied = [tidy(line) for line in lines]
+    if settings.lines != "wrapped":
+        return tuple(line for line in tidied if line)
+    blocks: list[list[str]] = [[]]
+    for line in tidied:
+        if line:
+            blocks[-1].append(line)
+        elif blocks[-1]:
+            blocks.append([])
+    return tuple(" ".join(block) for block in blocks if block)
+
+
+def bounded(size: int, place: str) -> int:
+    """The size of a document so far, in characters; InputError beyond what fits into memory beside everything else."""
+    if size > LONGEST:
+        raise InputError(
+            f"{place}: a document of over {LONGEST // 10**6} million characters; blank lines part the documents of "
+            "plain text (or there is one a file, with --documents file): put them where documents end"
+        )
+    return size
+
+
+def without_title(body: list[str], title: str) -> list[str]:
+    """Drop the first line with text where it only repeats the title."""
+    for index, line in enumerate(body):
+        if line.strip():
+            return body[index + 1 :] if title and tidy(line) == tidy(title) else body
+    return body

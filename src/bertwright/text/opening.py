@@ -1,0 +1,138 @@
+"""File → lines of text: what lies around a text, its packing and its encoding (paper §3.1).
+
+Files are read as a stream, packed with gzip, bzip2, xz or Zstandard or not at all, told by name or by the first bytes.
+Everything that can go wrong on the way is said with the file and the line.
+"""
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from bertwright.errors import InputError, RunFailed
+
+MAGIC = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\x00", ".zst": b"\x28\xb5\x2f\xfd"}
+"""The first bytes of each kind of packing, by the end of its file names."""
+
+LONGEST = 20_000_000
+"""Characters of one line, and of one document, which are held in memory as a whole."""
+
+MOST_UNPACKED = 300
+"""Bytes that a byte of a packed file may become; text repeated without end comes to 1,000 and more."""
+
+_ALWAYS_UNPACKED = 100_000_000  # bytes that any packed file may become
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """Open a file for reading what is packed in it; InputError where it cannot be opened.
+
+    Reading raises InputError where the file unpacks to far more than text ever does.
+    """
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(6)
+        kind = path.suffix.lower()
+        if kind not in MAGIC:
+            kind = next((name for name, magic in MAGIC.items() if begin.startswith(magic)), "")
+        if not kind:
+            return path.open("rb")
+        most = max(_ALWAYS_UNPACKED, MOST_UNPACKED * path.stat().st_size)
+        return cast(BinaryIO, io.BufferedReader(_Bounded(path, _unpacked(path, kind), most), 1 << 16))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened: {error.strerror or error}") from None
+
+
+def read_lines(path: Path) -> Generator[tuple[int, str], None, None]:
+    """Yield (line number from 1, line); any of the three usual line ends, a leading byte order mark dropped."""
+    number = 0
+    binary = open_bytes(path)
+    with reading(path, lambda: number), io.TextIOWrapper(binary, encoding="utf-8-sig", newline=None) as text:
+        while line := text.readline(LONGEST + 1):
+            number += 1
+            if len(line) > LONGEST:
+                raise InputError(f"{path}:{number}: a line of over {LONGEST // 10**6} million characters")
+            if "\0" in line and 3 * line.count("\0") > len(line):
+                raise InputError(f"{path}:{number}: a third of this line are NUL bytes: UTF-16? convert it to UTF-8")
+            yield number, line
+
+
+@contextmanager
+def reading(path: Path, line: Callable[[], int]) -> Iterator[None]:
+    """Turn what goes wrong while reading into errors that name the file and the last whole line."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise _not_utf8(path) from None
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _broken(path, line(), error) from None
+    except OSError as error:
+        # the decompressors raise OSError without a number for bad data; a number means the disk or the system failed
+        if error.errno is None:
+            raise _broken(path, line(), error) from None
+        raise RunFailed(f"{path}: reading failed after line {line()}: {error.strerror}") from error
+
+
+def _unpacked(path: Path, kind: str) -> BinaryIO:
+    if kind == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    if kind == ".bz2":
+        return cast(BinaryIO, bz2.open(path, "rb"))
+    if kind == ".xz":
+        return cast(BinaryIO, lzma.open(path, "rb"))
+    import pyarrow as pa
+
+    return cast(BinaryIO, pa.input_stream(str(path), compression="zstd"))
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that ends with an error after `most` bytes."""
+
+    def __init__(self, path: Path, stream: BinaryIO, most: int) -> None:
+        self._path, self._stream, self._left = path, stream, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise InputError(
+                f"{self._path}: unpacks to more than {MOST_UNPACKED} times its size, which text does not; refused"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _broken(path: Path, number: int, error: Exception) -> InputError:
+    return InputError(f"{path}:{number + 1}: the compressed file is broken or cut short: {error}")
+
+
+def _not_utf8(path: Path) -> InputError:
+    """Find the line by reading again in bytes, since the decoder works in blocks.
+
+    The whole file is read: an archive that breaks also gives wrong bytes, and its end tells which it was.
+    """
+    offset = number = 0
+    found = ""
+    try:
+        with open_bytes(path) as binary:
+            for number, line in enumerate(binary, start=1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    where = f"byte 0x{line[error.start]:02x} at byte {offset + error.start} of the text"
+                    found = found or f"{path}:{number}: not UTF-8 text: {where} ({error.reason}); convert it to UTF-8"
+                offset += len(line)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        return _broken(path, number, error)
+    return InputError(found or f"{path}: not UTF-8 text; convert it to UTF-8")

@@ -67,14 +67,11 @@ def measure(model: PretrainingModel, data: Corpus, num_old: int, num_words: int,
             labels.append(inputs.labels)
     loss, is_new = torch.cat(losses), torch.cat(labels) >= num_old
     per_word = data.num_tokens / num_words
-    return {
-        "pieces_per_word": per_word,
-        "nats_per_piece": float(loss.mean()),
-        "of_old": float(loss[~is_new].mean()),
-        "of_new": float(loss[is_new].mean()),
-        "new_share": float(is_new.float().mean()),
-        "nats_per_word": float(loss.mean()) * per_word,
-    }
+    figures = {"pieces_per_word": per_word, "nats_per_piece": float(loss.mean())}
+    if is_new.any():
+        figures |= {"of_old": float(loss[~is_new].mean()), "of_new": float(loss[is_new].mean())}
+        figures |= {"new_share": float(is_new.float().mean())}
+    return {**figures, "nats_per_word": float(loss.mean()) * per_word}
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ class FinetuneSettings(Settings):
     bias_correction: bool = True
     max_length: Annotated[int, Field(ge=8)] = 128
     seeds: Positive = 1
-    first_seed: Annotated[int, Field(ge=0)] = 0
+    first_seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     threads: Positive | None = None
 
@@ -86,7 +86,8 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
     prepared = _prepare(settings, task, model, data, tokenizer)
-    facts = {"task": prepared.task.model_dump(mode="json"), "model": model, **prepared.digests}
+    named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
+    facts = {"task": prepared.task.model_dump(mode="json"), "model": named, **prepared.digests}
     run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from bertwright.config import Positive, Settings, Share
+from bertwright.config import Positive, Seed, Settings, Share
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
@@ -59,7 +59,7 @@ class PretrainSettings(Settings):
     """Tokens (padding included) computed at a time: how a step's rows are cut; changes speed and memory."""
     steps: Positive | None = None
     minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    seed: int = 0
+    seed: Seed = 0
     examples: ExampleSettings = ExampleSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     activation: Literal["gelu", "gelu_tanh"] = "gelu"

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(gt=0)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""What a generator takes."""
 Count = Annotated[int, Field(ge=0)]
 
 

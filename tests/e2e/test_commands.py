@@ -442,3 +442,35 @@ def test_several_corpora_share_the_rows(
     for bad, message in (([two[1]] * 2, "several different ones"), ([f"{made / 'corpus'}=x"], "write FOLDER=WEIGHT")):
         given = [word for corpus in bad for word in ("--corpus", corpus)]
         assert message in run(capsys, "pretrain", *given, *options, "--out", tmp_path / "no", code=2)[1]
+
+
+def test_a_model_answers_as_many_texts_as_it_learned_from(
+    tuned: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ["--text-column", "review", "--text-column", "day"]
+    for command in (
+        ["predict", "--model", tuned, "--input", reviews, "--output", tmp_path / "out.csv", *columns],
+        ["evaluate", "classify", "--model", tuned, "--data", reviews, *columns, "--label-column", "verdict"],
+    ):
+        assert "was fine-tuned on 1 text column(s) (review), and 2 (review, day)" in run(capsys, *command, code=2)[1]
+
+
+def test_more_tokens_than_positions_are_refused_before_training(
+    made: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ["--text-column", "review", "--label-column", "verdict"]
+    start = ["finetune", "classify", "--model", made / "run", "--data", reviews, "--out", tmp_path / "run", *columns]
+    assert "takes at most 512 tokens" in run(capsys, *start, "--max-length", "1000", code=2)[1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_long_cells_and_large_seeds(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "lovely " * 30_000
+    (tmp_path / "long.csv").write_text("review,verdict\n" + f'"{long}",good\n"dreadful",bad\n' * 12)
+    columns = ["--text-column", "review", "--label-column", "verdict", "--epochs", "1", "--batch-size", "4"]
+    start = ["finetune", "classify", "--model", made / "run", "--data", tmp_path / "long.csv", *columns]
+    run(capsys, *start, "--out", tmp_path / "run", "--max-length", "32")
+    corpus = ["--corpus", made / "corpus", "--out", tmp_path / "no", "--steps", "1", *TINY]
+    assert "seed" in run(capsys, "pretrain", *corpus, "--seed", str(10**23), code=2)[1]
+    assert "learning_rate" in run(capsys, "pretrain", *corpus, "--learning-rate", "inf", code=2)[1]
+    assert not (tmp_path / "no").exists()

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.training.checkpoint import list_checkpoints
+from bertwright.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from bertwright.training.loop import Outcome, Plan, Trainable, measure_step_seconds, train
 from bertwright.training.machine import Numerics
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.optimizer import OptimizerSettings, build_optimizer
 from bertwright.training.tracking import start_run
 
 Batch = tuple[Tensor, Tensor]
@@ -134,6 +134,22 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         (path / "optimizer.safetensors").write_bytes(b"")
     with pytest.raises(InputError, match="every checkpoint is damaged"):
         train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+
+
+def test_a_checkpoint_without_its_state_is_named_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "checkpoints"
+    module = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    for step in (1, 2):
+        save_checkpoint(folder, module, optimizer, step=step, notes={})
+    (folder / "step-000000002" / "state.json").unlink()
+    found = load_checkpoint(folder, module, optimizer)
+    assert found is not None
+    assert found[0] == 1
+    assert "step-000000002/state.json is damaged" in capsys.readouterr().err
+    (folder / "step-000000001" / "state.json").unlink()
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        load_checkpoint(folder, module, optimizer)
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from bertwright.recipes import plan as plan_module
 from bertwright.recipes.needs import Disk, activation_bytes, checkpoint_bytes, count_parameters, memory_needs
 from bertwright.recipes.pace import Pace, affordable_steps
 from bertwright.recipes.plan import PhasePlan, plan_pretraining, warnings
-from bertwright.recipes.pretrain import Phase, Pretraining, PretrainSettings, build_model, encoder_config
+from bertwright.recipes.pretrain import Pretraining, build_model, encoder_config
+from bertwright.recipes.settings import Phase, PretrainSettings
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.checkpoint import save_checkpoint
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer

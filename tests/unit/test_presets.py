@@ -13,7 +13,7 @@ from bertwright.commands import pretraining as commands
 from bertwright.errors import InputError
 from bertwright.recipes import pretrain
 from bertwright.recipes.presets import RECIPES, resolve_settings
-from bertwright.recipes.pretrain import PretrainSettings
+from bertwright.recipes.settings import PretrainSettings
 
 
 class Caught(Exception):

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.folder import save_model
+from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.pretraining import to_inputs
-from bertwright.recipes.pretrain import HeldOut, Phase, Pretraining, PretrainSettings, build_model, encoder_config
+from bertwright.recipes.pretrain import HeldOut, Pretraining, build_model, encoder_config
+from bertwright.recipes.settings import Phase, PretrainSettings
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.tracking import start_run
 
@@ -72,7 +73,7 @@ def model_for(corpus: Corpus, second_sentence: str, init_from: Path | None = Non
         {"steps": 1, "seed": seed, "examples": {"second_sentence": second_sentence}}
     )
     config = encoder_config(settings, corpus.tokenizer.vocab_size)
-    return build_model(settings, config, str(init_from) if init_from else None, corpus).eval()
+    return build_model(settings, config, open_model(str(init_from)) if init_from else None, corpus).eval()
 
 
 def test_masked_lm_is_measured_on_the_same_rows_and_order_on_its_own(corpus: Corpus) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.recipes.charts import Chart, Series, averaged, ticks
-from bertwright.recipes.finetune import FinetuneSettings
-from bertwright.recipes.pretrain import PretrainSettings
 from bertwright.recipes.report import try_report, write_report
+from bertwright.recipes.settings import FinetuneSettings, PretrainSettings
 from bertwright.training.tracking import RunFolder, start_run
 
 EVIL = "<script>alert('&\"')</script>"

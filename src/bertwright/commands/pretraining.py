@@ -82,7 +82,7 @@ def pretrain(
         out: the run folder.
         recipe: settings by name: paper-base, paper-large or two-cores; every other option beats them.
         plan: print steps, epochs, hours, disk and memory of the run, and do not begin it.
-        size: tiny, mini, small, medium, base, large, or LAYERSxHIDDEN such as 4x256 (default: --init-from's, or tiny).
+        size: tiny to large, or LAYERSxHIDDEN such as 4x256; --init-from brings its own (default: tiny).
         steps: optimiser steps (give this or --minutes).
         minutes: training time; the steps that fit are measured before the first one.
         held_out: a corpus folder to measure on, or a share of the documents such as 0.01.
@@ -99,7 +99,7 @@ def pretrain(
         no_bias_correction: without it, where a recipe has it.
         initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128 (default: 0.02).
         start: what the first layer attends to; its neighbours (local) leave the plateau sooner (default: random).
-        activation: exact GELU, or its tanh approximation (default: --init-from's, or gelu).
+        activation: exact GELU, or its tanh approximation; --init-from brings its own (default: gelu).
         dropout: of hidden states and attention (default: 0.1).
         second_sentence: does B follow A (next), were A and B swapped (order), or no B (none) (default: next).
         no_next_sentence: the same as --second-sentence none: masked LM alone, on full-length segments.

@@ -65,8 +65,8 @@ def finetune(
         resume: continue the run in --out.
         allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
     """
-    from bertwright.recipes.finetune import FinetuneSettings
     from bertwright.recipes.finetune import finetune as run_finetuning
+    from bertwright.recipes.settings import FinetuneSettings
     from bertwright.tasks.classify import get_task, with_columns
 
     settings = FinetuneSettings(

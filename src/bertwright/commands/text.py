@@ -210,3 +210,8 @@ def _part(text: str | None) -> tuple[int, int] | None:
 def _refuse_existing(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists already and is not empty; choose another --out")
+    for parent in out.absolute().parents:
+        if parent.exists():
+            if not parent.is_dir():
+                raise InputError(f"{out}: {parent} is a file; choose another --out")
+            return

@@ -69,7 +69,10 @@ def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int
         is_random=torch.zeros(1, dtype=torch.int64),
     )
     with torch.inference_mode():
-        best = model.logits(inputs)[0].float().softmax(-1).topk(min(top_k, tokenizer.vocab_size))
+        logits = model.logits(inputs)[0].float()[
+            :, : tokenizer.vocab_size
+        ]  # a vocabulary may be padded beyond its pieces
+        best = logits.softmax(-1).topk(min(top_k, tokenizer.vocab_size))
     return [
         Filled(tuple(tokenizer.pieces[index] for index in indices.tolist()), tuple(values.tolist()))
         for values, indices in zip(best.values, best.indices, strict=True)

@@ -2,6 +2,7 @@
 
 import torch
 
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.pretraining import PretrainingModel
@@ -28,6 +29,8 @@ def next_sentence_probability(model: PretrainingModel, tokenizer: Tokenizer, fir
     """The probability of IsNext, of a model from `open_next_sentence`."""
     assert model.next_sentence is not None
     encoded = encode(tokenizer, [first], [second], max_length=model.encoder.config.max_positions)
+    if encoded.num_truncated:
+        say(f"the two texts exceed {model.encoder.config.max_positions} tokens and are cut")
     rows = padded(encoded, [0], pad_id=tokenizer.pad_id)
     with torch.inference_mode():
         last = model.encoder(rows.ids, rows.segments, rows.mask, at=torch.zeros(1, 1, dtype=torch.int64)).last

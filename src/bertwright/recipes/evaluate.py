@@ -12,7 +12,8 @@ from bertwright.files import atomic_file
 from bertwright.model.folder import open_model
 from bertwright.prediction.classifier import open_classifier, open_tokenizer, predict_logits
 from bertwright.prediction.fill import open_pretrained, second_objective
-from bertwright.recipes.pretrain import HELD_OUT_ROWS, HeldOut
+from bertwright.recipes.pretrain import HeldOut
+from bertwright.recipes.settings import HELD_OUT_ROWS
 from bertwright.tasks.classify import (
     ClassificationTask,
     add_predictions,

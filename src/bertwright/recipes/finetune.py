@@ -5,13 +5,11 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 
-from bertwright.config import Positive, Settings, Share
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder, file_digest
@@ -26,6 +24,7 @@ from bertwright.prediction.classifier import (
     predict_logits,
 )
 from bertwright.recipes.report import try_report
+from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.classify import ClassificationTask, Encoded, decode, encode, score, score_values
 from bertwright.tasks.examples import Examples, dev_files, learn, read_examples, split_dev, train_file
 from bertwright.tasks.metrics import collapsed
@@ -35,30 +34,6 @@ from bertwright.training.machine import Numerics, apply_numerics, resolve_numeri
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.sessions import session
 from bertwright.training.tracking import RunFolder, start_run
-
-
-class FinetuneSettings(Settings):
-    """Everything that decides a fine-tuning; defaults as the paper, the learning rate by the width of the model."""
-
-    epochs: Positive = 3
-    batch_size: Positive = 32
-    learning_rate: Annotated[float, Field(gt=0)] | None = None
-    """None: 3e-5 from 768 wide on (the paper's grid), 3e-4 for the smaller sizes (the grid of their release)."""
-    head_learning_rate: Annotated[float, Field(gt=0)] | None = None
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The rate of each layer as a share of the one above it."""
-    warmup: Share = 0.1
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    bias_correction: bool = True
-    max_length: Annotated[int, Field(ge=8)] = 128
-    seeds: Positive = 1
-    first_seed: Annotated[int, Field(ge=0)] = 0
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    threads: Positive | None = None
-
-    def rate(self, hidden: int) -> float:
-        """The peak rate for a model of that width."""
-        return self.learning_rate or (3e-5 if hidden >= 768 else 3e-4)
 
 
 @dataclass(frozen=True)
@@ -86,7 +61,8 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
     prepared = _prepare(settings, task, model, data, tokenizer)
-    facts = {"task": prepared.task.model_dump(mode="json"), "model": model, **prepared.digests}
+    named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
+    facts = {"task": prepared.task.model_dump(mode="json"), "model": named, **prepared.digests}
     run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")

@@ -15,7 +15,7 @@ from bertwright.objectives.pretraining import PretrainingModel
 from bertwright.training.memory import resident_bytes, usable_bytes
 
 if TYPE_CHECKING:
-    from bertwright.recipes.pretrain import PretrainSettings
+    from bertwright.recipes.settings import PretrainSettings
 
 NUMBER = 4
 """Bytes of a weight, a gradient, a moment."""

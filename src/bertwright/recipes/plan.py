@@ -19,7 +19,8 @@ from bertwright.recipes.needs import (
     too_much_memory,
 )
 from bertwright.recipes.pace import Pace, affordable_steps
-from bertwright.recipes.pretrain import Pretraining, PretrainSettings, prepare
+from bertwright.recipes.pretrain import Pretraining, prepare
+from bertwright.recipes.settings import PretrainSettings
 from bertwright.training.loop import Plan, measure_step_seconds
 from bertwright.training.machine import Numerics, apply_numerics
 from bertwright.training.memory import forget_peak, peak_bytes, resident_bytes, usable_bytes

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bertwright.errors import InputError
-from bertwright.recipes.pretrain import PretrainSettings
+from bertwright.recipes.settings import PretrainSettings
 
 _PAPER = {
     "steps": 1_000_000,

@@ -3,12 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import torch
-from pydantic import Field, model_validator
 
-from bertwright.config import Positive, Settings, Share
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
@@ -31,61 +29,11 @@ from bertwright.recipes.curve import try_curve
 from bertwright.recipes.needs import refuse_unfit
 from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
 from bertwright.recipes.report import try_report
+from bertwright.recipes.settings import HELD_OUT_LENGTH, PretrainSettings
 from bertwright.training.loop import Outcome, Plan, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
-from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.sessions import session
 from bertwright.training.tracking import RunFolder, start_run
-
-HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
-"""The held-out protocol: the first 2,048 rows of 128 tokens of the next-sentence walk with seed 0, 80/10/10."""
-
-
-class Phase(Settings):
-    """Rows of `length` tokens for a `share` of the steps."""
-
-    length: Annotated[int, Field(ge=8)]
-    share: Share
-
-
-class PretrainSettings(Settings):
-    """Everything that decides a pre-training run; the defaults are the paper's, batch and steps excepted."""
-
-    size: str = "tiny"
-    phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
-    batch_size: Positive = 256
-    """Rows of one optimiser step."""
-    micro_tokens: Positive = 8192
-    """Tokens (padding included) computed at a time: how a step's rows are cut; changes speed and memory."""
-    steps: Positive | None = None
-    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    seed: int = 0
-    examples: ExampleSettings = ExampleSettings()
-    optimizer: OptimizerSettings = OptimizerSettings()
-    activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Of hidden states and of attention probabilities."""
-    initializer_range: Annotated[float, Field(gt=0)] = 0.02
-    start: Literal["random", "local"] = "random"
-    """What the first layer's attention starts from: nothing, as the paper, or the neighbouring places."""
-    held_out_share: Share = 0.0
-    """Documents of the corpus kept for measuring, where no held-out corpus is given."""
-    held_out_rows: Positive = HELD_OUT_ROWS
-    evaluations: Annotated[int, Field(ge=0)] = 20
-    """Held-out evaluations over the run, the one at the end included."""
-    save_minutes: Annotated[float, Field(gt=0)] = 5.0
-    log_every: Positive = 50
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    compile: bool = False
-    threads: Positive | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if abs(sum(phase.share for phase in self.phases) - 1.0) > 1e-6:
-            raise ValueError(f"the shares of the phases sum to {sum(p.share for p in self.phases)}, not 1")
-        if (self.steps is None) == (self.minutes is None):
-            raise ValueError("give either steps or minutes")
-        return self
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from bertwright.objectives.mlm import MaskingSettings
 from bertwright.prediction.fill import fill, open_pretrained
 from bertwright.recipes.document_task import read_own_text, write_documents
 from bertwright.recipes.evaluate import evaluate_task
-from bertwright.recipes.finetune import FinetuneSettings, finetune
+from bertwright.recipes.finetune import finetune
 from bertwright.recipes.library_docs import collect, write_corpus
 from bertwright.recipes.library_task import LibraryTask, make_task, write_task
-from bertwright.recipes.pretrain import Phase, PretrainSettings, build_model, encoder_config, pretrain
+from bertwright.recipes.pretrain import build_model, encoder_config, pretrain
+from bertwright.recipes.settings import FinetuneSettings, Phase, PretrainSettings
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
 from bertwright.tasks.examples import learn, read_examples

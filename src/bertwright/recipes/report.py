@@ -13,6 +13,7 @@ from bertwright.files import atomic_file
 from bertwright.recipes.charts import Chart, Point, Series, short
 from bertwright.recipes.filled_masks import FilledMasks, fill_own_masks
 from bertwright.recipes.runs import KINDS, NOT_LOSSES, Run, clock, figures_of, moment, number, read_run
+from bertwright.recipes.settings import FinetuneSettings, PretrainSettings
 
 REPORT = "report.html"
 _WORDS = {"mlm": "masked LM", "nsp": "next sentence"}
@@ -288,9 +289,6 @@ def _differing(runs: Sequence[Run], names: Sequence[str]) -> Table:
 
 def _defaults(kind: str) -> Mapping[str, Any]:
     """The settings of a run for which nothing was asked."""
-    from bertwright.recipes.finetune import FinetuneSettings
-    from bertwright.recipes.pretrain import PretrainSettings
-
     settings: type[BaseModel] = PretrainSettings if kind == "pretrain" else FinetuneSettings
     return settings.model_construct().model_dump(mode="json")
 

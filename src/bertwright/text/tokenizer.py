@@ -24,7 +24,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, write_json
+from bertwright.files import atomic_file, atomic_folder, write_json
 from bertwright.text.vocabulary import (
     CLS,
     CONTINUATION,
@@ -110,7 +110,13 @@ class Tokenizer:
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, vocab.txt and tokenizer_config.json, which `transformers` reads as a BertTokenizer."""
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            with atomic_folder(folder) as temporary:
+                self._write(temporary)
+            return
+        self._write(folder)
+
+    def _write(self, folder: Path) -> None:
         with atomic_file(folder / "vocab.txt") as stream:
             stream.write("".join(f"{piece}\n" for piece in self.pieces).encode())
         with atomic_file(folder / "tokenizer.json") as stream:

@@ -92,6 +92,8 @@ def start_run(
         if not resume:
             raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
         record = read_json(path)
+        if not isinstance(record, dict):
+            raise InputError(f"{path}: holds a JSON {type(record).__name__}, and no run")
         there = record | {"settings": _as_today(record.get("settings"), settings)}
         if any(there.get(name) != wanted[name] for name in wanted):
             raise InputError(f"{folder}: holds a run of another configuration: {_difference(there, wanted)}")

@@ -1,0 +1,57 @@
+"""Files that are whole or absent, through links and into what is no file."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.files import atomic_file
+from bertwright.text.documents import find_inputs
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("before")
+    (tmp_path / "link").symlink_to("target")
+    with atomic_file(tmp_path / "link") as stream:
+        stream.write(b"after")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "after"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_device_stays_a_device() -> None:
+    with atomic_file(Path("/dev/null")) as stream:
+        stream.write(b"gone")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("before")
+
+    def fail() -> None:
+        with atomic_file(tmp_path / "file") as stream:
+            stream.write(b"after")
+            raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        fail()
+    assert (tmp_path / "file").read_text() == "before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_folders_are_found_through_links_and_each_once(tmp_path: Path) -> None:
+    (tmp_path / "other" / "deep").mkdir(parents=True)
+    (tmp_path / "other" / "a.txt").write_text("x")
+    (tmp_path / "other" / "deep" / "b.txt").write_text("x")
+    (tmp_path / "other" / "deep" / "up").symlink_to("..")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to("../other")
+    found = [str(path.relative_to(tmp_path)) for path in find_inputs([tmp_path / "in"])]  # type: ignore[union-attr]
+    assert found == ["in/link/a.txt", "in/link/deep/b.txt"]
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_the_work(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.txt")).write_text("x")
+    with pytest.raises(InputError, match="is not UTF-8; rename it"):
+        find_inputs([tmp_path])

@@ -1,6 +1,7 @@
 """Extending a vocabulary: which pieces are added, what stays as it was, and how a model's rows follow."""
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -138,6 +139,11 @@ def test_the_base_is_remembered_and_checked(tmp_path: Path) -> None:
     assert new_pieces(OLD, base_hash=OLD.hash) is None
     again = extend_tokenizer(found, TEXT, add=1).tokenizer
     assert again.base == Base(hash=found.hash, size=found.vocab_size)
+    config = tmp_path / "tokenizer_config.json"
+    for said in ({}, {"extended_from": {"hash": OLD.hash}}, {"extended_from": {"hash": OLD.hash, "size": 0}}):
+        config.write_text(json.dumps({**json.loads(config.read_text()), "bertwright": said}))
+        with pytest.raises(InputError, match="extended_from must hold hash and size"):
+            Tokenizer.load(tmp_path)
     swapped = [*found.pieces]
     swapped[6], swapped[7] = swapped[7], swapped[6]
     with pytest.raises(InputError, match="its first pieces or its rules are not that one's"):

@@ -62,6 +62,14 @@ def test_counts_follow_the_weights_and_only_grow(weights: list[float], n: int, m
         assert abs(one - n * share) <= len(weights)
 
 
+def test_passes_are_those_of_each_corpus(tmp_path: Path) -> None:
+    parts = [examples(tmp_path, seed) for seed in (1, 2)]
+    rows = 1000 * parts[0].num_rows(0)
+    passes = Mixture(parts, [1e-9, 1]).passes(rows)
+    assert passes[0] < 0.01
+    assert passes[1] == pytest.approx(1000 * parts[0].num_rows(0) / parts[1].num_rows(0))
+
+
 def test_weights_are_read() -> None:
     assert parse_weights(["a", "b=0.5", "c=d=2"]) == [("a", 1.0), ("b", 0.5), ("c=d", 2.0)]
     for bad in ("a=0", "a=-1", "a=inf", "a=nan", "a=much"):

@@ -205,7 +205,8 @@ def test_disk_that_cannot_suffice_is_refused(
 
 
 def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePlan:
-    return PhasePlan(length, steps, rows, rows * length, corpus_rows, rows / corpus_rows, 1.0)
+    seen = rows / corpus_rows
+    return PhasePlan(length, steps, rows, rows * length, corpus_rows, seen, (seen,), 1.0)
 
 
 @pytest.mark.parametrize(

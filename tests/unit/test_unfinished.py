@@ -18,7 +18,6 @@ from bertwright.corpus.encode import encode_chunk
 from bertwright.corpus.manifest import Manifest
 from bertwright.corpus.parts import part_of
 from bertwright.corpus.shards import Corpus
-from bertwright.corpus.verify import verify
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError, RunFailed
 from bertwright.text.documents import Document, Input, OnError, TextSettings
@@ -128,54 +127,41 @@ def test_an_input_that_was_not_yet_read_may_change(
     assert built(texts, tokenizer, tmp_path / "fresh") == changed
 
 
-def test_a_build_killed_after_its_last_write_is_done(texts: list[Path], tokenizer: Path, tmp_path: Path) -> None:
-    script = (
-        "import os, shutil, sys\n"
-        "from pathlib import Path\n"
-        "from bertwright.corpus import unfinished\n"
-        "from bertwright.corpus.build import build_corpus\n"
-        "really = shutil.rmtree\n"
-        "def rmtree(path, **more):\n"
-        "    if str(path).endswith('.building') and not (path / 'corpus' / 'manifest.json').exists():\n"
-        "        os.kill(os.getpid(), 9)\n"
-        "    really(path, **more)\n"
-        "if __name__ == '__main__':\n"
-        "    unfinished.shutil.rmtree = rmtree\n"
-        "    build_corpus(sys.argv[3:], tokenizer=sys.argv[1], out=sys.argv[2], workers=1, shard_tokens=300)\n"
-    )
-    (tmp_path / "killed.py").write_text(script)
-    out = tmp_path / "corpus"
-    command = [sys.executable, str(tmp_path / "killed.py"), str(tokenizer), str(out), *map(str, texts)]
-    assert subprocess.run(command, check=False).returncode == -9
-    assert (tmp_path / "corpus" / ".building").exists()
-    found = built(texts, tokenizer, out)
-    assert found == verify(out).manifest
-    assert not (tmp_path / "corpus" / ".building").exists()
-    with pytest.raises(InputError, match="not an empty folder"):
-        built(texts, tokenizer, out)
-
-
-@pytest.mark.parametrize("moved", range(4))
-def test_a_build_killed_while_its_files_move_is_done(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, moved: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("done", range(9))
+def test_a_build_killed_while_it_ends_is_done(
+    texts: list[Path], tokenizer: Path, tmp_path: Path, done: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = []
+    """After `done` of the last operations: five files move up, three folders and files go, and one more folder."""
+    out = tmp_path / "corpus"
+    left = [done]
 
-    def replace(source: Path, target: Path) -> None:
-        if Path(source).parent.name == "corpus":
-            if len(done) == moved:
+    def counted(really: Any) -> Any:
+        def act(*arguments: Any, **named: Any) -> Any:
+            if left[0] == 0:
                 raise Dies
-            done.append(source)
-        os.rename(source, target)
+            left[0] -= 1
+            return really(*arguments, **named)
+
+        return act
+
+    really = unfinished._move_up
+
+    def move_up(home: Path, out: Path) -> None:
+        with monkeypatch.context() as patched:
+            for place, name in ((unfinished.os, "replace"), (Path, "unlink"), (Path, "rmdir")):
+                patched.setattr(place, name, counted(getattr(place, name)))
+            really(home, out)
 
     with monkeypatch.context() as patched:
-        patched.setattr(unfinished.os, "replace", replace)
+        patched.setattr(unfinished, "_move_up", move_up)
         with pytest.raises(Dies):
-            built(texts, tokenizer, tmp_path / "corpus", shard_tokens=10_000)
-    assert not (tmp_path / "corpus" / "manifest.json").exists()
-    found = built(texts, tokenizer, tmp_path / "corpus", shard_tokens=10_000)
+            built(texts, tokenizer, out, shard_tokens=10_000)
+    assert left == [0]
+    found = built(texts, tokenizer, out, shard_tokens=10_000)
     assert found == built(texts, tokenizer, tmp_path / "whole", shard_tokens=10_000)
-    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+    with pytest.raises(InputError, match="not an empty folder"):
+        built(texts, tokenizer, out)
 
 
 def test_a_link_and_the_working_folder_may_be_filled(
@@ -296,6 +282,15 @@ def test_nothing_but_bad_text_is_an_error_all_the_same(tokenizer: Path, tmp_path
     with pytest.raises(InputError, match=r"no text was found .*bad\.txt:1: not UTF-8"):
         built([tmp_path / "bad.txt"], tokenizer, tmp_path / "corpus", skip=True)
     assert not (tmp_path / "corpus").exists()
+
+
+def test_a_link_that_leads_nowhere_is_named_or_left_out(texts: list[Path], tokenizer: Path, tmp_path: Path) -> None:
+    (texts[0].parent / "gone.txt").symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"gone\.txt: a link that leads nowhere"):
+        built([texts[0].parent], tokenizer, tmp_path / "stop")
+    found = built([texts[0].parent], tokenizer, tmp_path / "skip", skip=True)
+    assert found.skipped.files == 1
+    assert found.documents == built(texts, tokenizer, tmp_path / "good").documents
 
 
 def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def build_corpus(
         raise InputError(f"{workers} workers: at least 1 is needed")
     out = Path(out)
     sources = part_of(find_inputs(inputs), part)
-    _refuse_pipes(sources)
+    _refuse_unreadable(sources, skip=skip)
     loaded = Tokenizer.load(Path(tokenizer))
     config: dict[str, Any] = {
         "version": __version__,
@@ -192,7 +192,12 @@ def _nothing(sources: Sequence[Input], settings: TextSettings, messages: Sequenc
     )
 
 
-def _refuse_pipes(sources: Sequence[Input]) -> None:
+def _refuse_unreadable(sources: Sequence[Input], *, skip: bool) -> None:
     for source in sources:
-        if isinstance(source, Path) and not source.is_file():
+        if not isinstance(source, Path):
+            continue
+        if not source.exists():
+            if not skip:
+                raise InputError(f"{source}: a link that leads nowhere")
+        elif not source.is_file():
             raise InputError(f"{source}: not a regular file (a pipe cannot be read twice); write the text into a file")

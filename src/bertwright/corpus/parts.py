@@ -3,12 +3,16 @@
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from bertwright.corpus.duplicates import find_duplicates, write_drop_list
 from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, check_sizes, read_manifest, write_manifest
+from bertwright.corpus.reading import size_of
 from bertwright.errors import InputError
+from bertwright.files import atomic_folder
 from bertwright.text.documents import Input
 
 
@@ -24,7 +28,7 @@ def part_of(sources: Sequence[Input], part: tuple[int, int] | None) -> list[Inpu
         raise InputError(f"part {i}/{n}: write i/n with i from 1 to n, such as 2/8")
     if len(sources) < n:
         raise InputError(f"part {i}/{n}: there are {len(sources)} input file(s), and a part is whole files")
-    bytes_of = [source.stat().st_size if isinstance(source, Path) else 0 for source in sources]
+    bytes_of = [size_of(source) for source in sources]
     ends = list(accumulate(bytes_of))
     bounds = [0]
     for number in range(1, n):
@@ -61,28 +65,18 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
     skipped = Skipped()
     for manifest in manifests:
         skipped = skipped.together(manifest.skipped)
-    is_new = not out.exists()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(parts[0] / "tokenizer", out / "tokenizer")
-        return write_manifest(
-            out,
-            shards,
-            tokenizer=first.tokenizer,
-            vocab_size=first.vocab_size,
-            text=first.text,
-            sources=tuple(source for manifest in manifests for source in manifest.sources),
-            dropped=sum(manifest.dropped_documents for manifest in manifests),
-            skipped=skipped,
-            duplicates=None if keep_duplicates else write_drop_list(out, find_duplicates(out, shards)),
-        )
-    except BaseException:
-        if is_new:
-            shutil.rmtree(out, ignore_errors=True)
-        else:
-            for path in out.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        raise
+    whole: dict[str, Any] = {
+        "tokenizer": first.tokenizer,
+        "vocab_size": first.vocab_size,
+        "text": first.text,
+        "sources": tuple(source for manifest in manifests for source in manifest.sources),
+        "dropped": sum(manifest.dropped_documents for manifest in manifests),
+        "skipped": skipped,
+    }
+    with nullcontext(out) if out.exists() else atomic_folder(out) as folder:  # either way beside the parts' paths
+        found = None if keep_duplicates else write_drop_list(folder, find_duplicates(folder, shards))
+        shutil.copytree(parts[0] / "tokenizer", folder / "tokenizer")
+        return write_manifest(folder, shards, duplicates=found, **whole)
 
 
 def _seen_from(out: Path, part: Path, entry: ShardEntry) -> ShardEntry:

@@ -18,6 +18,10 @@ CHUNK_CHARACTERS = 1_000_000
 _EXPANSION = {".gz": 2.7, ".bz2": 3.7, ".xz": 3.7, ".zst": 3.2}
 
 
+Stamp = tuple[int, int]
+"""Size and time of change (ns) of a file: another one tells that it was changed."""
+
+
 class Position(Settings):
     """How far the inputs were read: so many documents of the input with this number, and all inputs before it."""
 
@@ -27,6 +31,8 @@ class Position(Settings):
     """Of the inputs before it."""
     skipped: Skipped = Skipped()
     """In the inputs before it."""
+    stamps: tuple[Stamp, ...] = ()
+    """Of it and of the inputs before it, taken when they were opened."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Reader:
         self._skip = skip
         self._start = start or Position()
         self.sources = list(self._start.sources)
+        self._stamps = list(self._start.stamps[: self._start.input])
         self.skipped = self._start.skipped
         self.text_bytes = 0  # of the documents that were tokenized: the caller's to add to
         self._progress = _Progress(inputs)
@@ -75,7 +82,10 @@ class Reader:
     def _documents(self) -> Iterator[tuple[Document | Page, Position]]:
         for number in range(self._start.input, len(self._inputs)):
             source = self._inputs[number]
-            before = Position(input=number, sources=tuple(self.sources), skipped=self.skipped)
+            self._stamps.append(stamp_of(source))
+            before = Position(
+                input=number, sources=tuple(self.sources), skipped=self.skipped, stamps=tuple(self._stamps)
+            )
             known = self._start.documents if number == self._start.input else 0
             count = 0
             self._progress.begin(number)
@@ -103,7 +113,7 @@ class _Progress:
 
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = inputs
-        self._sizes = [_size(source) for source in inputs]
+        self._sizes = [size_of(source) for source in inputs]
         self._begin = time.monotonic()
         self._first = 0  # bytes of the inputs that had been read before
         self._read = 0  # bytes of the inputs read to their end
@@ -136,8 +146,18 @@ class _Progress:
         return f"{speed} · about {left // 60:.0f} min {left % 60:.0f} s left"
 
 
-def _size(source: Input) -> int:
-    return source.stat().st_size if isinstance(source, Path) else 0
+def stamp_of(source: Input) -> Stamp:
+    """Zeros for what is no file, or is not there."""
+    try:
+        found = source.stat() if isinstance(source, Path) else None
+    except OSError:
+        found = None
+    return (found.st_size, found.st_mtime_ns) if found else (0, 0)
+
+
+def size_of(source: Input) -> int:
+    """Bytes of a file; 0 where nobody knows."""
+    return stamp_of(source)[0]
 
 
 def _source(source: Input) -> Source:

@@ -130,7 +130,7 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
 
 
 def _warnings(manifest: Manifest, single: float, unknown: float, repeated: float) -> Iterator[str]:
-    if manifest.documents == 1:
+    if manifest.documents - (manifest.duplicates.documents if manifest.duplicates else 0) == 1:
         yield (
             "the whole corpus is one document: document boundaries were lost, and the random partner of next-sentence "
             "prediction comes from the same text; part documents by blank lines, or use one file for each"

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from bertwright.config import Settings
 from bertwright.console import say
 from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, read_manifest
-from bertwright.corpus.reading import Position
+from bertwright.corpus.reading import Position, stamp_of
 from bertwright.errors import InputError
 from bertwright.files import read_json, sync_folder, write_json
 from bertwright.text.documents import Input
@@ -35,24 +35,19 @@ class BuildState(Settings):
     dropped: int = 0
     skipped: Skipped = Skipped()
     """What the tokenizing processes left out; the position holds what the reader did."""
-    stamps: tuple[tuple[int, int], ...] = ()
-    """Size and time of change (ns) of the inputs that were begun."""
 
 
 class Unfinished:
     """The folder of a build under way; `state` is where it begins."""
 
-    def __init__(self, home: Path, config: dict[str, Any], inputs: Sequence[Input], state: BuildState) -> None:
+    def __init__(self, home: Path, config: dict[str, Any], state: BuildState) -> None:
         self._home = home
         self._config = config
-        self._inputs = inputs
         self.state = state
         self.folder = home / "corpus"
 
     def save(self, state: BuildState) -> None:
         """Note that the build came to `state`; its shards lie on the disk."""
-        begun = state.position.input + (state.position.documents > 0)
-        state = state.model_copy(update={"stamps": _stamps(self._inputs[:begun])})
         write_json(self._home / _STATE, {"config": self._config, "state": state.model_dump(mode="json")})
         self.state = state
 
@@ -60,11 +55,15 @@ class Unfinished:
 def built_already(out: Path, config: dict[str, Any]) -> Manifest | None:
     """The manifest of a build that was killed after its last write and before it was cleaned up, which is done now."""
     home = out / _HOME
-    if not any((folder / MANIFEST).is_file() for folder in (out, home / "corpus")) or not (home / _STATE).is_file():
+    if not home.is_dir() or not any((folder / MANIFEST).is_file() for folder in (out, home / "corpus")):
         return None
-    if read_json(home / _STATE).get("config") != config:
-        return None
-    _move_up(home, out)
+    with _locked(home, out):
+        if (home / _STATE).is_file():
+            if read_json(home / _STATE).get("config") != config:
+                return None
+        elif not _is_of(read_manifest(out), config):
+            return None
+        _move_up(home, out)
     return read_manifest(out)
 
 
@@ -86,12 +85,8 @@ def unfinished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> It
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: cannot be made: {error.strerror}") from None
-    with (home / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{out}: is being built by another process") from None
-        work = Unfinished(home, config, inputs, _read_state(home, config, inputs))
+    with _locked(home, out):
+        work = Unfinished(home, config, _read_state(home, config, inputs))
         _clear(work.folder, work.state)
         if work.state.shards:
             say(f"goes on after {len(work.state.shards)} shard(s), {work.state.documents:,} documents")
@@ -108,13 +103,33 @@ def unfinished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> It
         _move_up(home, out)
 
 
+@contextmanager
+def _locked(home: Path, out: Path) -> Iterator[None]:
+    with (home / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{out}: is being built by another process") from None
+        yield
+
+
 def _move_up(home: Path, out: Path) -> None:
+    """Finish a build whose files are all written; killed at any point of it, it can be done again."""
     folder = home / "corpus"
-    sync_folder(folder)
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
-        os.replace(path, out / path.name)
+    if folder.exists():
+        sync_folder(folder)
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
+            os.replace(path, out / path.name)
+        folder.rmdir()
     sync_folder(out)
-    shutil.rmtree(home)
+    for name in (_STATE, "lock"):  # what tells whose build it was goes first: the manifest tells as well
+        (home / name).unlink(missing_ok=True)
+    home.rmdir()
+
+
+def _is_of(manifest: Manifest, config: dict[str, Any]) -> bool:
+    """Whether a whole corpus is what `config` asks for, as far as its manifest says."""
+    return (manifest.tokenizer, manifest.text) == (config["tokenizer"], config["text"])
 
 
 def _read_state(home: Path, config: dict[str, Any], inputs: Sequence[Input]) -> BuildState:
@@ -132,9 +147,9 @@ def _read_state(home: Path, config: dict[str, Any], inputs: Sequence[Input]) -> 
     differing = [name for name in config if found.get("config", {}).get(name) != config[name]]
     if differing:
         raise InputError(f"{home}: an unfinished build with other {', '.join(differing)} lies there{hint}")
-    stamps = _stamps(inputs[: len(state.stamps)])
-    for source, before, now in zip(inputs, state.stamps, stamps, strict=False):
-        if before != now:
+    begun = state.position.input + (state.position.documents > 0)
+    for source, before in zip(inputs[:begun], state.position.stamps, strict=False):
+        if before != stamp_of(source):
             raise InputError(f"{source}: was changed since the unfinished build in {home} read it{hint}")
     for entry in state.shards:
         shard = home / "corpus" / entry.name
@@ -152,9 +167,3 @@ def _clear(folder: Path, state: BuildState) -> None:
             shutil.rmtree(path)
         elif path.name not in kept:
             path.unlink()
-
-
-def _stamps(inputs: Sequence[Input]) -> tuple[tuple[int, int], ...]:
-    return tuple(
-        (source.stat().st_size, source.stat().st_mtime_ns) if isinstance(source, Path) else (0, 0) for source in inputs
-    )

@@ -118,9 +118,13 @@ class Examples:
         """The number of rows of an epoch; epochs differ a little."""
         return self._plans.num_rows(self._version(epoch))
 
-    def missing_plan_bytes(self, epochs: int) -> int:
-        """What the plans of the first `epochs` will take in CORPUS/plans beyond those there are."""
-        return self._plans.missing_bytes(epochs)
+    def passes(self, rows: int) -> list[float]:
+        """How often the corpus is passed in the first `rows` rows: one figure, as a mixture has one for each corpus."""
+        return [rows / self.num_rows(0)]
+
+    def missing_plan_bytes(self, rows: int) -> int:
+        """What the plans of the epochs of the first `rows` rows will take in CORPUS/plans beyond those there are."""
+        return self._plans.missing_bytes(-(-rows // self.num_rows(0)))
 
     def rows_of_step(self, step: int, batch_size: int) -> list[tuple[int, np.ndarray]]:
         """The shuffled rows of a step, in groups (epoch, rows int64 [n])."""

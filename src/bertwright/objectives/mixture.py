@@ -26,16 +26,20 @@ class Mixture:
     def __init__(self, parts: Sequence[Examples], weights: Sequence[float]) -> None:
         self.parts = tuple(parts)
         self.length = parts[0].length
-        exact = [Fraction(weight).limit_denominator(10**6) for weight in weights]
+        exact = [Fraction(weight) for weight in weights]
         self.shares = tuple(weight / sum(exact) for weight in exact)
 
     def num_rows(self, epoch: int) -> int:
         """The rows of that epoch of all corpora."""
         return sum(part.num_rows(epoch) for part in self.parts)
 
-    def missing_plan_bytes(self, epochs: int) -> int:
+    def passes(self, rows: int) -> list[float]:
+        """How often each corpus is passed in the first `rows` rows."""
+        return [count / part.num_rows(0) for part, count in zip(self.parts, self.taken(rows), strict=True)]
+
+    def missing_plan_bytes(self, rows: int) -> int:
         """See `Examples`."""
-        return sum(part.missing_plan_bytes(epochs) for part in self.parts)
+        return sum(part.missing_plan_bytes(count) for part, count in zip(self.parts, self.taken(rows), strict=True))
 
     def step_batch(self, step: int, batch_size: int) -> PretrainingBatch:
         """The batch of a step: of each corpus its next rows."""

@@ -35,7 +35,7 @@ _LINE_BYTES = 230
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """One phase: `tokens` count padding, `epochs` is how often each row of the corpus is seen."""
+    """One phase: `tokens` count padding, `epochs` is how often a row is seen, `passes` how often each corpus is."""
 
     length: int
     steps: int
@@ -43,6 +43,7 @@ class PhasePlan:
     tokens: int
     corpus_rows: int
     epochs: float
+    passes: tuple[float, ...]
     step_seconds: float
 
 
@@ -107,7 +108,16 @@ def plan_phases(trained: Pretraining, pace: Pace, steps: int) -> list[PhasePlan]
         rows = (end - begin) * trained.settings.batch_size
         there = examples.num_rows(0)
         planned.append(
-            PhasePlan(examples.length, end - begin, rows, rows * examples.length, there, rows / there, seconds)
+            PhasePlan(
+                length=examples.length,
+                steps=end - begin,
+                rows=rows,
+                tokens=rows * examples.length,
+                corpus_rows=there,
+                epochs=rows / there,
+                passes=tuple(examples.passes(rows)),
+                step_seconds=seconds,
+            )
         )
     return planned
 
@@ -116,22 +126,22 @@ def planned_disk(trained: Pretraining, phases: list[PhasePlan], *, saves: int, e
     """Disk of the whole run, the plans of its epochs included."""
     disk = disk_needs(trained.num_parameters, tokenizer=trained.data.folder / "tokenizer", saves=saves)
     lines = sum(phase.steps for phase in phases) // trained.settings.log_every + 1 + evaluations
-    plans = sum(
-        examples.missing_plan_bytes(-(-phase.rows // phase.corpus_rows))
-        for examples, phase in zip(trained.phases, phases, strict=True)
-    )
+    plans = sum(examples.missing_plan_bytes(phase.rows) for examples, phase in zip(trained.phases, phases, strict=True))
     return replace(disk, metrics=lines * _LINE_BYTES, plans=plans)
 
 
 def warnings(settings: PretrainSettings, trained: Pretraining, steps: int, phases: list[PhasePlan]) -> Iterator[str]:
     """Where the settings will hurt; only what the manual, the log or the paper has a figure for."""
-    epochs, pieces = sum(p.epochs for p in phases), trained.data.tokenizer.vocab_size
+    passes = [sum(times) for times in zip(*(phase.passes for phase in phases), strict=True)]
+    pieces = trained.data.tokenizer.vocab_size
     tokens = sum(corpus.num_tokens for corpus, _ in trained.corpora)
     optimizer, width = settings.optimizer, trained.config.hidden
-    if epochs < _FEWEST_EPOCHS:
-        yield f"the text is passed {epochs:.2f} times: part of it is never seen (more --steps, or less text will do)"
-    if epochs > _MOST_EPOCHS:
-        yield f"the text is passed {epochs:,.0f} times, the paper's 40 times: more text, or fewer --steps"
+    for (corpus, _), times in zip(trained.corpora, passes, strict=True):
+        text = "the text" if len(passes) == 1 else f"the text of {corpus.folder}"
+        if times < _FEWEST_EPOCHS:
+            yield f"{text} is passed {times:.2f} times: part of it is never seen (more --steps, or less text will do)"
+        if times > _MOST_EPOCHS:
+            yield f"{text} is passed {times:,.0f} times, the paper's 40 times: more text, or fewer --steps"
     fewest = min(phase.corpus_rows for phase in phases)
     if settings.batch_size > fewest:
         yield f"a step has {settings.batch_size} rows and the corpus {fewest}: every step sees rows more than once"

@@ -256,8 +256,11 @@ def list_runs(root: Path) -> list[dict[str, Any]]:
 def _row(root: Path, folder: Path) -> dict[str, Any]:
     name = str(folder.relative_to(root)) if folder != root else root.resolve().name
     try:
-        return {"name": name, **summary(read_run(folder))}
-    except (InputError, OSError) as error:
+        row = {"name": name, **summary(read_run(folder))}
+        if row["started"]:
+            moment(row["started"])
+        return row
+    except (InputError, OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         return {"name": name, "kind": None, "state": "broken", "detail": str(error)}
 
 

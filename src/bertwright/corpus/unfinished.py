@@ -122,9 +122,8 @@ def _move_up(home: Path, out: Path) -> None:
             os.replace(path, out / path.name)
         folder.rmdir()
     sync_folder(out)
-    for name in (_STATE, "lock"):  # what tells whose build it was goes first: the manifest tells as well
-        (home / name).unlink(missing_ok=True)
-    home.rmdir()
+    (home / _STATE).unlink(missing_ok=True)  # what tells whose build it was goes first: the manifest tells as well
+    shutil.rmtree(home)  # the lock, and what a kill within a write of the state left behind
 
 
 def _is_of(manifest: Manifest, config: dict[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertwright.errors import InputError
 from bertwright.model.dropout import dropout
@@ -221,3 +222,17 @@ def test_a_truncated_model_file_is_named(tmp_path: Path, tokenizer_folder: Path)
 def test_what_is_no_model_is_refused(source: str) -> None:
     with pytest.raises(InputError, match=source.split(":")[-1]):
         open_model(source)
+
+
+def test_weights_without_a_place_are_named(tmp_path: Path, tokenizer_folder: Path) -> None:
+    config = small()
+    save_model(
+        tmp_path / "m", built(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
+    )
+    path = tmp_path / "m" / "model.safetensors"
+    weights = load_file(path)
+    save_file({**weights, "bert.embeddings.position_ids": torch.arange(9)}, path)  # as older versions wrote it
+    assert open_model(str(tmp_path / "m")).architecture == "BertForPreTraining"
+    save_file({**weights, "bert.encoder.layer.0.adapter.weight": torch.ones(2)}, path)
+    with pytest.raises(InputError, match=r"1 of [0-9]+ tensors have no place in a BERT: .*adapter\.weight"):
+        open_model(str(tmp_path / "m"))

@@ -37,6 +37,11 @@ class SelfAttention(nn.Module):
         merged: Tensor = self.output(context.transpose(1, 2).flatten(2))  # [B, Q, D]
         return merged
 
+    def probabilities(self, hidden: Tensor, keep: Tensor) -> Tensor:
+        """How much each token of `hidden` [B, T, D] attends to each other, head by head: [B, H, T, T], no dropout."""
+        query, key, _ = self.qkv(hidden).split(hidden.shape[-1], dim=-1)  # 3 x [B, T, D]
+        return _probabilities(self._split(query), self._split(key), keep)
+
     def _split(self, rows: Tensor) -> Tensor:
         parts: Tensor = rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
         return parts
@@ -45,8 +50,11 @@ class SelfAttention(nn.Module):
         if not (self.training and self.dropout):
             return F.scaled_dot_product_attention(query, key, value, attn_mask=keep)
         # No fused CPU kernel drops attention probabilities, so training spells the formula out.
-        scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # [B, H, Q, T]
-        probabilities = torch.softmax(scores.masked_fill(~keep, torch.finfo(scores.dtype).min), dim=-1)
-        kept = dropout(probabilities, self.dropout, training=True)
+        kept = dropout(_probabilities(query, key, keep), self.dropout, training=True)
         context: Tensor = kept @ value  # [B, H, Q, K]
         return context
+
+
+def _probabilities(query: Tensor, key: Tensor, keep: Tensor) -> Tensor:
+    scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # [B, H, Q, T]
+    return torch.softmax(scores.masked_fill(~keep, torch.finfo(scores.dtype).min), dim=-1)

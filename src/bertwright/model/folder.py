@@ -49,8 +49,12 @@ _NAMES = {
     "masked_lm": "cls.predictions",
     "next_sentence.linear": "cls.seq_relationship",
     "classifier.linear": "classifier",
+    "span.linear": "qa_outputs",
 }
 """Our module → Hugging Face's; # is the layer, the leaf (weight or bias) stays, qkv is split in three before."""
+
+_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+"""Constants that older versions of transformers stored among the weights."""
 
 _CONFIG_NAMES = {
     "vocab_size": "vocab_size",
@@ -73,13 +77,15 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 class SavedModel:
     """What a model folder holds; `weights` is None for `random:SIZE`.
 
-    `labels` are the label names in the order of the classifier's outputs; `extra` is what a task notes for itself.
+    `architecture` is the class of transformers whose heads the weights have; `labels` are the label names in the order
+    of the classifier's outputs; `extra` is what a task notes for itself.
     """
 
     place: str
     config: EncoderConfig
     weights: Mapping[str, Tensor] | None
     tokenizer: Path
+    architecture: str = "BertModel"
     labels: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -95,9 +101,31 @@ def save_model(
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Write `module` (fp32) as a Hugging Face folder with the tokenizer's files beside it, atomically."""
-    weights = {name: tensor.contiguous() for name, tensor in to_foreign(module.state_dict()).items()}
+    save_weights(
+        folder,
+        module.state_dict(),
+        config=config,
+        tokenizer=tokenizer,
+        architecture=architecture,
+        labels=labels,
+        extra=extra,
+    )
+
+
+def save_weights(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    *,
+    config: EncoderConfig,
+    tokenizer: Path,
+    architecture: str,
+    labels: tuple[str, ...] = (),
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """As `save_model`, for weights by our names."""
+    named = {name: tensor.contiguous() for name, tensor in to_foreign(weights).items()}
     with atomic_folder(folder) as temporary:
-        save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
+        save_file(named, temporary / "model.safetensors", metadata={"format": "pt"})
         for name in _TOKENIZER_FILES:
             if (tokenizer / name).is_file():  # a published folder may lack vocab.txt or tokenizer.json
                 shutil.copyfile(tokenizer / name, temporary / name)
@@ -116,8 +144,9 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
         hint = hint or _foreign_hint(folder)
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE")
-    config, labels, extra = _own_config(folder / "config.json")
-    return SavedModel(str(folder), config, _read_weights(folder / "model.safetensors"), folder, labels, extra)
+    config, architecture, labels, extra = _own_config(folder / "config.json")
+    weights = _read_weights(folder / "model.safetensors")
+    return SavedModel(str(folder), config, weights, folder, architecture, labels, extra)
 
 
 def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...] = ()) -> None:
@@ -154,9 +183,11 @@ def to_foreign(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_foreign(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Hugging Face's parameter names → ours, query, key and value fused; names that we have no use for are left out."""
+    """Hugging Face's parameter names → ours, query, key and value fused; ValueError names those that have no place."""
     back = {theirs: ours for ours, theirs in _NAMES.items()}
-    own = {_rename(name, back): tensor for name, tensor in weights.items() if _module(name) in back}
+    if strange := [name for name in weights if _module(name) not in back]:
+        raise ValueError(f"{len(strange)} of {len(weights)} tensors have no place in a BERT: {', '.join(strange)}")
+    own = {_rename(name, back): tensor for name, tensor in weights.items()}
     for name in [name for name in own if ".attention.query." in name]:
         parts = [own.pop(name.replace(".query.", f".{part}.")) for part in ("query", "key", "value")]
         own[name.replace(".query.", ".qkv.")] = torch.cat(parts)
@@ -189,7 +220,7 @@ def _foreign_config(config: EncoderConfig, architecture: str, labels: tuple[str,
     return foreign
 
 
-def _own_config(path: Path) -> tuple[EncoderConfig, tuple[str, ...], dict[str, Any]]:
+def _own_config(path: Path) -> tuple[EncoderConfig, str, tuple[str, ...], dict[str, Any]]:
     raw = read_json(path)
     if not isinstance(raw, dict):
         raise InputError(f"{path}: holds a JSON {type(raw).__name__}; it must be an object")
@@ -210,8 +241,9 @@ def _own_config(path: Path) -> tuple[EncoderConfig, tuple[str, ...], dict[str, A
         config = EncoderConfig.model_validate({**values, "activation": activations[raw["hidden_act"]]})
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
+    architecture, *_ = raw.get("architectures") or ["BertModel"]
     labels = raw.get("id2label", {})
-    return config, tuple(labels[str(index)] for index in range(len(labels))), raw.get("bertwright", {})
+    return config, architecture, tuple(labels[str(index)] for index in range(len(labels))), raw.get("bertwright", {})
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -220,15 +252,20 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path}: there is no such file; a model folder holds its weights there{hint}")
     try:
         with safe_open(path, framework="pt") as stored:
-            found = {_full_name(name): stored.get_tensor(name).float() for name in stored.keys()}  # noqa: SIM118
+            named = {_full_name(name): name for name in stored.keys()}  # noqa: SIM118
+            found = {full: stored.get_tensor(name).float() for full, name in named.items() if full not in _BUFFERS}
     except SafetensorError as error:
         raise InputError(f"{path}: broken or truncated safetensors file: {error}") from None
     decoder, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
     if decoder in found and not (words in found and torch.equal(found[decoder], found[words])):
         raise InputError(f"{path}: {decoder} is not {words}; only models that tie the two can be read")
+    found.pop(decoder, None)
     if "cls.predictions.decoder.bias" in found:  # the same tensor under its other name
-        found.setdefault("cls.predictions.bias", found["cls.predictions.decoder.bias"])
-    return from_foreign(found)
+        found.setdefault("cls.predictions.bias", found.pop("cls.predictions.decoder.bias"))
+    try:
+        return from_foreign(found)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _full_name(name: str) -> str:

@@ -22,12 +22,12 @@ class MaskedLMHead(nn.Module):
         self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
 
     def states(self, rows: Tensor) -> Tensor:
-        """[M, D] → [M, D]: the vectors that are compared with the word embeddings."""
+        """[…, D] → […, D]: the vectors that are compared with the word embeddings."""
         out: Tensor = self.norm(F.gelu(self.transform(rows), approximate=self.approximate))
         return out
 
     def forward(self, rows: Tensor, words: Tensor) -> Tensor:
-        """[M, D] rows and the word embeddings [V, D] → logits [M, V]."""
+        """[…, D] rows and the word embeddings [V, D] → logits […, V]."""
         return F.linear(self.states(rows), words, self.bias)
 
 
@@ -45,7 +45,7 @@ class NextSentenceHead(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """Dropout and one linear layer on the pooled vector; one output is a regression."""
+    """Dropout and one linear layer: on the pooled vector or on each token's; one output is a regression or a choice."""
 
     def __init__(self, hidden: int, num_labels: int, dropout: float) -> None:
         super().__init__()
@@ -53,6 +53,19 @@ class ClassificationHead(nn.Module):
         self.dropout = dropout
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """[B, D] → [B, L]."""
+        """[B, D] → [B, L], or [B, T, D] → [B, T, L]."""
         logits: Tensor = self.linear(dropout(pooled, self.dropout, self.training))
+        return logits
+
+
+class SpanHead(nn.Module):
+    """The start and end vectors S and E of paper §4.2: one linear layer with two outputs on each token's vector."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.hidden, 2)
+
+    def forward(self, last: Tensor) -> Tensor:
+        """[B, T, D] → [B, T, 2]: start, end."""
+        logits: Tensor = self.linear(last)
         return logits

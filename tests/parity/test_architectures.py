@@ -142,7 +142,7 @@ def test_every_number_agrees(tmp_path: Path, tokenizer: Path, kind: str, shape: 
     }
     named.pop("cls.predictions.decoder.weight", None)
     assert set(gradients) == {name.replace("predictions.decoder.bias", "predictions.bias") for name in named}
-    # What is added to all logits of a softmax (a key's bias, a choice's) has the gradient 0: there only rounding is left.
+    # What is added to all logits of a softmax (a key's bias, a choice's) has the gradient 0: only rounding is left.
     rounding = 1e-6 * float(torch.stack([part.norm() for part in gradients.values()]).norm())
     for name, mine in gradients.items():
         other = gradient(named[name] if name in named else named["cls.predictions.decoder.bias"])

@@ -1,11 +1,16 @@
 """Published folders become model folders: every layout of weights, every head, names and casing kept; else refused."""
 
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
@@ -345,3 +350,81 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> 
         import_model(str(tmp_path / "m"), tmp_path / "own")
     shutil.rmtree(tmp_path / "own")
     import_model(str(tmp_path / "m"), tmp_path / "own")
+
+
+REVISION = "2e" * 20
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the Hub as downloading a model takes; `asked` is what was."""
+
+    folder: ClassVar[Path]
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.asked.append(path)
+        names = [file.name for file in self.folder.iterdir()]
+        if path in ("/api/models/own/bert/revision/main", f"/api/models/own/bert/revision/{REVISION}"):
+            siblings = [{"rfilename": name} for name in names]
+            self.answer(json.dumps({"id": "own/bert", "sha": REVISION, "siblings": siblings}).encode())
+        elif path.startswith("/api/models/own/bert/tree/"):
+            sizes = {name: (self.folder / name).stat().st_size for name in names}
+            listed = [
+                {"type": "file", "path": name, "size": sizes[name], "oid": f"{sizes[name]:040x}"} for name in names
+            ]
+            self.answer(json.dumps(listed).encode())
+        elif path.startswith("/own/bert/resolve/") and path.rpartition("/")[2] in names:
+            self.answer((self.folder / path.rpartition("/")[2]).read_bytes(), etag=True)
+        else:
+            self.answer(None)
+
+    do_HEAD = do_GET
+
+    def answer(self, body: bytes | None, *, etag: bool = False) -> None:
+        self.send_response(200 if body is not None else 404)
+        if body is None:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        if etag:
+            self.send_header("ETag", f'"{hashlib.sha1(body or b"").hexdigest()}"')
+            self.send_header("X-Repo-Commit", REVISION)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body or b"")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: list[str]) -> None:
+    publish(tmp_path / "m", pieces)
+    import_model(str(tmp_path / "m"), tmp_path / "plain")
+    (tmp_path / "m" / "tf_model.h5").write_bytes(b"weights of another framework")
+    Hub.folder = tmp_path / "m"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")}
+        offline = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "0"}
+
+        def run(source: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "bertwright", "import", source, "--out", str(tmp_path / "own"), "--json"],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ | here | offline,
+            )
+
+        absent = run("hub:own/absent")
+        assert absent.returncode == 2, absent.stderr
+        assert "hub:own/absent: the Hub has no such model" in absent.stderr
+        found = run("hub:own/bert")
+        assert found.returncode == 0, (found.stderr, Hub.asked)
+        assert not any(name.endswith("tf_model.h5") for name in Hub.asked)
+        shutil.rmtree(tmp_path / "own")
+        assert run(f"hub:own/bert@{REVISION}").returncode == 0
+        server.shutdown()
+    assert json.loads(found.stdout)["architecture"] == "BertForPreTraining"
+    for name in ("model.safetensors", "vocab.txt", "config.json"):
+        assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()

@@ -68,7 +68,7 @@ def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Ro
         blocks=tuple(model.encoder.layers),
         step=step,
         counts=lambda rows: {"rows": float(len(rows.ids))},
-        flops=lambda rows: _flops(model.encoder.config, rows),
+        flops=lambda rows: classifier_flops(model.encoder.config, rows),
         tokens=lambda rows: int(rows.mask.sum()),
     )
 
@@ -131,7 +131,7 @@ def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, 
     return model.eval(), task, int(saved.extra["max_length"])
 
 
-def _flops(config: EncoderConfig, rows: Rows) -> float:
+def classifier_flops(config: EncoderConfig, rows: Rows) -> float:
     """Matrix products of forward and backward; the last layer counts keys and values alone."""
     count, length = rows.ids.shape
     width, inner = config.hidden, config.intermediate

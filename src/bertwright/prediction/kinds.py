@@ -6,11 +6,12 @@ from pydantic import ValidationError
 
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
+from bertwright.prediction.chooser import CHOICE
 from bertwright.prediction.classification import CLASSIFICATION
 from bertwright.prediction.work import Kind
 from bertwright.tasks.spec import TaskSpec
 
-KINDS: tuple[Kind, ...] = (CLASSIFICATION,)
+KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE)
 
 
 def kind_of(task: TaskSpec) -> Kind:

@@ -82,10 +82,19 @@ def _prepare(settings: FinetuneSettings, task: TaskSpec, source: str, data: Path
             f"--max-length {settings.max_length}: {source} takes at most {saved.config.max_positions} tokens"
         )
     work = kind_of(task).prepare(task, data, words, saved.config, settings.max_length)
+    if settings.new_layers + settings.frozen_layers > saved.config.layers:
+        raise InputError(
+            f"--new-layers {settings.new_layers} and --frozen-layers {settings.frozen_layers}: "
+            f"{source} has {saved.config.layers} layers in all"
+        )
+    anew = _anew(settings, work.head, saved)
     if saved.weights is not None:  # an earlier task's head has other labels, or the same in another order
-        kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith(f"{work.head}.")}
+        kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith(anew)}
         saved = replace(saved, weights=kept)
-        load_weights(work.build(saved.config), saved, fresh=(work.head,))
+        model = work.build(saved.config)
+        load_weights(model, saved, fresh=anew)
+        if "pooler.dense.weight" in model.state_dict() and not settings.new_layers and "pooler." in anew:
+            say(f"{source}: has no pooler, which this task uses; it begins anew")
     weights = Path(saved.place) / "model.safetensors"
     digests = {
         **work.digests,
@@ -93,6 +102,22 @@ def _prepare(settings: FinetuneSettings, task: TaskSpec, source: str, data: Path
         "tokenizer": words.hash,
     }
     return Prepared(work, saved, digests)
+
+
+def _anew(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[str, ...]:
+    """The prefixes of what begins anew: the task's head, the top layers asked for, a pooler that the model lacks."""
+    layers = saved.config.layers
+    top = [f"encoder.layers.{layer}." for layer in range(layers - settings.new_layers, layers)]
+    has_pooler = saved.weights is None or "pooler.dense.weight" in saved.weights
+    return (f"{head}.", *top, *([] if has_pooler and not top else ["pooler."]))
+
+
+def _freeze(model: nn.Module, layers: int) -> None:
+    """Keep the embeddings and so many layers as they are."""
+    still = ("encoder.embeddings.", *(f"encoder.layers.{layer}." for layer in range(layers)))
+    for name, parameter in model.named_parameters():
+        if layers and name.startswith(still):
+            parameter.requires_grad_(False)
 
 
 def _numerics(settings: FinetuneSettings, run: RunFolder, *, allow_other: bool) -> Numerics:
@@ -116,7 +141,8 @@ def _train_seed(
     work, config = prepared.work, prepared.saved.config
     model = work.build(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
-    load_weights(model, prepared.saved, fresh=(work.head,))
+    load_weights(model, prepared.saved, fresh=_anew(settings, work.head, prepared.saved))
+    _freeze(model, settings.frozen_layers)
     best = _Best(own, model, prepared, numerics)
     per_epoch = -(-len(work.lengths) // settings.batch_size)
     steps = settings.epochs * per_epoch

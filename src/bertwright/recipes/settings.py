@@ -72,6 +72,10 @@ class FinetuneSettings(Settings):
     warmup: Share = 0.1
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     bias_correction: bool = True
+    new_layers: Annotated[int, Field(ge=0)] = 0
+    """Top layers, and the pooler, that begin anew: what they learned last is closest to the pre-training's task."""
+    frozen_layers: Annotated[int, Field(ge=0)] = 0
+    """Layers from below, the embeddings with them, that stay as they are."""
     max_length: Annotated[int, Field(ge=8)] = 128
     seeds: Positive = 1
     first_seed: Annotated[int, Field(ge=0, lt=2**62)] = 0

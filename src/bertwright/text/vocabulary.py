@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
-from bertwright.files import read_json
+from bertwright.files import read_json, read_object
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -55,9 +55,7 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
     described_at, vocabulary_at, config_at = (
         folder / name for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     )
-    config = read_json(config_at) if config_at.is_file() else {}
-    if not isinstance(config, dict):
-        raise InputError(f"{config_at}: holds a JSON {type(config).__name__}; it must be an object")
+    config = read_object(config_at) if config_at.is_file() else {}
     if not described_at.is_file():
         rules = _rules_of_config(config, config_at)
         return read_vocabulary(vocabulary_at), rules, _base_of(config, config_at)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from bertwright.errors import InputError
@@ -118,11 +117,17 @@ def _read_shapes(path: Path) -> tuple[GPTConfig, list[list[int]]]:
     for number, (shape, right) in enumerate(zip(shapes, wanted, strict=True)):
         if shape != right:
             raise InputError(f"{path}: tensor {number} has the shape {shape}; in a GPT-1 of this width it has {right}")
-    shape = {"vocab_size": pieces, "hidden": hidden, "layers": layers, "heads": _HEADS, "max_positions": positions}
-    try:
-        return GPTConfig.model_validate({**shape, "intermediate": 4 * hidden}), shapes
-    except ValidationError as error:
-        raise InputError(f"{path}: {error}") from None
+    if hidden % _HEADS:
+        raise InputError(f"{path}: hidden is {hidden}, which is no multiple of the {_HEADS} heads of the release")
+    config = GPTConfig(
+        vocab_size=pieces,
+        hidden=hidden,
+        layers=layers,
+        heads=_HEADS,
+        intermediate=4 * hidden,
+        max_positions=positions,
+    )
+    return config, shapes
 
 
 def _layer_shapes(hidden: int) -> list[list[int]]:

@@ -29,7 +29,7 @@ def finetune(
     warmup: float = 0.1,
     weight_decay: float = 0.01,
     no_bias_correction: bool = False,
-    max_length: int = 128,
+    max_length: int | None = None,
     text_column: Several = (),
     label_column: str | None = None,
     tokenizer: Path | None = None,
@@ -55,7 +55,7 @@ def finetune(
         warmup: share of the steps over which the rate rises.
         weight_decay: decoupled; not on LayerNorm and biases.
         no_bias_correction: Adam as the original code has it.
-        max_length: tokens per example.
+        max_length: tokens per example (default: the task's own, 128 for sentences).
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
         tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.
@@ -67,8 +67,14 @@ def finetune(
     """
     from bertwright.recipes.finetune import finetune as run_finetuning
     from bertwright.recipes.settings import FinetuneSettings
-    from bertwright.tasks.classify import get_task, with_columns
+    from bertwright.tasks.classify import ClassificationTask, with_columns
+    from bertwright.tasks.spec import get_spec
 
+    chosen = get_spec(task)
+    if isinstance(chosen, ClassificationTask):
+        chosen = with_columns(chosen, text=text_column, label=label_column)
+    elif text_column or label_column:
+        raise InputError(f"--text-column and --label-column are for tables; {task} has none")
     settings = FinetuneSettings(
         epochs=epochs,
         batch_size=batch_size,
@@ -78,13 +84,12 @@ def finetune(
         warmup=warmup,
         weight_decay=weight_decay,
         bias_correction=not no_bias_correction,
-        max_length=max_length,
+        max_length=max_length or chosen.max_length,
         seeds=seeds,
         first_seed=first_seed,
         precision=precision,
         threads=threads,
     )
-    chosen = with_columns(get_task(task), text=text_column, label=label_column)
     return run_finetuning(
         settings,
         chosen,
@@ -127,9 +132,9 @@ def evaluate(
         if corpus is None:
             raise InputError("evaluate pretraining needs --corpus DIR, the held-out corpus")
         return evaluate_pretraining(model, corpus, rows=rows, length=length)
-    from bertwright.tasks.classify import get_task
+    from bertwright.tasks.spec import get_spec
 
-    chosen = get_task(task)
+    chosen = get_spec(task)
     if data is None:
         raise InputError(f"evaluate {task} needs --data PATH, a folder with dev files or one file")
     return evaluate_task(chosen, model=model, data=data, text=text_column, label=label_column)

@@ -1,7 +1,7 @@
 """checkpoint of GPT-1 → model folder: what an importer finds, Hugging Face's form, and how it is written.
 
-Hugging Face's form is a folder with config.json (model_type openai-gpt), model.safetensors or pytorch_model.bin, and
-tokenizer.json or vocab.json with merges.txt.
+Hugging Face's form is a folder with config.json (model_type openai-gpt), model.safetensors or pytorch_model.bin, whole
+or in shards, and tokenizer.json or vocab.json with merges.txt.
 """
 
 import tempfile
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.interop.foreign import check_tensors
-from bertwright.model.folder import read_tensors
+from bertwright.interop.huggingface import read_weights
 from bertwright.model.gpt import GPT
 from bertwright.model.gpt_folder import ARCHITECTURE, gpt_from_foreign, is_constant, read_gpt_config, save_gpt
 from bertwright.model.sizes import GPTConfig
@@ -37,20 +37,14 @@ class ForeignGPT:
 
 
 def read_gpt_folder(folder: Path) -> ForeignGPT:
-    """Read Hugging Face's form; InputError for what is missing, broken or no GPT-1 of ours, each with its name.
-
-    Of pytorch_model.bin tensors alone are read: code and other objects in it are refused, never run.
-    """
+    """Read Hugging Face's form; InputError for what is missing, broken or no GPT-1, each with its name."""
     config, _ = read_gpt_config(folder / "config.json")
-    path = folder / "model.safetensors"
-    if not path.is_file() and (folder / "pytorch_model.bin").is_file():
-        path = folder / "pytorch_model.bin"
-    stored = read_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
+    stored, files = read_weights(folder)
     return ForeignGPT(
         place=str(folder),
-        found=f"a GPT-1 in Hugging Face's form ({path.name})",
+        found=f"a GPT-1 in Hugging Face's layout, {files}",
         config=config,
-        weights=gpt_from_foreign(stored, path),
+        weights=gpt_from_foreign(stored, str(folder)),
         tokenizer=BPETokenizer.load(folder),
         left_out=tuple(filter(is_constant, stored)),
     )
@@ -75,18 +69,3 @@ def _check_whole(foreign: ForeignGPT) -> None:
         raise InputError(f"{foreign.place}: the vocabulary has {pieces} pieces, but there are embeddings for {rows}")
     if broken := [name for name, tensor in foreign.weights.items() if not tensor.isfinite().all()]:
         raise InputError(f"{foreign.place}: infinite values or values that are no numbers in {', '.join(broken)}")
-
-
-def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """The tensors of a pytorch_model.bin in fp32."""
-    try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a broken or foreign file raises is not said, and is of many kinds
-        raise InputError(
-            f"{path}: broken, or holds code or objects beside tensors, which are not loaded ({type(error).__name__})"
-        ) from None
-    if not isinstance(stored, dict) or not all(isinstance(tensor, Tensor) for tensor in stored.values()):
-        raise InputError(
-            f"{path}: holds other things than tensors by name; a pytorch_model.bin holds a model's weights"
-        )
-    return {str(name): tensor.float() for name, tensor in stored.items()}

@@ -90,7 +90,7 @@ def read_openai(folder: Path) -> ForeignGPT:
         )
     return ForeignGPT(
         place=str(folder),
-        found=f"a GPT-1 as OpenAI released it ({len(_SHARDS)} numpy files)",
+        found=f"a GPT-1 as OpenAI released it, {len(_SHARDS)} numpy files",
         config=config,
         weights=dict(_named(_read_shards(folder, shapes), shapes)),
         tokenizer=tokenizer,

@@ -21,8 +21,8 @@ from bertwright.model.folder import (
     check_values,
     model_within,
     module_of,
-    read_tensors,
     rename,
+    stored_tensors,
     write_folder,
 )
 from bertwright.model.sizes import GPTConfig
@@ -94,8 +94,7 @@ def open_gpt(source: str) -> SavedGPT:
     """Open the model folder of a GPT-1, or a run folder holding `model/`; InputError for anything else."""
     folder = model_within(Path(source))
     config, extra = read_gpt_config(folder / "config.json")
-    path = folder / "model.safetensors"
-    weights = gpt_from_foreign(read_tensors(path), path)
+    weights = gpt_from_foreign(stored_tensors(folder), str(folder / "model.safetensors"))
     return SavedGPT(place=str(folder), config=config, weights=weights, tokenizer=folder, extra=extra)
 
 
@@ -104,21 +103,21 @@ def gpt_to_foreign(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {rename(name, _NAMES): _turned(name, tensor) for name, tensor in weights.items()}
 
 
-def gpt_from_foreign(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Hugging Face's parameter names, a bare body's too, → ours; constants are left out.
+def gpt_from_foreign(weights: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
+    """Hugging Face's parameter names, a bare body's too, → ours in fp32; constants are left out.
 
     InputError with the names of tensors that have no place in a GPT-1, and for an output that is not tied.
     """
-    kept = {_full_name(name): tensor for name, tensor in weights.items() if not is_constant(name)}
+    kept = {_full_name(name): tensor.float() for name, tensor in weights.items() if not is_constant(name)}
     output, words = "lm_head.weight", "transformer.tokens_embed.weight"
     if output in kept and not (words in kept and torch.equal(kept[output], kept[words])):
-        raise InputError(f"{path}: {output} is not {words}; only models that tie the two can be read")
+        raise InputError(f"{place}: {output} is not {words}; only models that tie the two can be read")
     kept.pop(output, None)
     back = {theirs: ours for ours, theirs in _NAMES.items()}
     try:
         check_places(kept, back, kind="GPT-1")
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{place}: {error}") from None
     named = {rename(name, back): tensor for name, tensor in kept.items()}
     return {name: _turned(name, tensor) for name, tensor in named.items()}
 

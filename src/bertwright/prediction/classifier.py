@@ -19,12 +19,9 @@ from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead
 from bertwright.model.sizes import EncoderConfig
-from bertwright.tasks.classify import ClassificationTask, Encoded, loss_targets, with_labels
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.tasks.classify import ClassificationTask, Encoded, with_labels
 from bertwright.training.loop import Trainable
 
-_WINDOW = 50
-"""Batches that are sorted by length together: padding nearly vanishes, the order stays random beyond."""
 _PREDICTION_TOKENS = 8192
 """Tokens, padding included, predicted at a time."""
 
@@ -76,18 +73,6 @@ def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Ro
     )
 
 
-def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """Row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches, batches shuffled."""
-    random = np.random.default_rng((seed, epoch))
-    order = random.permutation(len(lengths))
-    batches = []
-    for begin in range(0, len(order), _WINDOW * batch_size):
-        window = order[begin : begin + _WINDOW * batch_size]
-        window = window[np.argsort(lengths[window], kind="stable")]
-        batches += [window[start : start + batch_size] for start in range(0, len(window), batch_size)]
-    return [batches[index] for index in random.permutation(len(batches))]
-
-
 def padded(
     encoded: Encoded, rows: Sequence[int] | NDArray[np.int64], *, pad_id: int, targets: NDArray[Any] | None = None
 ) -> Rows:
@@ -101,25 +86,6 @@ def padded(
     segments = ((columns >= encoded.first[np.asarray(rows)][:, None]) & mask).astype(np.int32)
     chosen = None if targets is None else torch.from_numpy(targets[np.asarray(rows)])
     return Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), chosen)
-
-
-def encoded_batches(
-    encoded: Encoded, targets: NDArray[Any], task: ClassificationTask, *, pad_id: int, batch_size: int, seed: int
-) -> Any:
-    """step → its one micro-batch, epoch after epoch."""
-    lengths = np.array([len(ids) for ids in encoded.ids])
-    goals = loss_targets(task, targets)
-    per_epoch = -(-len(lengths) // batch_size)
-    cache: dict[int, list[NDArray[np.int64]]] = {}
-
-    def of_step(step: int) -> list[Rows]:
-        epoch, place = divmod(step, per_epoch)
-        if epoch not in cache:
-            cache.clear()
-            cache[epoch] = epoch_batches(lengths, batch_size, seed=seed, epoch=epoch)
-        return [padded(encoded, cache[epoch][place], pad_id=pad_id, targets=goals)]
-
-    return of_step
 
 
 def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
@@ -149,17 +115,6 @@ def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Class
         folded.classifier.linear.weight *= task.spread
         folded.classifier.linear.bias.mul_(task.spread).add_(task.centre)
     return folded, task.model_copy(update={"centre": 0.0, "spread": 1.0})
-
-
-def open_tokenizer(saved: SavedModel) -> Tokenizer:
-    """The model's tokenizer; InputError where it has pieces that the model has no embedding for."""
-    words = Tokenizer.load(saved.tokenizer)
-    if words.vocab_size > saved.config.vocab_size:
-        raise InputError(
-            f"{saved.tokenizer}: its vocabulary has {words.vocab_size} pieces, "
-            f"but {saved.place} has embeddings for {saved.config.vocab_size}"
-        )
-    return words
 
 
 def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, int]:

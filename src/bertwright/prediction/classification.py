@@ -1,0 +1,157 @@
+"""sentence or pair → label or number: the kind of task that GLUE's are of, bound to its data (paper §4.1)."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.files import atomic_file, file_digest
+from bertwright.model.folder import SavedModel
+from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.classifier import (
+    Classifier,
+    classifier_task,
+    in_natural_units,
+    open_classifier,
+    padded,
+    predict_logits,
+)
+from bertwright.prediction.work import Answered, Kind, Work
+from bertwright.tasks.classify import (
+    ClassificationTask,
+    Encoded,
+    add_predictions,
+    decode,
+    encode,
+    loss_targets,
+    score,
+    score_values,
+    with_columns,
+    with_labels,
+    with_texts_of,
+)
+from bertwright.tasks.examples import Examples, dev_files, examples_of, learn, read_examples, split_dev, train_file
+from bertwright.tasks.metrics import collapsed
+from bertwright.tasks.tables import read_table, write_table
+from bertwright.text.tokenizer import Tokenizer
+
+Dev = Mapping[str, tuple[Encoded, NDArray[Any]]]
+
+
+def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask, Examples, dict[str, Examples]]:
+    """The task as its training data complete it, train, and dev by name (a tenth of train without a dev file)."""
+    path = train_file(data)
+    task = learn(task, path)
+    train_examples = read_examples(task, path)
+    files = dev_files(task, data) if data.is_dir() else {}
+    if files:
+        return task, train_examples, {name: read_examples(task, file) for name, file in files.items()}
+    say(f"{data}: no dev file; a tenth of {path.name}, chosen by label and text, is kept for measuring")
+    train_examples, dev = split_dev(train_examples)
+    return task, train_examples, {"dev": dev}
+
+
+def prepare(
+    task: ClassificationTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int
+) -> Work[Any]:
+    """The task bound to the tables of a folder, or to one table."""
+    task, examples, dev = load_data(task, data)
+
+    def encoded(part: Examples) -> Encoded:
+        return encode(words, part.texts_a, part.texts_b, max_length=max_length)
+
+    rows = encoded(examples)
+    if rows.num_truncated:
+        say(f"{rows.num_truncated} of {len(rows)} examples exceed {max_length} tokens and are cut")
+    assert examples.targets is not None
+    goals = loss_targets(task, examples.targets)
+    measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
+    for _, targets in measured.values():
+        score_values(task, targets, targets)  # asks for the metrics' libraries before anything is trained
+
+    def answered(model: Any) -> Answered:
+        natural, own = in_natural_units(model, task)
+        labels = own.labels if own.kind == "classification" else (own.label,)
+        extra = {"task": own.model_dump(mode="json"), "max_length": max_length}
+        return Answered(natural, "BertForSequenceClassification", labels, extra)
+
+    return Work(
+        task=task,
+        digests={
+            "train": file_digest(train_file(data)),
+            "dev": {name: file_digest(path) for name, path in dev_files(task, data).items()} if data.is_dir() else {},
+        },
+        lengths=np.array([len(ids) for ids in rows.ids]),
+        head="classifier",
+        build=lambda shape: Classifier(shape, task.num_outputs),
+        batch=lambda chosen: padded(rows, chosen, pad_id=config.pad_id, targets=goals),
+        trainable=lambda model: classifier_task(_classifier(model), task),
+        evaluate=lambda model: _dev_figures(_classifier(model), task, measured),
+        answered=answered,
+    )
+
+
+def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
+    """The metrics on the dev files of a folder, or on one file; the task may name other columns than in training."""
+    classifier, trained, max_length = open_classifier(saved)
+    asked = with_labels(task, trained.labels) if task.kind == "classification" else task
+    if asked.kind != trained.kind:
+        raise InputError(
+            f"{saved.place}: was fine-tuned for {trained.kind} ({trained.name}); {task.name} is {task.kind}"
+        )
+    asked = with_texts_of(
+        asked.model_copy(update={"centre": trained.centre, "spread": trained.spread}), trained, saved.place
+    )
+    files = dev_files(asked, data)
+    if not files:
+        raise InputError(f"{data}: holds no dev file of {task.name}; name a file")
+    figures: dict[str, Any] = {}
+    for name, path in files.items():
+        part = read_examples(asked, path)
+        logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
+        prefix = "" if len(files) == 1 else f"{name}."
+        assert part.targets is not None
+        figures |= {f"{prefix}{key}": value for key, value in score(asked, logits, part.targets).items()}
+        figures[f"{prefix}examples"] = len(part)
+    return figures
+
+
+def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text: tuple[str, ...]) -> dict[str, Any]:
+    """Answer every row of a table; order and fields are kept, label and probabilities (or score) are added."""
+    classifier, task, max_length = open_classifier(saved)
+    task = with_texts_of(with_columns(task, text=text), task, saved.place)
+    table = read_table(source, headerless=task.columns)
+    part = examples_of(task, table, require_label=False)
+    logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
+    answered = add_predictions(task, table, decode(task, logits))
+    if target == "-":
+        write_table(answered, sys.stdout.buffer)
+        sys.stdout.flush()
+    else:
+        with atomic_file(Path(target)) as stream:
+            write_table(answered, stream)
+    return {"rows": len(table)}
+
+
+def _classifier(model: Any) -> Classifier:
+    assert isinstance(model, Classifier)
+    return model
+
+
+def _dev_figures(model: Classifier, task: ClassificationTask, dev: Dev) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for name, (encoded, targets) in dev.items():
+        logits = predict_logits(model, encoded)
+        prefix = "" if len(dev) == 1 else f"{name}."
+        figures |= {f"{prefix}{key}": value for key, value in score(task, logits, targets).items()}
+        values = decode(task, logits).values
+        figures[f"{prefix}collapsed"] = float(collapsed(values, targets, task.labels) is not None)
+    return figures
+
+
+CLASSIFICATION = Kind(ClassificationTask, prepare, evaluate, predict)

@@ -20,6 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, atomic_folder, read_object, write_json
+from bertwright.text.vocabulary import pieces_by_id
 
 UNK = "<unk>"
 END = "</w>"
@@ -129,18 +130,7 @@ def read_bpe(vocabulary: Path, merges: Path) -> BPETokenizer:
     InputError, with lines or pieces, for files that are broken or do not fit each other.
     """
     ids = read_object(vocabulary)
-    return BPETokenizer(_pieces_of(ids, vocabulary), _read_merges(merges), place=f"{vocabulary} and {merges.name}")
-
-
-def _pieces_of(ids: Mapping[str, Any], path: Path) -> list[str]:
-    """The pieces by id; InputError for gaps and for what is no id."""
-    if strange := [piece for piece, id in ids.items() if type(id) is not int]:
-        raise InputError(f"{path}: the piece {strange[0]!r} has the id {ids[strange[0]]!r}; ids are whole numbers")
-    pieces = sorted(ids, key=lambda piece: (ids[piece], piece))
-    for id, piece in enumerate(pieces):
-        if ids[piece] != id:
-            raise InputError(f"{path}: the piece {piece!r} has id {ids[piece]}, where {id} was expected")
-    return pieces
+    return BPETokenizer(pieces_by_id(ids, vocabulary), _read_merges(merges), place=f"{vocabulary} and {merges.name}")
 
 
 def _read_merges(path: Path) -> list[Merge]:
@@ -197,7 +187,7 @@ def _read_described(path: Path) -> BPETokenizer:
     for token, id in added.items():
         if vocabulary.get(token) != id:
             raise InputError(f"{path}: the added token {token!r} is not in its vocabulary")
-    return BPETokenizer(_pieces_of(vocabulary, path), merges, place=str(path))
+    return BPETokenizer(pieces_by_id(vocabulary, path), merges, place=str(path))
 
 
 def _numbered(pieces: Sequence[str], place: str) -> dict[str, int]:

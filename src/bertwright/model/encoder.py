@@ -39,12 +39,7 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
         """[B, T] ids and segments → [B, T, D]."""
-        length = ids.shape[1]
-        if length > self.position.num_embeddings:
-            raise ValueError(
-                f"{length} tokens are more than the {self.position.num_embeddings} positions of this model"
-            )
-        summed = self.word(ids) + self.position.weight[:length] + self.segment(segments)
+        summed = self.word(ids) + first_positions(self.position, ids.shape[1]) + self.segment(segments)
         return dropout(self.norm(summed), self.dropout, self.training)
 
 
@@ -108,6 +103,13 @@ class Pooler(nn.Module):
     def forward(self, last: Tensor) -> Tensor:
         """[B, T, D] → [B, D], reading position 0."""
         return torch.tanh(self.dense(last[:, 0]))
+
+
+def first_positions(table: nn.Embedding, length: int) -> Tensor:
+    """The vectors of positions 0 … length-1 [T, D]; ValueError where the table has fewer."""
+    if length > table.num_embeddings:
+        raise ValueError(f"{length} tokens are more than the {table.num_embeddings} positions of this model")
+    return table.weight[:length]
 
 
 def gather_rows(hidden: Tensor, at: Tensor) -> Tensor:

@@ -32,6 +32,20 @@ class EncoderConfig(Settings):
         return self
 
 
+class GPTConfig(EncoderConfig):
+    """The same figures for GPT-1, which has no segments, the tanh form of GELU and another epsilon (GPT paper §4.1)."""
+
+    num_segments: Literal[0] = 0
+    activation: Literal["gelu_tanh"] = "gelu_tanh"
+    layer_norm_eps: float = 1e-5
+
+    @model_validator(mode="after")
+    def _feeds_forward_four_times(self) -> Self:
+        if self.intermediate != 4 * self.hidden:  # files of GPT-1 do not say it, so nothing else can be written
+            raise ValueError(f"intermediate {self.intermediate} is not 4 times hidden {self.hidden}")
+        return self
+
+
 _NAMED = {
     "tiny": (2, 128),
     "mini": (4, 256),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.errors import InputError, MissingExtra
+from bertwright.interop import openai
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
 from bertwright.interop.huggingface import read_huggingface, recognises
 from bertwright.tasks.classify import CLASSIFY, REGRESS, with_columns, with_labels
@@ -25,7 +26,7 @@ def import_model(
     labels: Sequence[str] = (),
     text: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Make the model folder `out` of a checkpoint; returns what was found.
+    """Make the model folder `out` of a checkpoint, a BERT's or a GPT-1's; returns what was found.
 
     source: a folder, the prefix of one of Google's checkpoints, or hub:NAME. labels: names for a classifier's outputs,
     where its files hold none. text: how many columns, and which, a classifier answers.
@@ -33,6 +34,10 @@ def import_model(
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
     with _on_disk(source) as place:
+        if openai.recognises(place):
+            if cased is not None or labels or text:
+                raise InputError(f"{source}: is a GPT-1: its text is lower-cased, and it has no labels and no columns")
+            return {**openai.import_gpt(place, out), "model": str(out)}
         foreign = _read(place, source, cased=cased)
         foreign = with_task(with_names(foreign, labels), text)
         write_foreign(foreign, out)

@@ -158,3 +158,22 @@ def predict(*, model: str, input: str = "-", output: str = "-", text_column: Sev
     from bertwright.recipes.evaluate import predict as answer
 
     return answer(model, input, output, text=text_column)
+
+
+def submission(*, model: Several, data: Path, out: Path) -> Result:
+    """Answer all of GLUE's test files: the zip that its server scores, AX and WNLI included.
+
+    Args:
+        model: TASK=MODEL, once for each of cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte and, if there is one, wnli.
+        data: GLUE's folder, with CoLA/test.tsv, …, MNLI/test_matched.tsv, …, diagnostic/diagnostic.tsv.
+        out: the zip file to write.
+    """
+    from bertwright.recipes.submission import write_submission
+
+    named: dict[str, str] = {}
+    for given in model:
+        task, sign, place = given.partition("=")
+        if not sign or not place or task in named:
+            raise InputError(f"--model {given}: write TASK=MODEL, each task once")
+        named[task] = place
+    return write_submission(named, data, out)

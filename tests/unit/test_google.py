@@ -15,7 +15,8 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.interop.foreign import Foreign, write_foreign
-from bertwright.interop.google import read_google
+from bertwright.interop.google import read_google, recognises
+from bertwright.interop.importing import import_model
 from bertwright.model.architectures import Bert, open_architecture
 from bertwright.model.folder import open_model, to_foreign
 from bertwright.text.tokenizer import Tokenizer
@@ -91,7 +92,6 @@ def test_every_weight_arrives_bit_by_bit(checkpoint: str) -> None:
     expected = {
         field_name(name): array.T if name.endswith("kernel") else array
         for name, array in weights_of(checkpoint).items()
-        if not (checkpoint == "squad" and "pooler" in name)
     }
     found = to_foreign(foreign.weights)
     assert set(found) == set(expected)
@@ -101,8 +101,8 @@ def test_every_weight_arrives_bit_by_bit(checkpoint: str) -> None:
         assert found[name].contiguous().numpy().tobytes() == array.tobytes(), name
     left_out = set(variables(checkpoint)) - set(weights_of(checkpoint))
     left_out |= {"global_step"} if checkpoint != "pretrained" else set()
-    left_out |= {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"} if checkpoint == "squad" else set()
     assert set(foreign.left_out) == left_out
+    assert foreign.labels == ()
     config = foreign.config
     assert (config.vocab_size, config.hidden, config.layers, config.heads, config.intermediate) == (60, 16, 2, 4, 24)
     assert (config.max_positions, config.num_segments, config.pad_id) == (20, 2, 0)
@@ -142,11 +142,14 @@ def test_fine_tuned_logits_are_those_of_tensorflow(tmp_path: Path, answers: Arra
 @pytest.mark.parametrize("checkpoint", ARCHITECTURES)
 def test_transformers_opens_what_is_written(tmp_path: Path, answers: Arrays, checkpoint: str) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    write_foreign(read_google(WRITTEN_BY_TENSORFLOW / checkpoint, cased=False), tmp_path / "m")
+    import_model(str(WRITTEN_BY_TENSORFLOW / checkpoint), tmp_path / "m", cased=False)
     theirs, notes = getattr(transformers, ARCHITECTURES[checkpoint]).from_pretrained(
         tmp_path / "m", output_loading_info=True
     )
-    assert not any(notes[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert not notes["missing_keys"]
+    assert not notes["mismatched_keys"]
+    pooler = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}  # there, but no part of that class
+    assert set(notes["unexpected_keys"]) == (pooler if checkpoint == "squad" else set())
     ids, segments, mask = tensors()
     found = theirs.eval()(input_ids=ids, token_type_ids=segments, attention_mask=mask.long())
     if checkpoint == "pretrained":
@@ -161,10 +164,26 @@ def test_transformers_opens_what_is_written(tmp_path: Path, answers: Arrays, che
     assert pieces == ["the", "old", "stone", "##s", ",", "turn", "##ing"]
 
 
+def test_import_recognises_folders_and_prefixes_and_says_what_it_found(tmp_path: Path) -> None:
+    classifier = WRITTEN_BY_TENSORFLOW / "classifier"
+    for index, source in enumerate((classifier, classifier / "model.ckpt-7", classifier / "model.ckpt-7.index")):
+        found = import_model(str(source), tmp_path / f"m{index}", cased=False, labels=("no", "yes", "perhaps"))
+        assert (found["found"], found["architecture"]) == (
+            "Google's layout, model.ckpt-7",
+            "BertForSequenceClassification",
+        )
+        assert (found["labels"], len(found["left_out"])) == (["no", "yes", "perhaps"], 83)
+        assert open_model(found["model"]).labels == ("no", "yes", "perhaps")
+    assert recognises(WRITTEN_BY_TENSORFLOW / "first_format" / "bert_model.ckpt")
+    assert not recognises(WRITTEN_BY_TENSORFLOW / "answers.npz")
+    assert not recognises(WRITTEN_BY_TENSORFLOW)
+    assert not recognises(tmp_path / "nowhere")
+
+
 def test_casing_is_asked_for_or_read_but_never_guessed(tmp_path: Path) -> None:
     assert read_google(PRETRAINED, cased=True).tokenizer.cased
     assert not read_google(PRETRAINED, cased=False).tokenizer.cased
-    with pytest.raises(InputError, match=r"do not say whether upper case is kept; give --cased or --uncased"):
+    with pytest.raises(InputError, match=r"do not say whether upper case is kept; give --casing cased or --casing"):
         read_google(PRETRAINED, cased=None)
     folder = made(tmp_path / "g", weights_of("pretrained"))
     said = folder / "tokenizer_config.json"
@@ -172,36 +191,31 @@ def test_casing_is_asked_for_or_read_but_never_guessed(tmp_path: Path) -> None:
         said.write_text(json.dumps({"do_lower_case": lower}), "utf-8")
         assert read_google(folder, cased=None).tokenizer.cased is not lower
         assert read_google(folder, cased=not lower).tokenizer.cased is not lower
-        with pytest.raises(InputError, match=rf"_config\.json: do_lower_case is {lower}, but --(un)?cased was given"):
+        with pytest.raises(InputError, match=rf"_config\.json: do_lower_case is {lower}, but --casing (un)?cased was"):
             read_google(folder, cased=lower)
     said.write_text('{"do_lower_case": true, "strip_accents": false}', "utf-8")
     with pytest.raises(InputError, match=r"tokenizer_config\.json: strip_accents is False; Google's rules strip"):
         read_google(folder, cased=None)
     said.write_text("{}", "utf-8")
-    with pytest.raises(InputError, match="give --cased or --uncased"):
+    with pytest.raises(InputError, match="give --casing cased or --casing"):
         read_google(folder, cased=None)
     said.write_text("[]", "utf-8")
     with pytest.raises(InputError, match=r"tokenizer_config\.json: holds a JSON list"):
         read_google(folder, cased=None)
 
 
-POOLER = {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
 TRANSFORM = {name for name in HEADS["pretrained"] if name.startswith("cls/predictions/")}
 PAIR = {name for name in HEADS["pretrained"] if name.startswith("cls/seq_relationship/")}
 
 
 @pytest.mark.parametrize(
-    ("heads", "architecture", "left_out"),
-    [
-        (set(), "BertModel", set()),
-        (TRANSFORM, "BertForMaskedLM", POOLER),
-        (PAIR, "BertForNextSentencePrediction", set()),
-    ],
+    ("heads", "architecture"),
+    [(set(), "BertModel"), (TRANSFORM, "BertForMaskedLM"), (PAIR, "BertForNextSentencePrediction")],
 )
-def test_heads_decide_the_architecture(tmp_path: Path, heads: set[str], architecture: str, left_out: set[str]) -> None:
+def test_heads_decide_the_architecture(tmp_path: Path, heads: set[str], architecture: str) -> None:
     arrays = {name: array for name, array in weights_of("pretrained").items() if name in encoder() or name in heads}
     foreign = read_google(made(tmp_path / "g", arrays), cased=False)
-    assert (foreign.architecture, set(foreign.left_out)) == (architecture, left_out)
+    assert (foreign.architecture, foreign.left_out) == (architecture, ())
     assert opened(foreign, tmp_path / "m").architecture == architecture
 
 

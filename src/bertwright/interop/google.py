@@ -22,7 +22,7 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.interop.foreign import Foreign
 from bertwright.interop.sorted_table import is_table
-from bertwright.interop.tensor_bundle import Bundle, open_bundle
+from bertwright.interop.tensor_bundle import Bundle, index_file, open_bundle
 from bertwright.model.sizes import EncoderConfig
 from bertwright.text.tokenizer import Tokenizer, import_vocabulary
 
@@ -63,7 +63,6 @@ _TRANSPOSED = "/kernel"
 _OPTIMIZER = ("/adam_m", "/adam_v")
 _STEP = "global_step"
 
-_POOLER = "pooler."
 _ARCHITECTURES = {
     frozenset(): "BertModel",
     frozenset({"masked_lm"}): "BertForMaskedLM",
@@ -73,7 +72,6 @@ _ARCHITECTURES = {
     frozenset({"span"}): "BertForQuestionAnswering",
 }
 """Heads beside encoder and pooler → the architecture that has them."""
-_WITHOUT_POOLER = ("BertForMaskedLM", "BertForQuestionAnswering")
 
 _CONFIG_NAMES = {
     "vocab_size": "vocab_size",
@@ -98,13 +96,20 @@ _WITHOUT_MEANING = (
 """Settings that the multilingual and the Chinese models carry and that Google's own code never reads."""
 
 
+def recognises(source: Path) -> bool:
+    """Whether a folder holds Google's settings or TensorFlow's weights, or a path is what their files begin with."""
+    if source.is_dir():
+        return (source / "bert_config.json").is_file() or any(source.glob("*.index"))
+    return index_file(_without_index(source)).is_file() or (source.is_file() and is_table(source))
+
+
 def read_google(source: Path, *, cased: bool | None) -> Foreign:
     """Read a checkpoint in Google's format.
 
     `source` is its folder, or the prefix of its files such as DIR/model.ckpt-343, which is needed where the folder
     holds several. `cased` says whether the vocabulary keeps upper case; None takes that from a tokenizer_config.json.
-    The heads decide the architecture. Of the weights an optimiser's moments, the step counter and a pooler that the
-    architecture does not use are left out. Labels were never stored: they get the names that transformers gives.
+    The heads decide the architecture. An optimiser's moments and the step counter are left out, unread. Labels are
+    empty: no file of Google's holds them.
 
     Raises InputError for files that are missing, damaged or contradict each other, settings and variables that are not
     known, and where nothing says whether upper case is kept.
@@ -114,20 +119,16 @@ def read_google(source: Path, *, cased: bool | None) -> Foreign:
     bundle = open_bundle(prefix)
     named = _our_names(bundle)
     architecture = _architecture(named, bundle.prefix)
-    if architecture in _WITHOUT_POOLER:
-        named = {name: ours for name, ours in named.items() if not ours.startswith(_POOLER)}
     tokenizer = _tokenizer(folder, cased)
     config = _config(_beside(folder, "bert_config.json"), tokenizer)
     weights = _fused({ours: _read(bundle, name) for name, ours in named.items()}, bundle.prefix)
-    outputs = len(weights.get("classifier.linear.weight", ()))
     return Foreign(
         place=str(prefix),
-        found=f"a checkpoint in Google's format ({prefix.name}), {architecture}",
+        found=f"Google's layout, {prefix.name}",
         config=config,
         architecture=architecture,
         weights=weights,
         tokenizer=tokenizer,
-        labels=tuple(f"LABEL_{index}" for index in range(outputs)),
         left_out=tuple(name for name in bundle.entries if name not in named),
     )
 
@@ -135,14 +136,18 @@ def read_google(source: Path, *, cased: bool | None) -> Foreign:
 def _prefix(source: Path) -> Path:
     """What the names of the checkpoint's files begin with; InputError where a folder holds none or several."""
     if not source.is_dir():
-        return source.with_suffix("") if source.suffix == ".index" else source
-    found = sorted(path.with_suffix("") for path in source.glob("*.index"))
+        return _without_index(source)
+    found = sorted(_without_index(path) for path in source.glob("*.index"))
     found = found or sorted(path for path in source.iterdir() if path.is_file() and is_table(path))  # the first format
     if not found:
         raise InputError(f"{source}: holds no checkpoint in Google's format, whose weights begin with a PREFIX.index")
     if len(found) > 1:
         raise InputError(f"{source}: holds {len(found)} checkpoints, name one: {', '.join(map(str, found))}")
     return found[0]
+
+
+def _without_index(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix == ".index" else path
 
 
 def _beside(folder: Path, name: str) -> Path:
@@ -182,10 +187,12 @@ def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
         raise InputError(f"{path}: holds a JSON {type(said).__name__}; it must be an object")
     lower, strip = said.get("do_lower_case"), said.get("strip_accents")
     if cased is None and not isinstance(lower, bool):
-        raise InputError(f"{folder}: Google's files do not say whether upper case is kept; give --cased or --uncased")
+        raise InputError(
+            f"{folder}: Google's files do not say whether upper case is kept; give --casing cased or --casing uncased"
+        )
     keeps = not lower if cased is None else cased
     if lower is keeps:
-        option = "--cased" if keeps else "--uncased"
+        option = "--casing cased" if keeps else "--casing uncased"
         raise InputError(f"{path}: do_lower_case is {lower}, but {option} was given; they must agree")
     if strip is keeps:
         raise InputError(f"{path}: strip_accents is {strip}; Google's rules strip accents unless upper case is kept")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.errors import InputError, MissingExtra
+from bertwright.interop import google, huggingface
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
-from bertwright.interop.huggingface import read_huggingface, recognises
 from bertwright.tasks.classify import CLASSIFY, REGRESS, with_columns, with_labels
 
 _HUB = "hub:"
@@ -83,8 +83,10 @@ def with_task(foreign: Foreign, text: Sequence[str]) -> Foreign:
 
 
 def _read(place: Path, source: str, *, cased: bool | None) -> Foreign:
-    if place.is_dir() and recognises(place):
-        return read_huggingface(place, cased=cased)
+    if place.is_dir() and huggingface.recognises(place):
+        return huggingface.read_huggingface(place, cased=cased)
+    if google.recognises(place):
+        return google.read_google(place, cased=cased)
     if not place.exists():
         raise InputError(f"{source}: there is no such folder; a model of the Hugging Face Hub is written hub:NAME")
     raise InputError(

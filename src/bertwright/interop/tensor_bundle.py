@@ -132,7 +132,7 @@ def open_bundle(prefix: Path) -> Bundle:
     Raises InputError, with the place, for an index that is missing, cut off or damaged, one written on a big-endian
     machine or by a newer format, data files that are missing or too short, and checkpoints of the first format.
     """
-    index = prefix.with_name(f"{prefix.name}.index")
+    index = index_file(prefix)
     if not index.is_file():
         if prefix.is_file() and is_table(prefix):
             raise InputError(
@@ -153,6 +153,11 @@ def open_bundle(prefix: Path) -> Bundle:
     bundle = Bundle(prefix, num_shards, entries)
     _check_data_files(bundle)
     return bundle
+
+
+def index_file(prefix: Path) -> Path:
+    """Where the index of a checkpoint lies."""
+    return prefix.with_name(f"{prefix.name}.index")
 
 
 def _data_file(prefix: Path, shard: int, num_shards: int) -> Path:

@@ -2,8 +2,9 @@
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ class Foreign:
     """A checkpoint as an importer read it.
 
     `found` says what was recognised, `weights` are by our names, `labels` the label names in the order of the outputs,
-    `left_out` the names of tensors that are no weights, such as an optimiser's moments.
+    `left_out` the names of tensors that are no weights, such as an optimiser's moments; `extra` is what a model folder
+    of ours notes for a task.
     """
 
     place: str
@@ -31,17 +33,21 @@ class Foreign:
     tokenizer: Tokenizer
     labels: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_whole(foreign: Foreign) -> None:
-    """InputError where tensors are missing, too many or of another shape than the architecture's, all of them named."""
+    """InputError where tensors are missing, too many or of another shape than the architecture's, all of them named.
+
+    A pooler may always be there: many checkpoints have one that their class does not use.
+    """
     classes = len(foreign.weights.get("classifier.linear.weight", ())) or 2
     with torch.device("meta"):
         model = Bert(foreign.config, foreign.architecture, num_labels=classes)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in foreign.weights.items()}
     missing = sorted(wanted.keys() - given.keys())
-    surplus = sorted(given.keys() - wanted.keys())
+    surplus = sorted(name for name in given.keys() - wanted.keys() if not name.startswith("pooler."))
     shapes = [
         f"{name} is {given[name]}, not {wanted[name]}"
         for name in wanted
@@ -69,4 +75,5 @@ def write_foreign(foreign: Foreign, out: Path) -> None:
             tokenizer=Path(place),
             architecture=foreign.architecture,
             labels=foreign.labels,
+            extra=foreign.extra,
         )

@@ -29,7 +29,7 @@ _FOREIGN_FILES = (
     "bert_config.json",
     "*.ckpt.index",
 )
-"""Weights as they were published before; none of these is read."""
+"""Weights as they were published before; `bertwright import` makes a model folder of some."""
 _NAMES = {
     "encoder.embeddings.word": "bert.embeddings.word_embeddings",
     "encoder.embeddings.position": "bert.embeddings.position_embeddings",
@@ -90,6 +90,17 @@ class SavedModel:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Described:
+    """What a config.json says; `architecture` is None where it names none, `raw` is the whole of it."""
+
+    config: EncoderConfig
+    architecture: str | None
+    labels: tuple[str, ...]
+    extra: Mapping[str, Any]
+    raw: Mapping[str, Any]
+
+
 def save_model(
     folder: Path,
     module: nn.Module,
@@ -144,9 +155,22 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
         hint = hint or _foreign_hint(folder)
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE")
-    config, architecture, labels, extra = _own_config(folder / "config.json")
-    weights = _read_weights(folder / "model.safetensors")
-    return SavedModel(str(folder), config, weights, folder, architecture, labels, extra)
+    described = read_config(folder / "config.json")
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise InputError(
+            f"{path}: there is no such file; a model folder holds its weights there{_foreign_hint(folder)}"
+        )
+    weights = own_weights(read_safetensors(path), str(path))
+    return SavedModel(
+        str(folder),
+        described.config,
+        weights,
+        folder,
+        described.architecture or "BertModel",
+        described.labels,
+        described.extra,
+    )
 
 
 def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...] = ()) -> None:
@@ -220,12 +244,13 @@ def _foreign_config(config: EncoderConfig, architecture: str, labels: tuple[str,
     return foreign
 
 
-def _own_config(path: Path) -> tuple[EncoderConfig, str, tuple[str, ...], dict[str, Any]]:
+def read_config(path: Path) -> Described:
+    """Read a config.json; InputError for one that is not an encoder's of the kind built here."""
     raw = read_json(path)
     if not isinstance(raw, dict):
         raise InputError(f"{path}: holds a JSON {type(raw).__name__}; it must be an object")
     wanted = {
-        "model_type": (raw.get("model_type"), "bert"),
+        "model_type": (raw.get("model_type", "bert"), "bert"),
         "position_embedding_type": (raw.get("position_embedding_type", "absolute"), "absolute"),
         "is_decoder": (raw.get("is_decoder", False), False),
         "add_cross_attention": (raw.get("add_cross_attention", False), False),
@@ -241,31 +266,40 @@ def _own_config(path: Path) -> tuple[EncoderConfig, str, tuple[str, ...], dict[s
         config = EncoderConfig.model_validate({**values, "activation": activations[raw["hidden_act"]]})
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    architecture, *_ = raw.get("architectures") or ["BertModel"]
-    labels = raw.get("id2label", {})
-    return config, architecture, tuple(labels[str(index)] for index in range(len(labels))), raw.get("bertwright", {})
+    architecture = next(iter(raw.get("architectures") or ()), None)
+    return Described(config, architecture, _labels_of(raw.get("id2label") or {}, path), raw.get("bertwright", {}), raw)
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        hint = _foreign_hint(path.parent)
-        raise InputError(f"{path}: there is no such file; a model folder holds its weights there{hint}")
+def _labels_of(named: Any, path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(named[str(index)] for index in range(len(named)))
+    except (KeyError, TypeError):
+        raise InputError(f"{path}: id2label must name the labels 0 to {len(named) - 1}; got {named!r}") from None
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file under the names that stand there; InputError where it is broken or truncated."""
     try:
         with safe_open(path, framework="pt") as stored:
-            named = {_full_name(name): name for name in stored.keys()}  # noqa: SIM118
-            found = {full: stored.get_tensor(name).float() for full, name in named.items() if full not in _BUFFERS}
+            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise InputError(f"{path}: broken or truncated safetensors file: {error}") from None
+
+
+def own_weights(given: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
+    """Hugging Face's tensors, as spelled today or before, → ours in fp32; InputError names those without a place."""
+    named = {_full_name(name): tensor for name, tensor in given.items()}
+    found = {name: tensor.float() for name, tensor in named.items() if name not in _BUFFERS}
     decoder, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
     if decoder in found and not (words in found and torch.equal(found[decoder], found[words])):
-        raise InputError(f"{path}: {decoder} is not {words}; only models that tie the two can be read")
+        raise InputError(f"{place}: {decoder} is not {words}; only models that tie the two can be read")
     found.pop(decoder, None)
     if "cls.predictions.decoder.bias" in found:  # the same tensor under its other name
         found.setdefault("cls.predictions.bias", found.pop("cls.predictions.decoder.bias"))
     try:
         return from_foreign(found)
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{place}: {error}") from None
 
 
 def _full_name(name: str) -> str:
@@ -278,10 +312,7 @@ def _foreign_hint(folder: Path) -> str:
     found = [file.name for name in _FOREIGN_FILES for file in sorted(folder.glob(name))]
     if not found:
         return ""
-    return (
-        f"; {found[0]} is of another format, which is not read: "
-        "open it with transformers, and let save_pretrained write config.json and one model.safetensors"
-    )
+    return f"; {found[0]} is of another format: make a model folder of it: bertwright import {folder} --out MODEL"
 
 
 def _random(source: str, tokenizer: Path | None, vocab_size: int | None) -> SavedModel:

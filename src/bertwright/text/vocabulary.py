@@ -70,6 +70,12 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
     return inside, rules, _base_of(config, config_at)
 
 
+def has_casing(folder: Path) -> bool:
+    """Whether the files of a tokenizer folder say if case is kept."""
+    config = folder / "tokenizer_config.json"
+    return (folder / "tokenizer.json").is_file() or (config.is_file() and "do_lower_case" in read_json(config))
+
+
 def read_vocabulary(path: Path) -> list[str]:
     """Read one piece per line; only line feeds part lines, since pieces may hold other separators."""
     try:

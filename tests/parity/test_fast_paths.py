@@ -79,6 +79,11 @@ def test_the_classifier_is_the_plain_bert(kind: str, activation: str) -> None:
     targets = draw.normal(size=45) if kind == "regression" else draw.integers(0, 3, 45)
     whole = padded(rows, np.arange(45), pad_id=0, targets=targets)
     assert whole.targets is not None
+    for row, (ids, first) in enumerate(zip(rows.ids, rows.first.tolist(), strict=True)):  # 0 to A's [SEP], 1 to B's
+        padding = [0] * (30 - len(ids))
+        assert whole.ids[row].tolist() == [*ids.tolist(), *padding]
+        assert whole.segments[row].tolist() == [0] * first + [1] * (len(ids) - first) + padding
+        assert whole.mask[row].tolist() == [True] * len(ids) + [False] * len(padding)
     answer = plain(whole.ids, whole.segments, whole.mask)["logits"]
     for row in range(45):  # and padding changes nothing
         alone = padded(rows, [row], pad_id=0)

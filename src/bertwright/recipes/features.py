@@ -14,8 +14,8 @@ from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import load_weights, open_model
-from bertwright.prediction.classifier import open_tokenizer
 from bertwright.prediction.features import Features, features_of
+from bertwright.prediction.work import open_tokenizer
 from bertwright.training.machine import keep_memory
 
 Pool = Literal["none", "cls", "mean", "max"]

@@ -14,7 +14,10 @@ from bertwright.model.architectures import Bert
 from bertwright.model.encoder import init_weights
 from bertwright.objectives.examples import Examples, PretrainingBatch
 from bertwright.objectives.pretraining import Inputs, PretrainingModel, pretraining_losses, to_inputs
-from bertwright.prediction.classifier import Classifier, classifier_task, epoch_batches, padded, predict_logits
+from bertwright.prediction.chooser import choice_batch, choice_trainable
+from bertwright.prediction.classifier import Classifier, classifier_task, padded, predict_logits
+from bertwright.prediction.work import epoch_batches
+from bertwright.tasks.choice import Choices
 from bertwright.tasks.classify import ClassificationTask, Encoded
 from tests import tiny_run
 
@@ -100,6 +103,30 @@ def test_the_classifier_is_the_plain_bert(kind: str, activation: str) -> None:
         (part / 45).backward()
         total += float(part.detach()) / 45
     assert total == pytest.approx(float(loss.detach()), abs=CLOSE)
+    assert_close(gradients(fast), gradients(plain), CLOSE)
+
+
+def test_the_chooser_is_the_plain_bert() -> None:
+    """Rows of two to four choices in one batch, against one row at a time with everything computed."""
+    config = tiny_run.config(layers=3)
+    fast, plain = Classifier(config, 1).double(), Bert(config, "BertForMultipleChoice").double()
+    init_weights(fast, 0.1, torch.Generator().manual_seed(0))
+    moved(fast)
+    plain.load_state_dict(fast.state_dict())
+    counts = (4, 2, 3, 4, 3)
+    targets = np.array([3, 0, 2, 1, 0])
+    rows = encoded(sum(counts))
+    choices = Choices(("",) * 5, tuple(("",) * count for count in counts), targets, "", tuple(range(5)))
+    order = [2, 0, 4, 1, 3]
+    ((loss, _),) = choice_trainable(fast).step(choice_batch(rows, choices, order, pad_id=0)).values()
+    expected = torch.zeros((), dtype=torch.float64)
+    for row, first in enumerate(np.cumsum([0, *counts[:-1]]).tolist()):
+        one = padded(rows, range(first, first + counts[row]), pad_id=0)
+        logits = plain(one.ids[None], one.segments[None], one.mask[None])["logits"]
+        expected = expected + F.cross_entropy(logits, torch.from_numpy(targets[row : row + 1]))
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=CLOSE)
+    loss.backward()
+    expected.backward()
     assert_close(gradients(fast), gradients(plain), CLOSE)
 
 

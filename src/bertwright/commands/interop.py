@@ -10,6 +10,8 @@ from tyro.conf import Positional
 from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
+_GIVEN = tyro.conf.arg(help_behavior_hint="")
+"""An option whose default stands in its description."""
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
@@ -73,8 +75,8 @@ def export_onnx(
     out: Path,
     int8: bool = False,
     reduce_range: bool = False,
-    least_agreement: float | None = None,
-    text: Path | None = None,
+    least_agreement: Annotated[float | None, _GIVEN] = None,
+    text: Annotated[Path | None, _GIVEN] = None,
 ) -> Result:
     """Write a model for ONNX Runtime, compared with PyTorch first: model.onnx, its config.json and its tokenizer.
 

@@ -91,10 +91,16 @@ def texts_of(path: Path | None) -> tuple[list[str], int]:
     """The first texts of a file with one on every line, or the built-in ones; and how many there are."""
     if path is None:
         return list(TEXTS), len(TEXTS)
-    found = [line.strip() for _, line in read_lines(path) if line.strip()]
+    found: list[str] = []
+    there = 0
+    for _, line in read_lines(path):
+        if text := line.strip():
+            there += 1
+            if len(found) < MOST_TEXTS:
+                found.append(text)
     if not found:
         raise InputError(f"{path}: holds no line of text; the exported model is compared with PyTorch on texts")
-    return found[:MOST_TEXTS], len(found)
+    return found, there
 
 
 def rows_of(model: Bert, tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Encoded, int]:
@@ -182,7 +188,7 @@ class _Tally:
                 cosines: NDArray[Any] = (one * other).sum(-1) / norms
                 return cosines
             case "correlation":
-                return np.concatenate([wanted, found], axis=-1)  # [B, 2]
+                return np.concatenate([wanted[real], found[real]], axis=-1)  # [rows or tokens, 2]
             case "equal answers" if wanted.ndim == 2 and not isinstance(real, slice):  # start and end: one a row
                 logits = [np.where(real, values, -np.inf) for values in (wanted, found)]
                 return np.asarray(logits[0].argmax(-1) == logits[1].argmax(-1))
@@ -199,9 +205,7 @@ class _Tally:
 def _measure(architecture: str, shape: Sequence[int]) -> str:
     if architecture == "BertModel":
         return "cosine"
-    if architecture == "BertForSequenceClassification" and shape[-1] == 1:
-        return "correlation"
-    return "equal answers"
+    return "correlation" if shape[-1] == 1 else "equal answers"  # one output is a score, which is no choice
 
 
 def _by_token(architecture: str, output: str) -> bool:

@@ -28,7 +28,8 @@ from bertwright.model.architectures import Bert, open_architecture
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.sizes import size_config
-from bertwright.prediction.classifier import Rows, open_tokenizer, padded
+from bertwright.prediction.classifier import Rows, padded
+from bertwright.prediction.work import open_tokenizer
 from bertwright.tasks.classify import encode
 from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.machine import keep_memory

@@ -23,7 +23,8 @@ from bertwright.model.architectures import ARCHITECTURES, Bert, open_architectur
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.classifier import open_tokenizer, padded
+from bertwright.prediction.classifier import padded
+from bertwright.prediction.work import open_tokenizer
 from bertwright.tasks.classify import encode
 from bertwright.text.tokenizer import train_tokenizer
 

@@ -17,7 +17,8 @@ from bertwright.interop.onnx_compare import Agreement, batches_of, compare, rows
 from bertwright.interop.onnx_graph import OPSET, Written, write_graph
 from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.folder import SavedModel, copy_description, open_model
-from bertwright.prediction.classifier import Rows, open_tokenizer
+from bertwright.prediction.classifier import Rows
+from bertwright.prediction.work import open_tokenizer
 
 TOLERANCE = 1e-4
 """Largest absolute difference of any output of the fp32 graph."""

@@ -298,6 +298,29 @@ def test_without_a_dev_file_whole_passages_are_kept(tmp_path: Path) -> None:
         load_data(SQUAD1, path)
 
 
+def test_the_commands_go_end_to_end(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, run = saved_as(tmp_path / "data", null=True), tmp_path / "run"
+    start = ["finetune", "squad2", "--model", "random:tiny", "--tokenizer", str(tokenizer), "--epochs", "1"]
+    assert main([*start, "--data", str(data), "--out", str(run), "--threads", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["task"], found["metric"]) == ("squad2", "f1")
+    extra = open_model(str(run)).extra
+    assert extra["max_length"] == 384  # the paper's, where nothing is said
+    assert extra["null_threshold"] == found["seeds"][0]["scores"]["null_threshold"]
+    assert main(["evaluate", "squad2", "--model", str(run), "--data", str(data), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["f1"] == pytest.approx(found["mean"])
+    assert figures["null_threshold"] == extra["null_threshold"]
+    answers = ["predict", "--model", str(run), "--input", str(data / "dev-own.json"), "--output", str(tmp_path / "a")]
+    assert main([*answers, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["questions"] == 11
+    files = ["--gold", str(data / "dev-own.json"), "--predictions", str(tmp_path / "a" / "predictions.json")]
+    assert main(["score", "squad", *files, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["f1"] == pytest.approx(found["mean"])
+    assert main([*start, "--data", str(data), "--out", str(tmp_path / "r2"), "--text-column", "question"]) == 2
+    assert "--text-column and --label-column are for tables; squad2 has none" in capsys.readouterr().err
+
+
 def test_a_training_run_names_what_is_wrong(tmp_path: Path, tokenizer: Path) -> None:
     data = saved_as(tmp_path / "data", null=False)
     broken = squad(null=False)

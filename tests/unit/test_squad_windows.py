@@ -1,5 +1,6 @@
 """Windows over passages of any length: against a plain walk, offsets on text of every script, the cache."""
 
+import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -312,3 +313,17 @@ def test_answers_of_the_real_files_come_back(shared_data: Path) -> None:
     assert all(answer in cut[row] for row, answer in answered.items())
     differ = [row for row, answer in answered.items() if cut[row] != answer]
     assert len(differ) < 0.01 * len(answered)
+
+
+@pytest.mark.slow
+def test_a_dev_set_becomes_windows_in_seconds(shared_data: Path, cache: Path) -> None:
+    """Reading, encoding and keeping; the bound is the promise for two cores, whatever else they do."""
+    words = import_vocabulary(shared_data / "vocab" / "bert-base-uncased-vocab.txt", cased=False)
+    begin = time.monotonic()
+    questions = read_questions(shared_data / "squad" / "dev-v1.1.json")
+    windows = cached_windows(words, questions, SQUAD1, max_length=384)
+    assert time.monotonic() - begin < 15
+    assert len(windows) >= len(questions) == 10_570
+    begin = time.monotonic()
+    assert same(cached_windows(words, questions, SQUAD1, max_length=384), windows)
+    assert time.monotonic() - begin < 5

@@ -14,13 +14,14 @@ from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.model.encoder import init_weights
 from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.classification import prepare
 from bertwright.prediction.classifier import Classifier, classifier_task, padded
 from bertwright.recipes.finetune import finetune
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.classify import ClassificationTask, encode, get_task, with_columns, with_labels, with_options
 from bertwright.tasks.examples import Examples
 from bertwright.tasks.weights import row_weights, weigh
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.text.tokenizer import Tokenizer, train_tokenizer
 from bertwright.training.loop import Plan, train
 from bertwright.training.machine import Numerics
 from bertwright.training.optimizer import OptimizerSettings
@@ -161,7 +162,13 @@ def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_pat
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=16, threads=1)
     given: dict[str, Any] = {"model": "random:tiny", "data": tmp_path, "tokenizer": tmp_path / "tok"}
     task = with_columns(get_task("classify"), text=["words"], label="verdict")
-    finetune(settings, with_options(task, class_weights="balanced"), out=tmp_path / "weighed", **given)
+    balanced = with_options(task, class_weights="balanced")
+    words = Tokenizer.load(tmp_path / "tok")
+    work = prepare(balanced, tmp_path, words, SHAPE, 16)
+    batch = work.batch(np.arange(24))
+    assert batch.weights.tolist() == pytest.approx([24 / 36 if n % 4 else 24 / 12 for n in range(24)])
+    assert prepare(task, tmp_path, words, SHAPE, 16).batch(np.arange(24)).weights is None
+    finetune(settings, balanced, out=tmp_path / "weighed", **given)
     finetune(settings, task, out=tmp_path / "plain", **given)
     weighed, plain = (
         json.loads((tmp_path / run / "model" / "config.json").read_text())["bertwright"]["task"]
@@ -173,6 +180,6 @@ def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_pat
     assert not {"class_weights", "weights", "long"} & set(plain)  # as folders and runs of before have it
     assert {name: value for name, value in weighed.items() if name in plain} == plain
     with pytest.raises(InputError, match=r"data\.task\.class_weights is None there and 'balanced' here"):
-        finetune(settings, with_options(task, class_weights="balanced"), out=tmp_path / "plain", resume=True, **given)
+        finetune(settings, balanced, out=tmp_path / "plain", resume=True, **given)
     with pytest.raises(InputError, match=r"data\.task\.class_weights is 'balanced' there and None here"):
         finetune(settings, task, out=tmp_path / "weighed", resume=True, **given)

@@ -217,6 +217,9 @@ def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, tokenizer: Pat
     work = prepare(task, tmp_path, words, small(words.vocab_size), 16)
     each = 1 + -(-(num_pieces - 14) // 7)
     assert len(work.lengths) == 8 * each
+    batch = work.batch(np.arange(8 * each))
+    assert batch.weights.tolist() == pytest.approx([1 / each] * 8 * each)
+    assert batch.targets.tolist() == [label for label in (0, 1) * 4 for _ in range(each)]
     finetune(FAST, task, model="random:tiny", data=tmp_path, out=tmp_path / "run", tokenizer=tokenizer)
     resolved = json.loads((tmp_path / "run" / "seed-0" / "run.json").read_text())["resolved"]
     assert resolved["steps"] == each

@@ -21,7 +21,16 @@ from bertwright.recipes.evaluate import evaluate_task, predict
 from bertwright.recipes.finetune import finetune
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
-from bertwright.tasks.classify import ClassificationTask, add_predictions, decode, encode, get_task, score, with_labels
+from bertwright.tasks.classify import (
+    ClassificationTask,
+    add_predictions,
+    decode,
+    encode,
+    get_task,
+    score,
+    with_labels,
+    with_options,
+)
 from bertwright.tasks.examples import Examples, learn, read_examples, split_dev
 from bertwright.tasks.metrics import collapsed, measure
 from bertwright.tasks.tables import read_table
@@ -323,6 +332,24 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
     other = table(tmp_path / "other.tsv", [("x", ["green"]), ("y", ["pink"])])
     assert main(["evaluate", "multilabel", "--model", str(tmp_path / "run"), "--data", str(other)]) == 2
     assert "other.tsv:3: unknown label 'pink' in 'label'; known: green, red" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        (TASK, "asked for were multilabel, class weights none, long truncate"),
+        (with_options(get_task("classify"), class_weights="balanced"), "classification, class weights balanced"),
+        (with_options(get_task("classify"), long="windows"), "class weights none, long windows"),
+    ],
+)
+def test_what_features_do_not_learn_is_refused(
+    tmp_path: Path, tokenizer: Path, task: ClassificationTask, words: str
+) -> None:
+    path = table(tmp_path / "train.tsv", [(f"text {n}", ["red"] if n % 2 else ["green"]) for n in range(20)])
+    settings = SETTINGS.model_copy(update={"features": "last"})
+    with pytest.raises(InputError, match=f"--features: {task.name} is learned .*{words}"):
+        finetune(settings, task, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=tokenizer)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_table_alone_is_split_and_learned(tmp_path: Path, tokenizer: Path) -> None:

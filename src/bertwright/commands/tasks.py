@@ -10,6 +10,7 @@ from tyro.conf import Positional
 from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
+Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
@@ -32,6 +33,8 @@ def finetune(
     no_bias_correction: bool = False,
     new_layers: int = 0,
     frozen_layers: int = 0,
+    features: Way | None = None,
+    lstm_width: int = 768,
     max_length: int | None = None,
     text_column: Several = (),
     label_column: str | None = None,
@@ -53,7 +56,7 @@ def finetune(
         out: the run folder.
         epochs: over the training data.
         batch_size: examples per step.
-        learning_rate: its peak (default: 3e-5 from 768 wide on, 3e-4 below).
+        learning_rate: its peak (default: 3e-5 from 768 wide on, 3e-4 below, 1e-3 with --features).
         seeds: how many runs, each with its own head and order; their mean and deviation are reported.
         grid: search over settings: paper (batches of 16 and 32, three rates, 2 to 4 epochs), or for example
             "batch-size=16,32 learning-rate=1e-3,3e-4"; every combination with every seed, one table at the end.
@@ -64,6 +67,9 @@ def finetune(
         no_bias_correction: Adam as the original code has it.
         new_layers: top layers, and the pooler, that begin anew (for small data).
         frozen_layers: layers from below, the embeddings with them, that do not learn.
+        features: the feature-based way: no layer learns, and a BiLSTM of two layers reads these states of the encoder,
+            computed once.
+        lstm_width: of that BiLSTM, half in each direction.
         max_length: tokens per example (default: the task's own, 128 for sentences).
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
@@ -101,6 +107,8 @@ def finetune(
         bias_correction=not no_bias_correction,
         new_layers=new_layers,
         frozen_layers=frozen_layers,
+        features=features,
+        lstm_width=lstm_width,
         max_length=max_length or chosen.max_length,
         seeds=seeds,
         first_seed=first_seed,

@@ -127,6 +127,10 @@ def init_weights(module: nn.Module, deviation: float, generator: torch.Generator
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LSTM):  # as torch begins one
+            bound = 1 / math.sqrt(part.hidden_size)
+            for weight in part.parameters():
+                nn.init.uniform_(weight, -bound, bound, generator=generator)
 
 
 def start_local(encoder: Encoder, *, generator: torch.Generator) -> None:

@@ -50,9 +50,14 @@ _NAMES = {
     "next_sentence.linear": "cls.seq_relationship",
     "classifier.linear": "classifier",
     "span.linear": "qa_outputs",
+    "head.recurrent": "bertwright.recurrent",
+    "head.recurrent.lstm": "bertwright.recurrent.lstm",
+    "head.classifier.linear": "bertwright.classifier",
 }
 """Our module → Hugging Face's; # is the layer, the leaf (weight or bias) stays, qkv is split in three before."""
 
+FEATURES, FEATURES_TYPE = "BertwrightFeatures", "bertwright-features"
+"""A frozen encoder with a BiLSTM on its states: no class of transformers' has these heads, so none is named."""
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Constants that older versions of transformers stored among the weights."""
 
@@ -252,7 +257,7 @@ def _foreign_config(config: EncoderConfig, architecture: str, labels: tuple[str,
     own = config.model_dump()
     foreign = {
         "architectures": [architecture],
-        "model_type": "bert",
+        "model_type": FEATURES_TYPE if architecture == FEATURES else "bert",
         "hidden_act": _ACTIVATIONS[config.activation],
         "position_embedding_type": "absolute",
         **{theirs: own[ours] for ours, theirs in _CONFIG_NAMES.items()},
@@ -270,7 +275,7 @@ def read_config(path: Path) -> Described:
         hint = "is needed here; open_gpt of bertwright.model.gpt_folder opens a GPT-1 in Python"
         raise InputError(f"{path}: model_type is 'openai-gpt': it is a GPT-1, and a BERT (model_type 'bert') {hint}")
     wanted = {
-        "model_type": (raw.get("model_type", "bert"), "bert"),
+        "model_type": (raw.get("model_type", "bert").replace(FEATURES_TYPE, "bert"), "bert"),
         "position_embedding_type": (raw.get("position_embedding_type", "absolute"), "absolute"),
         "is_decoder": (raw.get("is_decoder", False), False),
         "add_cross_attention": (raw.get("add_cross_attention", False), False),

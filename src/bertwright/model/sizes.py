@@ -1,6 +1,6 @@
 """The shape of an encoder as data; the named sizes of paper §3 and of the 24 small models released in March 2020."""
 
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import model_validator
 
@@ -45,6 +45,10 @@ class GPTConfig(EncoderConfig):
             raise ValueError(f"intermediate {self.intermediate} is not 4 times hidden {self.hidden}")
         return self
 
+
+Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
+"""How a frozen encoder's states are used: the six rows of table 7. A weighted sum learns a share for each layer."""
+WAYS: tuple[Way, ...] = get_args(Way)
 
 _NAMED = {
     "tiny": (2, 128),

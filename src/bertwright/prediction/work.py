@@ -66,12 +66,14 @@ class Kind:
     prepare     (task, data, tokenizer, encoder's shape, maximal length) → the task bound to its data
     evaluate    (task, model, tokenizer, data) → figures
     predict     (model, tokenizer, input, output, text columns) → what was written
+    features    as prepare, for the feature-based way: → FeatureData; None where a kind has no such way
     """
 
     spec: type[TaskSpec]
     prepare: Callable[[Any, Path, Tokenizer, EncoderConfig, int], Work[Any]]
     evaluate: Callable[[Any, SavedModel, Tokenizer, Path], dict[str, Any]]
     predict: Callable[[SavedModel, Tokenizer, str, str, tuple[str, ...]], dict[str, Any]]
+    features: Callable[[Any, Path, Tokenizer, EncoderConfig, int], Any] | None = None
 
 
 def open_tokenizer(saved: SavedModel) -> Tokenizer:

@@ -98,6 +98,8 @@ def sentences(task: Any, folder: Path) -> Example:
     data = write(folder / "data", {})
     if not task.labels and task.kind == "classification":  # every label that is text is one: leave it out
         broken, said = write(folder / "broken", {task.label: ""}), "is ''"
+    elif task.kind == "multilabel":  # none at all is allowed, one twice is not
+        broken, said = write(folder / "broken", {task.label: "yes|yes"}), "holds the label 'yes' twice"
     else:
         broken, said = write(folder / "broken", {task.label: "what"}), "what"
     return Example(

@@ -38,6 +38,8 @@ def finetune(
     max_length: int | None = None,
     text_column: Several = (),
     label_column: str | None = None,
+    class_weights: Literal["none", "balanced"] = "none",
+    long: Literal["truncate", "head-tail", "windows"] = "truncate",
     tokenizer: Path | None = None,
     first_seed: int = 0,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
@@ -48,7 +50,8 @@ def finetune(
     """Fine-tune a model on a labelled table; the best epoch on dev is kept.
 
     Args:
-        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; squad1, squad2; or classify, regress for any table.
+        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; squad1, squad2; swag; ner, pos; or classify,
+            multilabel, regress for any table.
         model: MODEL: a model folder, a run folder, or random:SIZE (with --tokenizer).
         data: a folder with train and dev files, or one file (a tenth of it is then kept for measuring).
         out: the run folder.
@@ -71,6 +74,9 @@ def finetune(
         max_length: tokens per example (default: the task's own, 128 for sentences).
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
+        class_weights: balanced: a rare label weighs more in the loss, so that all labels weigh the same.
+        long: texts over the maximal length lose their end (truncate) or middle (head-tail), or become several windows
+            whose outputs are averaged (windows).
         tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.
         first_seed: the first seed.
         precision: of the matrix products; auto measures the machine.
@@ -80,12 +86,15 @@ def finetune(
     """
     from bertwright.recipes.finetune import finetune as run_finetuning
     from bertwright.recipes.settings import FinetuneSettings
-    from bertwright.tasks.classify import ClassificationTask, with_columns
+    from bertwright.tasks.classify import ClassificationTask, with_columns, with_options
     from bertwright.tasks.spec import get_spec
 
     chosen = get_spec(task)
     if isinstance(chosen, ClassificationTask):
         chosen = with_columns(chosen, text=text_column, label=label_column)
+        chosen = with_options(chosen, class_weights=class_weights, long=long)
+    elif (class_weights, long) != ("none", "truncate"):
+        raise InputError(f"--class-weights and --long are for tasks of sentences and pairs; {task} is of another kind")
     elif text_column or label_column:
         raise InputError(f"--text-column and --label-column are for tables; {task} has none")
     settings = FinetuneSettings(

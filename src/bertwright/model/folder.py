@@ -242,7 +242,9 @@ def _own_config(path: Path) -> tuple[EncoderConfig, str, tuple[str, ...], dict[s
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     architecture, *_ = raw.get("architectures") or ["BertModel"]
-    labels = raw.get("id2label", {})
+    labels = raw.get("id2label") or {}
+    if not isinstance(labels, dict) or set(labels) != {str(index) for index in range(len(labels))}:
+        raise InputError(f"{path}: id2label is {labels!r}; its keys must be the outputs, from 0 on, each once")
     return config, architecture, tuple(labels[str(index)] for index in range(len(labels))), raw.get("bertwright", {})
 
 

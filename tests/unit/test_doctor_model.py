@@ -94,6 +94,13 @@ def test_case_that_two_files_contradict_and_case_that_none_tells(tmp_path: Path)
     assert levels(found_in(model)) == {"casing": "warning"}
 
 
+@pytest.mark.parametrize("written", ["[]", "{", ""])
+def test_a_tokenizer_whose_files_are_broken_is_an_error(tmp_path: Path, written: str) -> None:
+    model = write_model(tmp_path / "model")
+    (model / "tokenizer_config.json").write_text(written)
+    assert levels(found_in(model)) == {"tokenizer": "error"}
+
+
 def set_to(value: float, name: str, place: int | None = None) -> Callable[[dict[str, Tensor]], None]:
     def change(weights: dict[str, Tensor]) -> None:
         if place is None:

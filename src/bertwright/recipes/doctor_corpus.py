@@ -87,7 +87,8 @@ def same_tokenizer(model: Tokenizer, corpus: Tokenizer) -> Finding:
         "error",
         value,
         f"{corpus.hash[:12]}…, and the model's is {model.hash[:12]}…: every id would mean another piece",
-        "build the corpus with the model's own tokenizer: bertwright corpus build --tokenizer MODEL",
+        "build the corpus with the model's own tokenizer (bertwright corpus build --tokenizer MODEL), or put it back "
+        "where it was lost from the model's folder",
     )
 
 

@@ -78,8 +78,7 @@ def tokenizer_findings(saved: SavedModel, words: Tokenizer) -> Iterator[Finding]
         rows = len(saved.weights["encoder.embeddings.word.weight"])
     yield vocabulary(words.vocab_size, rows)
     yield special_tokens(words, saved.config, rows)
-    config = saved.tokenizer / "tokenizer_config.json"
-    yield casing(words, read_json(config).get("do_lower_case") if config.is_file() else None)
+    yield casing(words, _said(saved.tokenizer, "do_lower_case"))
 
 
 def vocabulary(pieces: int, rows: int) -> Finding:
@@ -270,8 +269,7 @@ def labels(names: tuple[str, ...], outputs: int, back: Any = None) -> Finding:
 def length_findings(saved: SavedModel) -> Iterator[Finding]:
     """How long a text may be, as the files beside the weights say it, against the positions."""
     positions = saved.config.max_positions
-    config = saved.tokenizer / "tokenizer_config.json"
-    said = read_json(config).get("model_max_length") if config.is_file() else None
+    said = _said(saved.tokenizer, "model_max_length")
     trained_with = saved.extra.get("max_length")
     value = {"positions": positions, "max_length": trained_with, "model_max_length": said}
     if trained_with and trained_with > positions:
@@ -289,6 +287,15 @@ def length_findings(saved: SavedModel) -> Iterator[Finding]:
     else:
         at_most = f", fine-tuned with {trained_with}" if trained_with else ""
         yield _finding("length", "ok", value, f"{positions} positions{at_most}")
+
+
+def _said(folder: Path, name: str) -> Any:
+    """What tokenizer_config.json says; None where it is absent or silent, or broken, which `_tokenizer` tells."""
+    try:
+        config = read_json(folder / "tokenizer_config.json")
+    except (InputError, OSError):
+        return None
+    return config.get(name) if isinstance(config, dict) else None
 
 
 def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[Finding]]:

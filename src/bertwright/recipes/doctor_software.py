@@ -107,7 +107,7 @@ def compiling() -> Finding:
         wrong = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Invalid\w*)\b", line)]
         return _not_compiled((wrong or lines or [f"exit code {done.returncode}"])[-1][:200])
     seconds = float(done.stdout.split()[-1])
-    return _finding("compiling", "ok", seconds, f"torch.compile works: {seconds:.1f} s for one small function")
+    return _finding("compiling", "ok", seconds, f"torch.compile works: {seconds:.1f} s for the first small function")
 
 
 def _not_compiled(why: str) -> Finding:

@@ -40,6 +40,8 @@ _NEAR: Final = 0.5
 """A fresh head's first loss lies within this share of ln(labels); a fresh masked LM's within a tenth."""
 _NEAR_MASKED: Final = 0.1
 _LENGTH: Final = 64
+_SEED: Final = 0xD0C70125
+"""Of the fresh head, not one that a person would take: an encoder that was tuned from the same head would know it."""
 _finding = partial(Finding, "training")
 Batch = TypeVar("Batch")
 
@@ -122,14 +124,11 @@ def first_loss(found: float, num_labels: int) -> Finding:
     text = f"{found:.3f} nats with a fresh head, {guess:.3f} by guessing among {num_labels} labels"
     if abs(found - guess) <= _NEAR * guess:
         return _finding("first loss", "ok", value, text)
-    return _finding(
-        "first loss",
-        "warning",
-        value,
-        f"{text}: it begins far from guessing",
-        "the vectors that the encoder gives are too large or not finite, or initializer_range in config.json is off "
-        "(0.02 is usual): check that the weights are those of config.json",
+    advice = (
+        "the initial weights of the head are too large (initializer_range in config.json; 0.02 is usual), or the "
+        "encoder's are not those of config.json"
     )
+    return _finding("first loss", "warning", value, f"{text}: it begins far from guessing", advice)
 
 
 def first_masked_loss(found: float, vocabulary: int) -> Finding:
@@ -176,7 +175,7 @@ def _classifier(saved: SavedModel, task: ClassificationTask) -> Classifier:
     """As fine-tuning begins: the model's encoder and pooler, a head of its own; without dropout."""
     config = saved.config.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
     model = Classifier(config, task.num_outputs)
-    init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(_SEED))
     if saved.weights is not None:
         kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith("classifier.")}
         load_weights(model, replace(saved, weights=kept), fresh=("classifier",))

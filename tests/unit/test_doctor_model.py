@@ -17,7 +17,7 @@ from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.pretraining import PretrainingModel, pretraining_task, to_inputs
 from bertwright.recipes.doctor_corpus import sentences_of
 from bertwright.recipes.doctor_findings import Finding
-from bertwright.recipes.doctor_masked_lm import MaskedLoss, judge_masked_lm, verdict
+from bertwright.recipes.doctor_masked_lm import MaskedLoss, judge_masked_lm, masked_loss, verdict
 from bertwright.recipes.doctor_model import casing, labels, look_at_model, special_tokens, vocabulary
 from bertwright.recipes.doctor_training import learn_by_heart
 from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer
@@ -242,6 +242,31 @@ def test_a_trained_model_beats_guessing_and_uses_the_context(learned: tuple[Any,
     assert found.level == "ok", found
     assert found.value["loss"] < found.value["without_context"] - 0.5
     assert found.value["guessing"] == pytest.approx(torch.tensor(float(LOWER.vocab_size)).log().item())
+
+
+def test_the_masked_loss_is_that_of_a_plain_walk(tmp_path: Path) -> None:
+    """Every place hidden once, a seventh of a row at a time, by the plain forward of the whole model."""
+    model = open_architecture(open_model(str(write_model(tmp_path / "model", initializer_range=0.2))))
+    rows = [LOWER.ids([" ".join(WORDS[:17])])[0], LOWER.ids(["river music zebra"])[0]]
+    losses, answers, asked = [], [], []
+    for row in rows:
+        for shift in range(min(7, len(row))):
+            ids = torch.tensor([[LOWER.cls_id, *row, LOWER.sep_id]])
+            hidden = list(range(1 + shift, 1 + len(row), 7))
+            ids[0, hidden] = LOWER.mask_id
+            with torch.no_grad():
+                found = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))["prediction_logits"]
+            shares = found[0, hidden].double().softmax(-1)
+            labelled = [row[place - 1] for place in hidden]
+            losses += [-shares[index, label].log().item() for index, label in enumerate(labelled)]
+            answers.append(shares)
+            asked += labelled
+    mean = torch.cat(answers).mean(0)
+    measured = masked_loss(model, LOWER, rows)
+    assert measured.predictions == len(asked) == sum(map(len, rows))
+    assert measured.loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
+    assert measured.without_context == pytest.approx(-mean[asked].log().mean().item(), abs=1e-5)
+    assert measured.unknown_share == 0.0
 
 
 def test_a_swapped_tokenizer_is_worse_than_guessing(learned: tuple[Any, Any]) -> None:

@@ -50,15 +50,15 @@ def test_missing_instructions_are_told(flags: frozenset[str], level: str, says: 
 
 
 def test_memory_is_told_as_the_largest_size_that_can_be_trained() -> None:
-    plenty = doctor_machine.memory(512 * GIB, 512 * GIB, None)
-    some = doctor_machine.memory(64 * GIB, 12 * GIB, 12 * GIB)
-    little = doctor_machine.memory(64 * GIB, GIB // 4, GIB // 4)
+    plenty = doctor_machine.memory(512 * GIB, 512 * GIB, limit=None)
+    some = doctor_machine.memory(64 * GIB, 12 * GIB, limit=12 * GIB)
+    little = doctor_machine.memory(64 * GIB, GIB // 4, limit=GIB // 4)
     assert [found.level for found in (plenty, some, little)] == ["ok", "ok", "warning"]
     assert plenty.value["largest_size"] == "large"
     assert some.value["largest_size"] in ("tiny", "mini", "small", "medium")
     assert "limit is 12.0 GiB" in some.text
     assert little.value["largest_size"] is None
-    assert doctor_machine.memory(None, None, None).level == "note"
+    assert doctor_machine.memory(None, None, limit=None).level == "note"
 
 
 def test_rates_and_what_auto_makes_of_them() -> None:
@@ -74,8 +74,8 @@ def test_rates_and_what_auto_makes_of_them() -> None:
 def test_gpus_disks_shared_memory_and_files(tmp_path: Path) -> None:
     assert doctor_machine.gpu([]).level == "ok"
     assert doctor_machine.gpu([("Some GPU", 80 * GIB)]).text == "Some GPU with 80.0 GiB"
-    assert doctor_machine.disk("disk", tmp_path, 50 * GIB).level == "ok"
-    assert doctor_machine.disk("disk", tmp_path, GIB).level == "warning"
+    assert doctor_machine.disk("disk", tmp_path, free=50 * GIB).level == "ok"
+    assert doctor_machine.disk("disk", tmp_path, free=GIB).level == "warning"
     assert doctor_machine.shared_memory(tmp_path, (GIB, GIB)).level == "ok"
     assert doctor_machine.shared_memory(tmp_path, (64 << 20, 64 << 20)).level == "note"
     assert doctor_machine.shared_memory(tmp_path, None).level == "note"

@@ -60,7 +60,7 @@ def test_pieces_without_a_row_and_rows_without_a_piece(tmp_path: Path) -> None:
 def test_special_tokens_have_rows_and_padding_is_where_it_is_said(tmp_path: Path) -> None:
     last = Tokenizer([*LOWER.pieces[5:], *SPECIAL], LOWER.rules)
     rows = last.vocab_size - 1
-    outside = special_tokens(last, small_config(last, pad_id=last.pad_id), rows)
+    outside = special_tokens(last, small_config(last, pad_id=last.pad_id), rows=rows)
     assert (outside.level, "[MASK]" in outside.text) == ("error", True)
     other = found_in(write_model(tmp_path / "model", pad_id=7))
     assert levels(other) == {"special tokens": "warning"}
@@ -194,7 +194,7 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
     ],
 )
 def test_labels_and_their_order(names: tuple[str, ...], outputs: int, back: Any, level: str) -> None:
-    assert labels(names, outputs, back).level == level
+    assert labels(names, outputs, back=back).level == level
 
 
 def test_labels_are_read_from_the_folder(tmp_path: Path) -> None:

@@ -153,7 +153,9 @@ class Examination:
                 config = saved.config if saved else size_config(_SIZE, self.corpus.manifest.vocab_size)
                 found += pretraining_findings(config, self.corpus)
         except (InputError, RunFailed) as error:
-            found.append(refused("training", "begins", error, "set right what was found above, then look again"))
+            found.append(
+                refused("training", "begins", error=error, advice="set right what was found above, then look again")
+            )
         return found
 
     def task(self) -> ClassificationTask:

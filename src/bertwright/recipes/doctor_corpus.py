@@ -55,7 +55,7 @@ def look_at_corpus(folder: Path, *, model: Tokenizer | None, quick: bool) -> tup
     except (InputError, OSError) as error:
         many = isinstance(error, OSError) and error.errno == errno.EMFILE
         advice = "raise the limit of open files: ulimit -n" if many else "put the file back, or build the corpus again"
-        return None, False, [refused("corpus", "opens", error, advice)]
+        return None, False, [refused("corpus", "opens", error=error, advice=advice)]
     counts = f"{corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens"
     found = [_finding("opens", "ok", corpus.num_tokens, f"{folder}: {counts}; sizes are those of the manifest")]
     matches = model is None or model.hash == tokenizer.hash
@@ -70,7 +70,7 @@ def look_at_corpus(folder: Path, *, model: Tokenizer | None, quick: bool) -> tup
         else:
             found += report_findings(inspect_corpus(folder))
     except InputError as error:
-        found.append(refused("corpus", "reads", error, "put the file back, or build the corpus again"))
+        found.append(refused("corpus", "reads", error=error, advice="put the file back, or build the corpus again"))
     return corpus, matches, found
 
 
@@ -110,13 +110,13 @@ def duplicates(corpus: Corpus) -> Iterator[Finding]:
 
 def corpus_case(found: Capitals, *, cased: bool) -> Finding:
     """Text without a capital wastes a cased vocabulary."""
-    value = {"cased": cased, "lettered": found.lettered, "capital": found.capital}
-    return case_finding("corpus", value, found, "of its pieces")
+    return case_finding("corpus", found, cased=cased, what="of its pieces")
 
 
-def case_finding(part: str, value: dict[str, bool | float], found: Capitals, what: str) -> Finding:
+def case_finding(part: str, found: Capitals, *, cased: bool, what: str) -> Finding:
     """The same judgement for a corpus and a table."""
-    if not value["cased"]:
+    value = {"cased": cased, "lettered": found.lettered, "capital": found.capital}
+    if not cased:
         return Finding(part, "case", "ok", value, "the vocabulary is uncased: capitals are folded")
     if found.lettered < _LETTERED:
         return Finding(part, "case", "ok", value, "a script without capitals")

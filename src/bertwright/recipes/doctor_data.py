@@ -50,7 +50,7 @@ def look_at_data(task: ClassificationTask, path: Path) -> tuple[Data | None, lis
         files = dev_files(task, path) if path.is_dir() else {}
     except (InputError, OSError) as error:
         advice = "correct the file or the names of the columns (--task, --text-column, --label-column)"
-        return None, [refused("data", "reads", error, advice)]
+        return None, [refused("data", "reads", error=error, advice=advice)]
     columns = f"{' and '.join(task.text)} → {task.label}"
     found = [_finding("reads", "ok", len(train), f"{file}: {len(train):,} rows, {columns}")]
     dev = {}
@@ -59,7 +59,7 @@ def look_at_data(task: ClassificationTask, path: Path) -> tuple[Data | None, lis
             dev[name] = read_examples(task, table)
         except (InputError, OSError) as error:
             advice = "dev must have the columns and labels of train: correct it, or add rows with that label to train"
-            found.append(refused("data", name, error, advice))
+            found.append(refused("data", name, error=error, advice=advice))
     if not files:
         advice = "nothing: finetune keeps a tenth of train for measuring; dev.tsv beside it would be used instead"
         found.append(_finding("dev", "note", 0, "there is no dev file", advice))
@@ -80,7 +80,7 @@ def label_findings(data: Data) -> Iterator[Finding]:
     yield rare(counts)
     for name, part in data.dev.items():
         assert part.targets is not None
-        yield unseen(counts, name, [names[target] for target in part.targets])
+        yield unseen(counts, name, labels=[names[target] for target in part.targets])
 
 
 def majority(counts: Mapping[str, int]) -> Finding:
@@ -104,7 +104,7 @@ def rare(counts: Mapping[str, int]) -> Finding:
     return _finding("rare labels", "warning", few, f"fewer than {_FEWEST} rows: {place_list(few, 6)}", advice)
 
 
-def unseen(counts: Mapping[str, int], name: str, labels: Sequence[str]) -> Finding:
+def unseen(counts: Mapping[str, int], name: str, *, labels: Sequence[str]) -> Finding:
     """Labels of a dev table that train never has."""
     missing = Counter(label for label in labels if not counts[label])
     if not missing:
@@ -131,9 +131,9 @@ def text_findings(data: Data) -> Iterator[Finding]:
     rows = _rows_by_text(data.train)
     yield copies(data.train, rows)
     if data.task.kind == "classification":
-        yield contradictions(data.train, rows, data.task.labels)
+        yield contradictions(data.train, rows, labels=data.task.labels)
     for name, part in data.dev.items():
-        yield leak(data.train, rows, name, part)
+        yield leak(data.train, rows, name=name, dev=part)
 
 
 def empty(parts: Sequence[Examples]) -> Finding:
@@ -162,7 +162,7 @@ def copies(train: Examples, rows: Mapping[str, Sequence[int]]) -> Finding:
     return _finding("duplicates", "warning" if count > _MANY_COPIES * len(train) else "note", count, text, advice)
 
 
-def contradictions(train: Examples, rows: Mapping[str, Sequence[int]], labels: Sequence[str]) -> Finding:
+def contradictions(train: Examples, rows: Mapping[str, Sequence[int]], *, labels: Sequence[str]) -> Finding:
     """The same texts with two labels."""
     assert train.targets is not None
     targets = train.targets
@@ -178,7 +178,7 @@ def contradictions(train: Examples, rows: Mapping[str, Sequence[int]], labels: S
     return _finding("contradictions", "warning", len(both), text, "decide on one label for each, or take both rows out")
 
 
-def leak(train: Examples, rows: Mapping[str, Sequence[int]], name: str, dev: Examples) -> Finding:
+def leak(train: Examples, rows: Mapping[str, Sequence[int]], *, name: str, dev: Examples) -> Finding:
     """Rows of dev whose texts also stand in train."""
     found = [(row, rows[key][0]) for row in range(len(dev)) if (key := text_key(dev, row)) in rows]
     if not found:
@@ -216,9 +216,7 @@ def fit_findings(data: Data, tokenizer: Tokenizer, *, max_length: int) -> Iterat
     else:
         advice = "take a model of this language and script, or extend its vocabulary: bertwright tokenizer extend"
         yield _finding("unknown", "warning", unknown, text, advice)
-    capitals = capitals_of(tokenizer, used)
-    case = {"cased": tokenizer.cased, "lettered": capitals.lettered, "capital": capitals.capital}
-    yield case_finding("data", case, capitals, "of the pieces")
+    yield case_finding("data", capitals_of(tokenizer, used), cased=tokenizer.cased, what="of the pieces")
 
 
 def labels_of_model(saved: SavedModel, task: ClassificationTask) -> Iterator[Finding]:

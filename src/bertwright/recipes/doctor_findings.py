@@ -29,7 +29,7 @@ class Finding:
             raise ValueError(f"{self.part} {self.name}: a finding has advice where it is not ok, and only there")
 
 
-def refused(part: str, name: str, error: Exception, advice: str) -> Finding:
+def refused(part: str, name: str, *, error: Exception, advice: str) -> Finding:
     """An error-level finding of what an input said when it was opened."""
     return Finding(part, name, "error", None, str(error), advice)
 

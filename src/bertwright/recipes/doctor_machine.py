@@ -54,7 +54,7 @@ def machine_findings(*, quick: bool) -> Iterator[Finding]:
     name, flags = read_processor()
     yield _finding("processor", "ok", name, f"{name}; torch takes its {_torch_kernels()} kernels")
     yield instructions(flags)
-    yield memory(total_bytes(), usable_bytes(), limit_bytes())
+    yield memory(total_bytes(), usable_bytes(), limit=limit_bytes())
     if not quick:
         keep_memory()
         torch.set_num_threads(usable_cores())
@@ -63,7 +63,7 @@ def machine_findings(*, quick: bool) -> Iterator[Finding]:
         yield precision(rates)
     yield gpu([_device(index) for index in range(torch.cuda.device_count())])
     for label, folder in (("disk, here", Path.cwd()), ("disk, temporary", Path(tempfile.gettempdir()))):
-        yield disk(label, folder, shutil.disk_usage(folder).free)
+        yield disk(label, folder, free=shutil.disk_usage(folder).free)
     yield shared_memory(_SHARED, shutil.disk_usage(_SHARED)[::2] if _SHARED.is_dir() else None)
     yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
@@ -117,7 +117,7 @@ def instructions(flags: frozenset[str]) -> Finding:
     return _finding("instructions", "note", have, f"{text}; without {' and '.join(lacking)}", advice)
 
 
-def memory(total: int | None, usable: int | None, limit: int | None) -> Finding:
+def memory(total: int | None, usable: int | None, *, limit: int | None) -> Finding:
     """What there is, and the largest size that can be pre-trained in it with the usual settings."""
     value: dict[str, int | str | None] = {"total": total, "usable": usable, "limit": limit}
     if usable is None:
@@ -174,7 +174,7 @@ def gpu(devices: Sequence[tuple[str, int]]) -> Finding:
     return _finding("gpu", "note", [list(device) for device in devices], text, advice)
 
 
-def disk(name: str, folder: Path, free: int) -> Finding:
+def disk(name: str, folder: Path, *, free: int) -> Finding:
     """Room for what is written."""
     text = f"{size_text(free)} free in {folder}"
     if free >= _LITTLE_DISK:

@@ -51,7 +51,9 @@ def look_at_model(source: str, *, tokenizer: Path | None) -> tuple[Patient, list
         words = Tokenizer.load(tokenizer) if tokenizer and source.startswith("random:") else None
         saved = open_model(source, tokenizer=tokenizer, vocab_size=words.vocab_size if words else None)
     except (InputError, OSError) as error:
-        return Patient(), [refused("model", "opens", error, "name a model folder, a run folder, or random:SIZE")]
+        return Patient(), [
+            refused("model", "opens", error=error, advice="name a model folder, a run folder, or random:SIZE")
+        ]
     config = saved.config
     shape = f"{config.layers} layers, {config.hidden} hidden, {config.heads} heads ({size_name(config)})"
     kind = "exact GELU" if config.activation == "gelu" else "GELU by its tanh approximation"
@@ -77,7 +79,7 @@ def tokenizer_findings(saved: SavedModel, words: Tokenizer) -> Iterator[Finding]
     if saved.weights and "encoder.embeddings.word.weight" in saved.weights:
         rows = len(saved.weights["encoder.embeddings.word.weight"])
     yield vocabulary(words.vocab_size, rows)
-    yield special_tokens(words, saved.config, rows)
+    yield special_tokens(words, saved.config, rows=rows)
     yield casing(words, _said(saved.tokenizer, "do_lower_case"))
 
 
@@ -99,7 +101,7 @@ def vocabulary(pieces: int, rows: int) -> Finding:
     return _finding("vocabulary", "note", value, f"{text}: {rows - pieces:,} rows are never used", advice)
 
 
-def special_tokens(words: Tokenizer, config: EncoderConfig, rows: int) -> Finding:
+def special_tokens(words: Tokenizer, config: EncoderConfig, *, rows: int) -> Finding:
     """The five special tokens inside the table, and padding where the configuration has it."""
     ids = dict(zip(SPECIAL, words.special_ids, strict=True))
     text = ", ".join(f"{token} {id}" for token, id in ids.items())
@@ -232,10 +234,10 @@ def head_findings(saved: SavedModel) -> Iterator[Finding]:
         )
     if saved.architecture in _HEADS and "classifier.linear.weight" in weights:
         raw = read_json(Path(saved.place) / "config.json").get("label2id")
-        yield labels(saved.labels, len(weights["classifier.linear.weight"]), raw)
+        yield labels(saved.labels, len(weights["classifier.linear.weight"]), back=raw)
 
 
-def labels(names: tuple[str, ...], outputs: int, back: Any = None) -> Finding:
+def labels(names: tuple[str, ...], outputs: int, *, back: Any = None) -> Finding:
     """The names of the outputs; `back` is label2id of config.json, which must say the same the other way round."""
     value, text = list(names), f"{outputs} output{'s' * (outputs != 1)}: {place_list(names, 8) or 'no names'}"
     wanted = {name: index for index, name in enumerate(names)}
@@ -303,7 +305,7 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[Finding]]:
         return Tokenizer.load(folder), []
     except (InputError, OSError) as error:
         advice = "tokenizer.json, vocab.txt and tokenizer_config.json must be those that the model was trained with"
-        return None, [refused("model", "tokenizer", error, advice)]
+        return None, [refused("model", "tokenizer", error=error, advice=advice)]
 
 
 def _runs(saved: SavedModel) -> tuple[Bert | None, list[Finding]]:
@@ -314,7 +316,7 @@ def _runs(saved: SavedModel) -> tuple[Bert | None, list[Finding]]:
         return open_architecture(saved), []
     except InputError as error:
         advice = "config.json and model.safetensors are not of one model, or one is incomplete: copy both again"
-        return None, [refused("model", "heads", error, advice)]
+        return None, [refused("model", "heads", error=error, advice=advice)]
 
 
 def _is_constant(name: str, tensor: Tensor) -> bool:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.model.folder import open_model
+from bertwright.prediction.classification import load_data
 from bertwright.recipes.adaptation import size_name
-from bertwright.recipes.finetune import finetune, load_data
+from bertwright.recipes.finetune import finetune
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classify import ClassificationTask, get_task, with_columns

@@ -226,10 +226,12 @@ def test_untied_decoders_and_older_formats_are_refused(tmp_path: Path, own_text:
         shutil.copytree(tmp_path / "m", tmp_path / name)
         (tmp_path / name / "model.safetensors").unlink()
         (tmp_path / name / name).write_bytes(b"\0")
-        with pytest.raises(InputError, match=f"{name} is of another format, which is not read: open it with"):
+        with pytest.raises(
+            InputError, match=f"{name} is of another format: make a model folder of it: bertwright import"
+        ):
             open_model(str(tmp_path / name))
     (tmp_path / "google").mkdir()
     (tmp_path / "google" / "bert_config.json").write_text("{}")
     (tmp_path / "google" / "bert_model.ckpt.index").write_bytes(b"\0")
-    with pytest.raises(InputError, match=r"no config\.json\); bert_config\.json is of another format"):
+    with pytest.raises(InputError, match=r"no config\.json\); bert_config\.json is of another format: make"):
         open_model(str(tmp_path / "google"))

@@ -187,9 +187,9 @@ def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
         top_k: how many candidates.
     """
     from bertwright.model.folder import open_model
-    from bertwright.prediction.classifier import open_tokenizer
     from bertwright.prediction.fill import fill as fill_masks
     from bertwright.prediction.fill import open_pretrained
+    from bertwright.prediction.work import open_tokenizer
 
     saved = open_model(model)
     found = fill_masks(open_pretrained(saved), open_tokenizer(saved), text, top_k=top_k)
@@ -210,8 +210,8 @@ def next_sentence(first: Positional[str], second: Positional[str], /, *, model: 
         model: MODEL: a model folder or run folder, pre-trained with next-sentence prediction.
     """
     from bertwright.model.folder import open_model
-    from bertwright.prediction.classifier import open_tokenizer
     from bertwright.prediction.next_sentence import next_sentence_probability, open_next_sentence
+    from bertwright.prediction.work import open_tokenizer
 
     saved = open_model(model)
     loaded = open_next_sentence(saved)

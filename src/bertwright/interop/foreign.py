@@ -2,11 +2,12 @@
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.model.architectures import Bert
@@ -20,7 +21,8 @@ class Foreign:
     """A checkpoint as an importer read it.
 
     `found` says what was recognised, `weights` are by our names, `labels` the label names in the order of the outputs,
-    `left_out` the names of tensors that are no weights, such as an optimiser's moments.
+    `left_out` the names of tensors that are no weights, such as an optimiser's moments; `extra` is what a model folder
+    of ours notes for a task.
     """
 
     place: str
@@ -31,6 +33,7 @@ class Foreign:
     tokenizer: Tokenizer
     labels: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_whole(foreign: Foreign) -> None:
@@ -38,10 +41,21 @@ def check_whole(foreign: Foreign) -> None:
     classes = len(foreign.weights.get("classifier.linear.weight", ())) or 2
     with torch.device("meta"):
         model = Bert(foreign.config, foreign.architecture, num_labels=classes)
+    check_tensors(foreign.place, foreign.weights, model=model, kind=foreign.architecture)
+    pieces, rows = foreign.tokenizer.vocab_size, foreign.config.vocab_size
+    if pieces > rows:
+        raise InputError(f"{foreign.place}: the vocabulary has {pieces} pieces, but there are embeddings for {rows}")
+
+
+def check_tensors(place: str, weights: Mapping[str, Tensor], *, model: nn.Module, kind: str) -> None:
+    """InputError where names or shapes of weights are not those of `model`, which is a whole `kind`.
+
+    A pooler may always be there: many checkpoints have one that their class does not use.
+    """
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in foreign.weights.items()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     missing = sorted(wanted.keys() - given.keys())
-    surplus = sorted(given.keys() - wanted.keys())
+    surplus = sorted(name for name in given.keys() - wanted.keys() if not name.startswith("pooler."))
     shapes = [
         f"{name} is {given[name]}, not {wanted[name]}"
         for name in wanted
@@ -49,10 +63,7 @@ def check_whole(foreign: Foreign) -> None:
     ]
     wrong = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"no place for: {', '.join(surplus)}"] * bool(surplus)
     if wrong or shapes:
-        raise InputError(f"{foreign.place}: not a whole {foreign.architecture}; {'; '.join([*wrong, *shapes])}")
-    pieces, rows = foreign.tokenizer.vocab_size, foreign.config.vocab_size
-    if pieces > rows:
-        raise InputError(f"{foreign.place}: the vocabulary has {pieces} pieces, but there are embeddings for {rows}")
+        raise InputError(f"{place}: not a whole {kind}; {'; '.join([*wrong, *shapes])}")
 
 
 def write_foreign(foreign: Foreign, out: Path) -> None:
@@ -69,4 +80,5 @@ def write_foreign(foreign: Foreign, out: Path) -> None:
             tokenizer=Path(place),
             architecture=foreign.architecture,
             labels=foreign.labels,
+            extra=foreign.extra,
         )

@@ -17,14 +17,11 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import ClassificationHead
+from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
-from bertwright.tasks.classify import ClassificationTask, Encoded, loss_targets, with_labels
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.tasks.classify import ClassificationTask, Encoded, with_labels
 from bertwright.training.loop import Trainable
 
-_WINDOW = 50
-"""Batches that are sorted by length together: padding nearly vanishes, the order stays random beyond."""
 _PREDICTION_TOKENS = 8192
 """Tokens, padding included, predicted at a time."""
 
@@ -60,7 +57,7 @@ def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Ro
     """What the loop trains: cross entropy, or the squared error of a regression, summed over rows."""
 
     def step(rows: Rows) -> dict[str, tuple[Tensor, str]]:
-        logits = model(rows).float()
+        logits = for_loss(model(rows))
         assert rows.targets is not None
         if task.kind == "regression":
             return {"loss": (F.mse_loss(logits[:, 0], rows.targets, reduction="sum"), "rows")}
@@ -71,21 +68,9 @@ def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Ro
         blocks=tuple(model.encoder.layers),
         step=step,
         counts=lambda rows: {"rows": float(len(rows.ids))},
-        flops=lambda rows: _flops(model.encoder.config, rows),
+        flops=lambda rows: classifier_flops(model.encoder.config, rows),
         tokens=lambda rows: int(rows.mask.sum()),
     )
-
-
-def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """Row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches, batches shuffled."""
-    random = np.random.default_rng((seed, epoch))
-    order = random.permutation(len(lengths))
-    batches = []
-    for begin in range(0, len(order), _WINDOW * batch_size):
-        window = order[begin : begin + _WINDOW * batch_size]
-        window = window[np.argsort(lengths[window], kind="stable")]
-        batches += [window[start : start + batch_size] for start in range(0, len(window), batch_size)]
-    return [batches[index] for index in random.permutation(len(batches))]
 
 
 def padded(
@@ -101,25 +86,6 @@ def padded(
     segments = ((columns >= encoded.first[np.asarray(rows)][:, None]) & mask).astype(np.int32)
     chosen = None if targets is None else torch.from_numpy(targets[np.asarray(rows)])
     return Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), chosen)
-
-
-def encoded_batches(
-    encoded: Encoded, targets: NDArray[Any], task: ClassificationTask, *, pad_id: int, batch_size: int, seed: int
-) -> Any:
-    """step → its one micro-batch, epoch after epoch."""
-    lengths = np.array([len(ids) for ids in encoded.ids])
-    goals = loss_targets(task, targets)
-    per_epoch = -(-len(lengths) // batch_size)
-    cache: dict[int, list[NDArray[np.int64]]] = {}
-
-    def of_step(step: int) -> list[Rows]:
-        epoch, place = divmod(step, per_epoch)
-        if epoch not in cache:
-            cache.clear()
-            cache[epoch] = epoch_batches(lengths, batch_size, seed=seed, epoch=epoch)
-        return [padded(encoded, cache[epoch][place], pad_id=pad_id, targets=goals)]
-
-    return of_step
 
 
 def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
@@ -151,19 +117,16 @@ def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Class
     return folded, task.model_copy(update={"centre": 0.0, "spread": 1.0})
 
 
-def open_tokenizer(saved: SavedModel) -> Tokenizer:
-    """The model's tokenizer; InputError where it has pieces that the model has no embedding for."""
-    words = Tokenizer.load(saved.tokenizer)
-    if words.vocab_size > saved.config.vocab_size:
-        raise InputError(
-            f"{saved.tokenizer}: its vocabulary has {words.vocab_size} pieces, "
-            f"but {saved.place} has embeddings for {saved.config.vocab_size}"
-        )
-    return words
-
-
 def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, int]:
     """The classifier of a fine-tuned model folder, its task with the folder's labels, and its maximal length."""
+    task, max_length = noted_task(saved)
+    model = Classifier(saved.config, task.num_outputs)
+    load_weights(model, saved)
+    return model.eval(), task, max_length
+
+
+def noted_task(saved: SavedModel) -> tuple[ClassificationTask, int]:
+    """The task that a model folder notes, with the folder's labels, and its maximal length."""
     if "task" not in saved.extra:
         raise InputError(
             f"{saved.place}: is no fine-tuned classifier; make one with: bertwright finetune TASK --model …"
@@ -171,12 +134,10 @@ def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, 
     task = ClassificationTask.model_validate(saved.extra["task"])
     if task.kind == "classification":
         task = with_labels(task, saved.labels)
-    model = Classifier(saved.config, task.num_outputs)
-    load_weights(model, saved)
-    return model.eval(), task, int(saved.extra["max_length"])
+    return task, int(saved.extra["max_length"])
 
 
-def _flops(config: EncoderConfig, rows: Rows) -> float:
+def classifier_flops(config: EncoderConfig, rows: Rows) -> float:
     """Matrix products of forward and backward; the last layer counts keys and values alone."""
     count, length = rows.ids.shape
     width, inner = config.hidden, config.intermediate

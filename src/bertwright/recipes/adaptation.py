@@ -16,7 +16,7 @@ from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.sizes import SIZES, EncoderConfig, size_config
 from bertwright.objectives.pretraining import PretrainingModel
-from bertwright.prediction.classifier import open_tokenizer
+from bertwright.prediction.work import open_tokenizer
 from bertwright.text.extension import new_pieces
 
 _ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias")

@@ -1,6 +1,5 @@
 """model → figures and predictions: the commands evaluate and predict."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,24 +7,14 @@ import torch
 
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.files import atomic_file
 from bertwright.model.folder import open_model
-from bertwright.prediction.classifier import open_classifier, open_tokenizer, predict_logits
 from bertwright.prediction.fill import open_pretrained, second_objective
+from bertwright.prediction.kinds import kind_of, task_of
+from bertwright.prediction.work import open_tokenizer
 from bertwright.recipes.pretrain import HeldOut
 from bertwright.recipes.settings import HELD_OUT_ROWS
-from bertwright.tasks.classify import (
-    ClassificationTask,
-    add_predictions,
-    decode,
-    encode,
-    score,
-    with_columns,
-    with_labels,
-    with_texts_of,
-)
-from bertwright.tasks.examples import dev_files, examples_of, read_examples
-from bertwright.tasks.tables import read_table, write_table
+from bertwright.tasks.classify import ClassificationTask, with_columns
+from bertwright.tasks.spec import TaskSpec
 from bertwright.training.machine import keep_memory
 
 
@@ -48,7 +37,7 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
 
 
 def evaluate_task(
-    task: ClassificationTask, *, model: str, data: Path, text: tuple[str, ...] = (), label: str | None = None
+    task: TaskSpec, *, model: str, data: Path, text: tuple[str, ...] = (), label: str | None = None
 ) -> dict[str, Any]:
     """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file.
 
@@ -56,46 +45,25 @@ def evaluate_task(
     """
     keep_memory()
     saved = open_model(model)
-    classifier, trained, max_length = open_classifier(saved)
-    asked = with_labels(task, trained.labels) if task.kind == "classification" else task
-    if asked.kind != trained.kind:
-        raise InputError(f"{model}: was fine-tuned for {trained.kind} ({trained.name}); {task.name} is {task.kind}")
-    own: dict[str, Any] = {"centre": trained.centre, "spread": trained.spread}
-    if asked.name == trained.name:
-        own |= {"text": trained.text, "label": trained.label}
-    asked = with_texts_of(with_columns(asked.model_copy(update=own), text=text, label=label), trained, model)
-    files = dev_files(asked, data)
-    if not files:
-        raise InputError(f"{data}: holds no dev file of {task.name}; name a file")
-    words = open_tokenizer(saved)
-    figures: dict[str, Any] = {}
-    for name, path in files.items():
-        part = read_examples(asked, path)
-        logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
-        prefix = "" if len(files) == 1 else f"{name}."
-        assert part.targets is not None
-        figures |= {f"{prefix}{key}": value for key, value in score(asked, logits, part.targets).items()}
-        figures[f"{prefix}examples"] = len(part)
-    return figures
+    trained = task_of(saved)
+    kind = kind_of(task)
+    if not isinstance(trained, kind.spec):
+        raise InputError(f"{model}: was fine-tuned for {trained.name}, which is another kind of task than {task.name}")
+    if isinstance(task, ClassificationTask) and isinstance(trained, ClassificationTask):
+        if task.name == trained.name:
+            task = task.model_copy(update={"text": trained.text, "label": trained.label})
+        task = with_columns(task, text=text, label=label)
+    elif text or label:
+        raise InputError(f"--text-column and --label-column are for tables; {task.name} has none")
+    return kind.evaluate(task, saved, open_tokenizer(saved), data)
 
 
 def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Answer every row of a table; order and fields are kept, label and probabilities (or score) are added."""
+    """Answer everything in a file; what was written and how much."""
     keep_memory()
     if target != "-" and not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
     saved = open_model(model)
-    classifier, task, max_length = open_classifier(saved)
-    task = with_texts_of(with_columns(task, text=text), task, model)
-    table = read_table(source, headerless=task.columns)
-    part = examples_of(task, table, require_label=False)
-    words = open_tokenizer(saved)
-    logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
-    answered = add_predictions(task, table, decode(task, logits))
-    if target == "-":
-        write_table(answered, sys.stdout.buffer)
-        sys.stdout.flush()
-    else:
-        with atomic_file(Path(target)) as stream:
-            write_table(answered, stream)
-    return {"rows": len(table), "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
+    task = task_of(saved)
+    found = kind_of(task).predict(saved, open_tokenizer(saved), source, target, text)
+    return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}

@@ -7,27 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import nn
 
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder, file_digest
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
-from bertwright.prediction.classifier import (
-    Classifier,
-    classifier_task,
-    encoded_batches,
-    in_natural_units,
-    open_tokenizer,
-    predict_logits,
-)
+from bertwright.prediction.feature_based import feature_work, frozen_encoder
+from bertwright.prediction.kinds import kind_of
+from bertwright.prediction.work import Work, open_tokenizer, steps_of
 from bertwright.recipes.report import try_report
 from bertwright.recipes.settings import FinetuneSettings
-from bertwright.tasks.classify import ClassificationTask, Encoded, decode, encode, score, score_values
-from bertwright.tasks.examples import Examples, dev_files, learn, read_examples, split_dev, train_file
-from bertwright.tasks.metrics import collapsed
+from bertwright.tasks.spec import TaskSpec
 from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.loop import Plan, precision, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
@@ -38,19 +31,16 @@ from bertwright.training.tracking import RunFolder, start_run
 
 @dataclass(frozen=True)
 class Prepared:
-    """Encoded data and the model to start from: the same for every seed."""
+    """The task with its data and the model to start from: the same for every seed."""
 
-    task: ClassificationTask
+    work: Work[Any]
     saved: SavedModel
-    train: Encoded
-    targets: np.ndarray[Any, Any]
-    dev: Mapping[str, tuple[Encoded, np.ndarray[Any, Any]]]
     digests: Mapping[str, Any]
 
 
 def finetune(
     settings: FinetuneSettings,
-    task: ClassificationTask,
+    task: TaskSpec,
     *,
     model: str,
     data: Path,
@@ -60,9 +50,9 @@ def finetune(
     allow_other_numerics: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
-    prepared = _prepare(settings, task, model, data, tokenizer)
+    prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
     named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
-    facts = {"task": prepared.task.model_dump(mode="json"), "model": named, **prepared.digests}
+    facts = {"task": prepared.work.task.model_dump(mode="json"), "model": named, **prepared.digests}
     run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
@@ -79,58 +69,82 @@ def finetune(
                     f"stopped with {len(seeds)} of {settings.seeds} seeds done; the same command with --resume goes on"
                 )
         result = _finish(run, prepared, seeds)
+        shutil.rmtree(out / "features", ignore_errors=True)
     return {**result, "report": try_report(run.folder)}
 
 
-def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask, Examples, dict[str, Examples]]:
-    """The task as its training data complete it, train, and dev by name (a tenth of train without a dev file)."""
-    path = train_file(data)
-    task = learn(task, path)
-    train_examples = read_examples(task, path)
-    files = dev_files(task, data) if data.is_dir() else {}
-    if files:
-        return task, train_examples, {name: read_examples(task, file) for name, file in files.items()}
-    say(f"{data}: no dev file; a tenth of {path.name}, chosen by label and text, is kept for measuring")
-    train_examples, dev = split_dev(train_examples)
-    return task, train_examples, {"dev": dev}
-
-
 def _prepare(
-    settings: FinetuneSettings, task: ClassificationTask, source: str, data: Path, folder: Path | None
+    settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None, *, cache: Path
 ) -> Prepared:
     vocabulary = Tokenizer.load(folder) if folder else None
     saved = open_model(source, tokenizer=folder, vocab_size=vocabulary.vocab_size if vocabulary else None)
     words = open_tokenizer(saved)
     if vocabulary and vocabulary.hash != words.hash:
         raise InputError(f"{folder}: is another tokenizer than the one of {source}, which brings its own")
-    task, examples, dev = load_data(task, data)
-
-    def encoded(part: Examples) -> Encoded:
-        return encode(words, part.texts_a, part.texts_b, max_length=settings.max_length)
-
-    train_rows = encoded(examples)
-    if train_rows.num_truncated:
-        say(f"{train_rows.num_truncated} of {len(train_rows)} examples exceed {settings.max_length} tokens and are cut")
-    assert examples.targets is not None
-    measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
-    for _, targets in measured.values():
-        score_values(task, targets, targets)  # asks for the metrics' libraries before anything is trained
     if settings.max_length > saved.config.max_positions:
         raise InputError(
             f"--max-length {settings.max_length}: {source} takes at most {saved.config.max_positions} tokens"
         )
+    if settings.features:
+        return _prepare_features(settings, task, saved, words, data, cache)
+    work = kind_of(task).prepare(task, data, words, saved.config, settings.max_length)
+    if settings.new_layers + settings.frozen_layers > saved.config.layers:
+        raise InputError(
+            f"--new-layers {settings.new_layers} and --frozen-layers {settings.frozen_layers}: "
+            f"{source} has {saved.config.layers} layers in all"
+        )
+    anew = _anew(settings, work.head, saved)
     if saved.weights is not None:  # an earlier task's head has other labels, or the same in another order
-        kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith("classifier.")}
+        kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith(anew)}
         saved = replace(saved, weights=kept)
-        load_weights(Classifier(saved.config, task.num_outputs), saved, fresh=("classifier",))
-    weights = Path(saved.place) / "model.safetensors"
-    digests = {
-        "train": file_digest(train_file(data)),
-        "dev": {name: file_digest(path) for name, path in dev_files(task, data).items()} if data.is_dir() else {},
-        "weights": file_digest(weights) if saved.weights is not None else None,
-        "tokenizer": words.hash,
-    }
-    return Prepared(task, saved, train_rows, examples.targets, measured, digests)
+        model = work.build(saved.config)
+        load_weights(model, saved, fresh=anew)
+        if "pooler.dense.weight" in model.state_dict() and not settings.new_layers and "pooler." in anew:
+            say(f"{source}: has no pooler, which this task uses; it begins anew")
+    return Prepared(work, saved, {**work.digests, "weights": _digest_of(saved), "tokenizer": words.hash})
+
+
+def _prepare_features(
+    settings: FinetuneSettings, task: TaskSpec, saved: SavedModel, words: Tokenizer, data: Path, cache: Path
+) -> Prepared:
+    """The same for the feature-based way: the encoder is done with before the first step."""
+    kind = kind_of(task)
+    if kind.features is None or settings.features is None:
+        raise InputError(f"--features: {task.name} cannot be learned from features")
+    if settings.new_layers or settings.frozen_layers:
+        raise InputError("--features leaves every layer as it is: --new-layers and --frozen-layers do not go with it")
+    bound = kind.features(task, data, words, saved.config, settings.max_length)
+    digest = _digest_of(saved)
+    work = feature_work(
+        bound,
+        settings.features,
+        width=settings.lstm_width,
+        saved=saved,
+        cache=cache,
+        weights=digest or f"{saved.place} {saved.config.vocab_size}",
+    )
+    encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
+    return Prepared(work, replace(saved, weights=encoder), {**work.digests, "weights": digest, "tokenizer": words.hash})
+
+
+def _digest_of(saved: SavedModel) -> str | None:
+    return None if saved.weights is None else file_digest(Path(saved.place) / "model.safetensors")
+
+
+def _anew(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[str, ...]:
+    """The prefixes of what begins anew: the task's head, the top layers asked for, a pooler that the model lacks."""
+    layers = saved.config.layers
+    top = [f"encoder.layers.{layer}." for layer in range(layers - settings.new_layers, layers)]
+    has_pooler = saved.weights is None or "pooler.dense.weight" in saved.weights
+    return (f"{head}.", *top, *([] if has_pooler and not top else ["pooler."]))
+
+
+def _freeze(model: nn.Module, layers: int) -> None:
+    """Keep the embeddings and so many layers as they are."""
+    still = ("encoder.embeddings.", *(f"encoder.layers.{layer}." for layer in range(layers)))
+    for name, parameter in model.named_parameters():
+        if layers and name.startswith(still):
+            parameter.requires_grad_(False)
 
 
 def _numerics(settings: FinetuneSettings, run: RunFolder, *, allow_other: bool) -> Numerics:
@@ -151,12 +165,13 @@ def _train_seed(
     own = start_run(run.folder / name, kind="finetune-seed", settings={"seed": seed}, data={}, resume=True)
     if own.finished:
         return dict(own.record["result"]), False
-    task, config = prepared.task, prepared.saved.config
-    model = Classifier(config, task.num_outputs)
+    work, config = prepared.work, prepared.saved.config
+    model = work.build(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
-    load_weights(model, prepared.saved, fresh=("classifier",))
-    best = _Best(own, model, prepared, settings, numerics)
-    per_epoch = -(-len(prepared.train) // settings.batch_size)
+    load_weights(model, prepared.saved, fresh=_anew(settings, work.head, prepared.saved))
+    _freeze(model, settings.frozen_layers)
+    best = _Best(own, model, prepared, numerics)
+    per_epoch = -(-len(work.lengths) // settings.batch_size)
     steps = settings.epochs * per_epoch
     own.note(resolved={"steps": steps})
     rate = settings.rate(config.hidden)
@@ -170,14 +185,12 @@ def _train_seed(
         steps=steps,
         seed=seed,
         optimizer=optimizer,
-        scale=lambda parameter: _scale(parameter, settings, config.layers, rate),
+        scale=lambda parameter: _scale(parameter, work.head, settings, config.layers, rate),
         evaluate=best.evaluate,
         evaluate_at=frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs)),
     )
-    batches = encoded_batches(
-        prepared.train, prepared.targets, task, pad_id=config.pad_id, batch_size=settings.batch_size, seed=seed
-    )
-    outcome = train(classifier_task(model, task), batches, plan=plan, numerics=numerics, run=own)
+    batches = steps_of(work, settings.batch_size, seed=seed)
+    outcome = train(work.trainable(model), batches, plan=plan, numerics=numerics, run=own)
     if not outcome.finished:
         return None, True
     result = best.result(seed)
@@ -195,23 +208,14 @@ def _train_seed(
 class _Best:
     """Measures each epoch on dev and keeps the best epoch's model folder; on resume, what was measured is read back."""
 
-    def __init__(
-        self, own: RunFolder, model: Classifier, prepared: Prepared, settings: FinetuneSettings, numerics: Numerics
-    ) -> None:
-        self.own, self.model, self.prepared, self.settings, self.numerics = own, model, prepared, settings, numerics
+    def __init__(self, own: RunFolder, model: nn.Module, prepared: Prepared, numerics: Numerics) -> None:
+        self.own, self.model, self.prepared, self.numerics = own, model, prepared, numerics
         self.lines = [line for line in own.metrics() if "held_out" in line]
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Dev figures after an epoch; saves the model where its primary metric is the best so far."""
-        task = self.prepared.task
-        figures: dict[str, float] = {}
-        for name, (encoded, targets) in self.prepared.dev.items():
-            with precision(self.numerics):
-                logits = predict_logits(self.model, encoded)
-            values = decode(task, logits).values
-            prefix = "" if len(self.prepared.dev) == 1 else f"{name}."
-            figures |= {f"{prefix}{key}": value for key, value in score(task, logits, targets).items()}
-            figures[f"{prefix}collapsed"] = float(collapsed(values, targets, task.labels) is not None)
+        with precision(self.numerics):
+            figures = self.prepared.work.evaluate(self.model)
         self.lines = [line for line in self.lines if line["step"] < step]
         key = next(iter(figures))
         if all(figures[key] > line["held_out"][key] for line in self.lines):
@@ -230,21 +234,21 @@ class _Best:
 
     def _save(self) -> None:
         saved = self.prepared.saved
-        model, task = in_natural_units(self.model, self.prepared.task)
+        learned = self.prepared.work.answered(self.model)
         save_model(
             self.own.model,
-            model,
+            learned.module,
             config=saved.config,
             tokenizer=saved.tokenizer,
-            architecture="BertForSequenceClassification",
-            labels=task.labels if task.kind == "classification" else (task.label,),
-            extra={"task": task.model_dump(mode="json"), "max_length": self.settings.max_length},
+            architecture=learned.architecture,
+            labels=learned.labels,
+            extra=learned.extra,
         )
 
 
-def _scale(name: str, settings: FinetuneSettings, layers: int, rate: float) -> float:
+def _scale(name: str, head: str, settings: FinetuneSettings, layers: int, rate: float) -> float:
     """What a parameter's rate is multiplied by: the head's own rate, or the decay of its depth."""
-    if name.startswith("classifier."):
+    if name.startswith(f"{head}."):
         return (settings.head_learning_rate or rate) / rate
     if name.startswith("pooler."):
         return 1.0
@@ -259,7 +263,7 @@ def _finish(run: RunFolder, prepared: Prepared, seeds: list[dict[str, Any]]) -> 
     with atomic_folder(run.model) as folder:
         shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
     result = {
-        "task": prepared.task.name,
+        "task": prepared.work.task.name,
         "metric": metric,
         "mean": statistics.fmean(values),
         "sd": statistics.stdev(values) if len(values) > 1 else 0.0,

@@ -13,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from bertwright.config import Settings
 from bertwright.errors import InputError, RunFailed
 from bertwright.registry import get
 from bertwright.tasks.metrics import METRICS, measure
+from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tables import Table, add_columns
 
 
-class ClassificationTask(Settings):
+class ClassificationTask(TaskSpec):
     """A task with one label or one number per sentence or pair; with its labels it goes into the model folder."""
 
-    name: str
     text: tuple[str, ...] = Field(min_length=1, max_length=2)  # the columns of A, or of A and B
     label: str = "label"  # the column of the label or number
     kind: Literal["classification", "regression"] = "classification"
@@ -106,7 +105,7 @@ class Predictions:
 
 
 def get_task(name: str) -> ClassificationTask:
-    """The task of that name; InputError lists what there is."""
+    """The sentence task of that name; InputError lists what there is."""
     return get("bertwright.tasks", name, ClassificationTask)
 
 

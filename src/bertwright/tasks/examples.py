@@ -52,7 +52,7 @@ class Examples:
 
 
 def train_file(data: Path) -> Path:
-    """The training table: `data` itself, or the folder's train.tsv (csv, jsonl …), or else its only train*.tsv.
+    """The training table: `data` itself, the folder's train.tsv (csv, jsonl …), or else its only one with that word.
 
     The last is said. Raises InputError where the folder has none, or two.
     """
@@ -61,11 +61,11 @@ def train_file(data: Path) -> Path:
     found = _find_table(data, "train")
     if found:
         return found
-    alike = [path for path in _tables(data) if path.name.startswith("train")]
+    alike = [path for path in _tables(data) if re.search(r"(^|[-_.])train", path.name)]
     if len(alike) != 1:
         names = ", ".join(path.name for path in _tables(data)) or "no table at all"
         raise InputError(f"{data}: there is no train.tsv, train.csv or train.jsonl; there is: {names}")
-    say(f"{data} holds no train.tsv: training on {alike[0].name}, the only table whose name begins with 'train'")
+    say(f"{data} holds no train.tsv: training on {alike[0].name}, the only table whose name holds 'train'")
     return alike[0]
 
 
@@ -75,6 +75,33 @@ def dev_files(task: ClassificationTask, data: Path) -> dict[str, Path]:
         return {table_stem(data) or data.name: data}
     found = {name: _find_table(data, name) for name in task.dev}
     return {name: path for name, path in found.items() if path}
+
+
+def named_table(data: Path, names: Sequence[str]) -> Path | None:
+    """The folder's table called one of `names`, or ending so (codah-val.csv); InputError where there are two.
+
+    None where there is none, or where `data` is a file.
+    """
+    if not data.is_dir():
+        return None
+    found = [path for path in _tables(data) if table_stem(path) in names]
+    found = found or [path for path in _tables(data) if re.split(r"[-_.]", table_stem(path) or "")[-1] in names]
+    if len(found) > 1:
+        raise InputError(f"{data}: which one? {', '.join(path.name for path in found)}; keep one or name the file")
+    return found[0] if found else None
+
+
+def split_rows(texts: Sequence[str], source: str, *, share: float = 0.1, seed: int = 0) -> tuple[list[int], list[int]]:
+    """Row numbers (train, dev) where there is no label to cut by: equal texts on one side, whatever their order."""
+    groups: dict[str, list[int]] = {}
+    for row, text in enumerate(texts):
+        groups.setdefault(" ".join(text.casefold().split()), []).append(row)
+    if len(groups) < 2:
+        raise InputError(f"{source}: fewer than two different texts cannot be split into train and dev")
+    order = sorted(groups, key=lambda key: _shuffled(key, seed))
+    chosen = order[: max(1, round(share * len(order)))]
+    dev = sorted(row for key in chosen for row in groups[key])
+    return sorted(set(range(len(texts))) - set(dev)), dev
 
 
 def learn(task: ClassificationTask, path: Path) -> ClassificationTask:

@@ -1,0 +1,155 @@
+"""a published BERT in Hugging Face's layout → model folder: sharded and pickled weights, old names, every head.
+
+Weights are `model.safetensors` or `pytorch_model.bin`, whole or in shards with an index. A pickle is opened with
+`weights_only=True`, which runs no code of the file.
+"""
+
+import json
+import pickle  # noqa: TID251  (its error is caught; nothing is read or written with it)
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertwright.errors import InputError
+from bertwright.files import read_json
+from bertwright.interop.foreign import Foreign
+from bertwright.model.architectures import ARCHITECTURES, Head, architecture_of
+from bertwright.model.folder import own_weights, read_config, read_safetensors
+from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.vocabulary import Rules, has_casing, read_vocabulary
+
+_WHOLE = ("model.safetensors", "pytorch_model.bin")
+_HEADS: tuple[Head, ...] = ("pooler", "masked_lm", "next_sentence", "classifier", "span")
+_WRAPPER = "module."
+"""What torch's DataParallel puts before every name."""
+
+
+def recognises(folder: Path) -> bool:
+    """Whether a folder is laid out as transformers lays out a model."""
+    return (folder / "config.json").is_file()
+
+
+def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
+    """Read a folder; `cased` is needed, and looked at, only where its tokenizer's files do not say it.
+
+    InputError for what is missing or broken, for tensors that no BERT has, and for heads that cannot be told apart.
+    """
+    described = read_config(folder / "config.json")
+    if described.raw.get("problem_type") == "multi_label_classification":
+        raise InputError(
+            f"{folder / 'config.json'}: problem_type is multi_label_classification; one label a text is read"
+        )
+    raw, files = read_weights(folder)
+    weights = own_weights(_unwrapped(raw), str(folder))
+    architecture = _architecture(weights, described.architecture, folder)
+    classes = len(weights["classifier.linear.weight"]) if "classifier.linear.weight" in weights else 0
+    labels = described.labels if classes else ()
+    if labels and len(labels) != classes and architecture != "BertForMultipleChoice":
+        raise InputError(
+            f"{folder / 'config.json'}: id2label names {len(labels)} labels, but there are {classes} outputs"
+        )
+    return Foreign(
+        place=str(folder),
+        found=f"Hugging Face's layout, {files}",
+        config=described.config,
+        architecture=architecture,
+        weights=weights,
+        tokenizer=_tokenizer(folder, cased),
+        labels=() if architecture == "BertForMultipleChoice" else labels,
+        extra=described.extra,
+    )
+
+
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
+    """All tensors of a folder under the names that stand there, and which files these are.
+
+    InputError for files that are missing, broken, or hold more than tensors.
+    """
+    for name in _WHOLE:
+        if (folder / name).is_file():
+            return _read_file(folder / name), name
+        if (folder / f"{name}.index.json").is_file():
+            return _read_shards(folder / f"{name}.index.json")
+    others = [name for name in ("tf_model.h5", "flax_model.msgpack") if (folder / name).is_file()]
+    hint = f"; {others[0]} is read by no importer here: let transformers write model.safetensors" if others else ""
+    raise InputError(f"{folder}: holds no weights: none of {', '.join(_WHOLE)}, whole or with .index.json{hint}")
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return read_safetensors(path)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+    except pickle.UnpicklingError as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"{path}: holds more than tensors, so it is not opened (it could run code; weights_only): {first}"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        raise InputError(f"{path}: broken or truncated: {error}") from None
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise InputError(f"{path}: holds a {type(found).__name__}; a state dict of named tensors is read")
+    return dict(found)
+
+
+def _is_zip(path: Path) -> bool:
+    """Whether torch wrote the file as it does since 1.6; only such a file can be mapped into memory."""
+    with path.open("rb") as stream:
+        return stream.read(2) == b"PK"
+
+
+def _read_shards(index: Path) -> tuple[dict[str, Tensor], str]:
+    described = read_json(index)
+    places: Any = described.get("weight_map") if isinstance(described, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise InputError(f"{index}: has no weight_map from tensors to files")
+    found: dict[str, Tensor] = {}
+    for name in sorted(set(places.values())):
+        shard = index.parent / name
+        if Path(name).name != name or not shard.is_file():
+            raise InputError(f"{index}: names {name}, which does not lie beside it")
+        tensors = _read_file(shard)
+        wanted = {key for key, place in places.items() if place == name}
+        if missing := sorted(wanted - tensors.keys()):
+            raise InputError(f"{shard}: lacks {', '.join(missing)}, which {index.name} says it holds")
+        found |= tensors
+    return found, f"{len(set(places.values()))} shards of {index.name.removesuffix('.index.json')}"
+
+
+def _unwrapped(raw: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    if raw and all(name.startswith(_WRAPPER) for name in raw):
+        return {name.removeprefix(_WRAPPER): tensor for name, tensor in raw.items()}
+    return raw
+
+
+def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path) -> str:
+    """The class whose heads are there: the one that config.json names if they are its own, else the only one that fits.
+
+    Published folders often name a class with fewer heads than their weights have: what is there counts.
+    """
+    there = {head for head in _HEADS if any(name.startswith(f"{head}.") for name in weights)}
+    fitting = [name for name, kind in ARCHITECTURES.items() if there - {"pooler"} == {*kind.heads} - {"pooler"}]
+    fitting = [name for name in fitting if "pooler" in there or "pooler" not in architecture_of(name).heads]
+    if named in fitting:
+        return named
+    if "classifier" in there:
+        raise InputError(
+            f"{folder / 'config.json'}: architectures is {json.dumps(named)}, and a classifier's weights may be of "
+            f"{', '.join(fitting) or 'no class known here'}: write the one that it is there"
+        )
+    if not fitting and there:
+        raise InputError(f"{folder}: no class of transformers has the heads {', '.join(sorted(there))} together")
+    return fitting[0] if fitting else "BertModel"
+
+
+def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
+    if cased is not None and not has_casing(folder):
+        return Tokenizer(read_vocabulary(folder / "vocab.txt"), Rules(cased=cased, strip_accents=not cased))
+    found = Tokenizer.load(folder)
+    if cased is not None and cased != found.cased:
+        said = "cased" if found.cased else "uncased"
+        raise InputError(f"{folder}: its tokenizer's files say {said}; leave --casing out")
+    return found

@@ -1,0 +1,133 @@
+"""a checkpoint of any known format → model folder: recognised by what lies there, checked whole, written once."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertwright.errors import InputError, MissingExtra
+from bertwright.interop import google, huggingface, openai
+from bertwright.interop.foreign import Foreign, check_whole, write_foreign
+from bertwright.tasks.classify import CLASSIFY, REGRESS, with_columns, with_labels
+
+_HUB = "hub:"
+_WANTED = ("*.json", "*.txt", "*.safetensors", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy")
+"""What is downloaded of a model of the Hub: no weights of other frameworks."""
+
+
+def import_model(
+    source: str,
+    out: Path,
+    *,
+    cased: bool | None = None,
+    labels: Sequence[str] = (),
+    text: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Make the model folder `out` of a checkpoint, a BERT's or a GPT-1's; returns what was found.
+
+    source: a folder, the prefix of one of Google's checkpoints, or hub:NAME. labels: names for a classifier's outputs,
+    where its files hold none. text: how many columns, and which, a classifier answers.
+    """
+    if out.exists():
+        raise InputError(f"{out}: exists already; name another folder or remove it")
+    with _on_disk(source) as place:
+        if openai.recognises(place):
+            if cased is not None or labels or text:
+                raise InputError(f"{source}: is a GPT-1: its text is lower-cased, and it has no labels and no columns")
+            return _told({**openai.import_gpt(place, out), "model": str(out)})
+        foreign = _read(place, source, cased=cased)
+        foreign = with_task(with_names(foreign, labels), text)
+        write_foreign(foreign, out)
+    result = {
+        "found": foreign.found,
+        "architecture": foreign.architecture,
+        "layers": foreign.config.layers,
+        "hidden": foreign.config.hidden,
+        "heads": foreign.config.heads,
+        "vocabulary": foreign.tokenizer.vocab_size,
+        "cased": foreign.tokenizer.cased,
+        "labels": list(foreign.labels),
+        "parameters": sum(tensor.numel() for tensor in foreign.weights.values()),
+        "left_out": list(foreign.left_out),
+        "model": str(out),
+    }
+    return _told(result)
+
+
+def _told(result: dict[str, Any]) -> dict[str, Any]:
+    """The result with its lines for a person, where hundreds of an optimiser's moments are a number."""
+    out, names = result["left_out"], ", ".join(result["left_out"][:3])
+    shown = {
+        "left_out": f"{len(out)} tensors that are no weights: {names}{', …' if len(out) > 3 else ''}" if out else "",
+        "labels": ", ".join(result.get("labels", ())),
+    }
+    lines = {name: shown.get(name, value) for name, value in result.items()}
+    return {**result, "text": "\n".join(f"{name:14}{value}" for name, value in lines.items() if value != "")}
+
+
+def with_names(foreign: Foreign, labels: Sequence[str]) -> Foreign:
+    """The checkpoint with label names: those given, its own, or LABEL_0, LABEL_1, … as transformers has them."""
+    if foreign.architecture not in ("BertForSequenceClassification", "BertForTokenClassification"):
+        if labels:
+            raise InputError(f"{foreign.place}: is a {foreign.architecture}, which has no labels to name")
+        return foreign
+    check_whole(foreign)
+    classes = len(foreign.weights["classifier.linear.weight"])
+    if labels and (len(labels) != classes or len(set(labels)) != classes):
+        raise InputError(
+            f"{len(labels)} labels ({', '.join(labels)}) for {classes} outputs; one different name for each"
+        )
+    names = tuple(labels) or foreign.labels or tuple(f"LABEL_{index}" for index in range(classes))
+    return replace(foreign, labels=names)
+
+
+def with_task(foreign: Foreign, text: Sequence[str]) -> Foreign:
+    """The checkpoint with the note that lets `predict` and `evaluate` answer with it; a folder of ours has its own."""
+    if foreign.architecture != "BertForSequenceClassification" or "task" in foreign.extra:
+        if text:
+            raise InputError(f"{foreign.place}: --text-column is for classifiers that do not know their columns yet")
+        return foreign
+    task = with_columns(REGRESS if len(foreign.labels) == 1 else CLASSIFY, text=text)
+    if task.kind == "regression":
+        task = task.model_copy(update={"standardise": False})
+    else:
+        task = with_labels(task, foreign.labels)
+    noted = {"task": task.model_dump(mode="json"), "max_length": foreign.config.max_positions}
+    return replace(foreign, extra={**foreign.extra, **noted})
+
+
+def _read(place: Path, source: str, *, cased: bool | None) -> Foreign:
+    if place.is_dir() and huggingface.recognises(place):
+        return huggingface.read_huggingface(place, cased=cased)
+    if google.recognises(place):
+        return google.read_google(place, cased=cased)
+    if not place.exists():
+        raise InputError(f"{source}: there is no such folder; a model of the Hugging Face Hub is written hub:NAME")
+    raise InputError(
+        f"{source}: no checkpoint of a known format: no config.json (Hugging Face), no bert_config.json (Google), "
+        "no params_shapes.json (OpenAI)"
+    )
+
+
+@contextmanager
+def _on_disk(source: str) -> Iterator[Path]:
+    """The source as a path; a model of the Hub is downloaded into its own cache."""
+    if not source.startswith(_HUB):
+        yield Path(source)
+        return
+    name, _, revision = source.removeprefix(_HUB).partition("@")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    except ImportError:
+        raise MissingExtra("hub", f"reading {source}") from None
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            found = snapshot_download(name, revision=revision or None, local_dir=place, allow_patterns=list(_WANTED))
+        except RepositoryNotFoundError:
+            raise InputError(f"{source}: the Hub has no such model, or it needs a token (HF_TOKEN)") from None
+        except (HfHubHTTPError, HFValidationError, OSError) as error:
+            raise InputError(f"{source}: cannot be fetched: {str(error).splitlines()[0]}") from None
+        yield Path(found)

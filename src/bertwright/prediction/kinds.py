@@ -1,0 +1,34 @@
+"""Which kind a task is of: what training, evaluation and prediction look up, so that none of them knows the kinds."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from bertwright.errors import InputError
+from bertwright.model.folder import SavedModel
+from bertwright.prediction.chooser import CHOICE
+from bertwright.prediction.classification import CLASSIFICATION
+from bertwright.prediction.work import Kind
+from bertwright.tasks.spec import TaskSpec
+
+KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE)
+
+
+def kind_of(task: TaskSpec) -> Kind:
+    """The kind of a task."""
+    return next(kind for kind in KINDS if isinstance(task, kind.spec))
+
+
+def task_of(saved: SavedModel) -> TaskSpec:
+    """The task that a fine-tuned model folder notes; InputError where it was not fine-tuned here."""
+    noted: Any = saved.extra.get("task")
+    if noted is None:
+        raise InputError(
+            f"{saved.place}: is no fine-tuned model; make one with: bertwright finetune TASK --model {saved.place} …"
+        )
+    for kind in KINDS:
+        try:
+            return kind.spec.model_validate(noted)
+        except ValidationError:
+            continue
+    raise InputError(f"{saved.place}: config.json notes a task that is not known here: {noted!r}")

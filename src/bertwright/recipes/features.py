@@ -1,0 +1,115 @@
+"""A text per line, in; the states of a frozen encoder for each, out, as one .npz file (paper §5.3)."""
+
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from bertwright.errors import InputError
+from bertwright.files import atomic_file
+from bertwright.model.encoder import Encoder
+from bertwright.model.folder import load_weights, open_model
+from bertwright.prediction.features import Features, features_of
+from bertwright.prediction.work import open_tokenizer
+from bertwright.training.machine import keep_memory
+
+Pool = Literal["none", "cls", "mean", "max"]
+
+
+def write_features(
+    model: str,
+    source: str,
+    target: Path,
+    *,
+    layers: str = "all",
+    pool: Pool = "none",
+    max_length: int | None = None,
+) -> dict[str, Any]:
+    """Write the features of every line of `source` (- for standard input); returns what was written.
+
+    With pool none, text I has `hidden_I` [S, T, D], `tokens_I` [T] and `offsets_I` [T, 2]; else there is one array
+    `vectors` [N, S, D]: the state of [CLS], or the mean or maximum over all tokens. `layers` [S] says which states.
+    """
+    keep_memory()
+    if model.startswith("random:"):
+        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    saved = open_model(model)
+    words = open_tokenizer(saved)
+    encoder = Encoder(saved.config)
+    load_weights(nn.ModuleDict({"encoder": encoder}), saved)
+    encoder.eval()
+    chosen = parse_layers(layers, saved.config.layers)
+    texts = tokens = cut = 0
+    vectors = []
+    with atomic_file(target) as stream, zipfile.ZipFile(stream, "w") as archive:
+        _put(archive, "layers", np.array(chosen))
+        for found in features_of(encoder, words, lines(source), layers=chosen, max_length=max_length):
+            if pool == "none":
+                _put(archive, f"hidden_{texts}", found.states)
+                _put(archive, f"tokens_{texts}", np.array([words.pieces[id] for id in found.ids]))
+                _put(archive, f"offsets_{texts}", found.offsets)
+            else:
+                vectors.append(pooled(found, pool))
+            texts, tokens, cut = texts + 1, tokens + len(found.ids), cut + found.truncated
+        if not texts:
+            raise InputError(f"{source}: holds no line of text")
+        if pool != "none":
+            _put(archive, "vectors", np.stack(vectors))
+    return {"texts": texts, "tokens": tokens, "truncated": cut, "layers": chosen, "output": str(target)}
+
+
+def parse_layers(given: str, layers: int) -> list[int]:
+    """`all`, `last`, or numbers such as 0,11,12 or -1 (0 is the embeddings) → states in the order asked for."""
+    if given == "all":
+        return list(range(layers + 1))
+    if given == "last":
+        return [layers]
+    try:
+        numbers = [int(part) for part in given.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(-layers - 1 <= number <= layers for number in numbers):
+        raise InputError(
+            f"--layers {given}: write all, last, or numbers with commas between, 0 (the embeddings) to {layers}; "
+            "-1 is the last layer"
+        )
+    return [number % (layers + 1) for number in numbers]
+
+
+def pooled(found: Features, pool: Pool) -> NDArray[np.float32]:
+    """One vector for each state: [S, D]."""
+    if pool == "cls":
+        return found.states[:, 0]
+    vectors: NDArray[np.float32] = found.states.mean(axis=1) if pool == "mean" else found.states.max(axis=1)
+    return vectors
+
+
+def lines(source: str) -> Iterator[str]:
+    """Every line of a UTF-8 file, or of standard input, the empty ones too: the I-th line is the I-th text."""
+    if source == "-":
+        yield from _decoded(sys.stdin.buffer, "standard input")
+        return
+    path = Path(source)
+    if not path.is_file():
+        raise InputError(f"{source}: there is no such file; it holds one text on every line")
+    with path.open("rb") as stream:
+        yield from _decoded(stream, source)
+
+
+def _decoded(stream: IO[bytes], place: str) -> Iterator[str]:
+    for number, line in enumerate(stream, start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{place}:{number}: not UTF-8 text (byte {error.start} of the line)") from None
+
+
+def _put(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
+    """Add one array as numpy does, with a fixed date: the same input gives the same bytes."""
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+        np.lib.format.write_array(stream, array, allow_pickle=False)

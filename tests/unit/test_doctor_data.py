@@ -316,6 +316,10 @@ def test_what_was_opened_goes_into_training(tmp_path: Path) -> None:
     examination.model()
     assert {one.name for one in examination.read_data()} >= {"length", "unknown", "case"}
     assert levels(examination.training()) == {}
+    bare = Examination(Request(model=str(write_model(tmp_path / "b", architecture="BertForMaskedLM")), data=data))
+    bare.model()
+    bare.read_data()
+    assert levels(bare.training()) == {}
     broken = Examination(Request(model=str(tmp_path / "absent"), data=data))
     broken.model()
     broken.read_data()

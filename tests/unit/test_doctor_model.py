@@ -11,10 +11,11 @@ from torch import Tensor
 
 from bertwright.model.architectures import open_architecture
 from bertwright.model.encoder import init_weights
-from bertwright.model.folder import open_model, save_model
+from bertwright.model.folder import FEATURES, open_model, save_model, save_weights
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.pretraining import PretrainingModel, pretraining_task, to_inputs
+from bertwright.prediction.frozen import FrozenModel
 from bertwright.recipes.doctor_corpus import sentences_of
 from bertwright.recipes.doctor_findings import Finding
 from bertwright.recipes.doctor_masked_lm import MaskedLoss, judge_masked_lm, masked_loss, verdict
@@ -172,7 +173,9 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
     half = write_model(tmp_path / "half", change=without("encoder.layers.0.attention.output"))
     assert levels(found_in(half)) == {"heads": "error"}
     masked = write_model(tmp_path / "masked", architecture="BertForMaskedLM")
-    assert levels(found_in(masked)) == {"pooler": "note"}
+    found = found_in(masked)
+    assert levels(found) == {"pooler": "note"}
+    assert "starts it anew" in named(found, "pooler").text
     kind = "BertForSequenceClassification"
     whole = write_model(tmp_path / "whole", architecture=kind, labels=("good", "bad"))
     assert levels(found_in(whole)) == {}
@@ -180,6 +183,24 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
     assert levels(found_in(poor)) == {"heads": "error", "pooler": "error"}
     edited(whole / "config.json", architectures=["BertForSomethingElse"])
     assert levels(found_in(whole)) == {"heads": "warning"}
+
+
+def test_a_model_on_features_is_one_of_ours(tmp_path: Path) -> None:
+    model = FrozenModel(small_config(), "last", outputs=2, width=8, each=False)
+    init_weights(model, 0.02, torch.Generator().manual_seed(0))
+    weights = {name: tensor + 0.01 if tensor.ndim == 1 else tensor for name, tensor in model.state_dict().items()}
+    LOWER.save(tmp_path / "tok")
+    save_weights(
+        tmp_path / "m",
+        weights,
+        config=small_config(),
+        tokenizer=tmp_path / "tok",
+        architecture=FEATURES,
+        labels=("a", "b"),
+    )
+    found = found_in(tmp_path / "m")
+    assert levels(found) == {}
+    assert named(found, "heads").value == FEATURES
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from bertwright.text.tokenizer import Tokenizer
 
 _SIZE: Final = "tiny"
 """Of the random encoder that learns a batch of a corpus by heart where no model is named."""
-_MAX_LENGTH: Final = 128
 
 
 @dataclass(frozen=True)
@@ -175,5 +174,5 @@ class Examination:
 
     def max_length(self) -> int:
         """As given, or as the model was fine-tuned with, or as finetune has it."""
-        saved = self.patient.saved
-        return self.request.max_length or int((saved.extra.get("max_length") if saved else None) or _MAX_LENGTH)
+        noted = self.patient.saved.extra.get("max_length") if self.patient.saved else None
+        return self.request.max_length or int(noted or self.task().max_length)

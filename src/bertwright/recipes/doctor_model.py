@@ -13,7 +13,7 @@ from torch import Tensor
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
-from bertwright.model.folder import SavedModel, open_model
+from bertwright.model.folder import FEATURES, SavedModel, open_model
 from bertwright.model.sizes import EncoderConfig
 from bertwright.recipes.adaptation import size_name
 from bertwright.recipes.doctor_findings import Finding, place_list, refused
@@ -229,8 +229,8 @@ def head_findings(saved: SavedModel) -> Iterator[Finding]:
             "pooler",
             "note",
             False,
-            "absent: sentences cannot be classified with it as it is",
-            "go on with pretrain --init-from, which starts a pooler anew, then fine-tune",
+            "absent: fine-tuning on sentences starts it anew",
+            "nothing; pretrain --init-from with next-sentence prediction would train one, which helps with little data",
         )
     if saved.architecture in _HEADS and "classifier.linear.weight" in weights:
         raw = read_json(Path(saved.place) / "config.json").get("label2id")
@@ -309,6 +309,8 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[Finding]]:
 
 
 def _runs(saved: SavedModel) -> tuple[Bert | None, list[Finding]]:
+    if saved.architecture == FEATURES:
+        return None, [_finding("heads", "ok", FEATURES, "a BiLSTM on a frozen encoder; predict and evaluate run it")]
     if saved.architecture not in ARCHITECTURES:
         text = f"{saved.architecture} has heads that are not known here; known are {', '.join(ARCHITECTURES)}"
         return None, [_finding("heads", "warning", saved.architecture, text, "its encoder alone can be used")]

@@ -172,14 +172,19 @@ def chosen_rows(targets: NDArray[Any], task: ClassificationTask) -> NDArray[np.i
 
 
 def _classifier(saved: SavedModel, task: ClassificationTask) -> Classifier:
-    """As fine-tuning begins: the model's encoder and pooler, a head of its own; without dropout."""
+    """As fine-tuning begins: the model's encoder and pooler, a head of its own; but without dropout."""
     config = saved.config.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
     model = Classifier(config, task.num_outputs)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(_SEED))
     if saved.weights is not None:
         kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith("classifier.")}
-        load_weights(model, replace(saved, weights=kept), fresh=("classifier",))
+        load_weights(model, replace(saved, weights=kept), fresh=("classifier.", *_lacking(kept)))
     return model
+
+
+def _lacking(weights: Mapping[str, Any]) -> tuple[str, ...]:
+    """The pooler, where a model has none: fine-tuning begins it anew as well."""
+    return () if "pooler.dense.weight" in weights else ("pooler.",)
 
 
 def _contradiction(encoded: Encoded, targets: NDArray[Any]) -> str:

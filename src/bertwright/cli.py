@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 Result = Mapping[str, Any]
-"""What a command found: printed line by line, or as one JSON object with --json."""
+"""What a command found: printed line by line, or as one JSON object with --json.
+
+`text` is printed instead of the lines and `exit_code` returned instead of 0; neither is in the object.
+"""
 
 _COMMANDS = {
     "quickstart": (
@@ -37,6 +40,7 @@ _COMMANDS = {
     "export onnx": ("interop.export_onnx", "a model for ONNX Runtime, compared with PyTorch first; int8 if asked for"),
     "fill": ("pretraining.fill", "what stands behind [MASK]"),
     "next-sentence": ("pretraining.next_sentence", "does B follow A?"),
+    "doctor": ("doctor.doctor", "what costs people weeks: in the machine, a model, a corpus, labelled data"),
 }
 
 
@@ -57,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if found is None:
             return _overview(arguments)
         name, rest = found
-        _print_result(_parse(name, rest), as_json=as_json)
-        return 0
+        result = _parse(name, rest)
+        _print_result(result, as_json=as_json)
+        return int(result.get("exit_code", 0))
     except Stopped as error:
         print(f"bertwright: {error}", file=sys.stderr)
         if as_json:
@@ -132,7 +137,7 @@ def _parse(name: str, rest: list[str]) -> Result:
 
 def _print_result(result: Result, *, as_json: bool) -> None:
     if as_json:
-        shown = {key: value for key, value in result.items() if key != "text"}
+        shown = {key: value for key, value in result.items() if key not in ("text", "exit_code")}
         print(json.dumps(_finite(shown), ensure_ascii=False, allow_nan=False), flush=True)
         return
     if "text" in result:

@@ -161,7 +161,7 @@ def split_dev(examples: Examples, *, share: float = 0.1, seed: int = 0) -> tuple
     """
     groups: dict[str, list[int]] = {}
     for row in range(len(examples)):
-        groups.setdefault(_identity(examples, row), []).append(row)
+        groups.setdefault(text_key(examples, row), []).append(row)
     if len(groups) < 2:
         raise InputError(f"{examples.source}: fewer than two different texts cannot be split into train and dev")
     strata = _strata(examples)
@@ -179,6 +179,12 @@ def split_dev(examples: Examples, *, share: float = 0.1, seed: int = 0) -> tuple
     dev = sorted(row for key in chosen for row in groups[key])
     train = sorted(row for key in order if key not in chosen for row in groups[key])
     return examples.select(train), examples.select(dev)
+
+
+def text_key(examples: Examples, row: int) -> str:
+    """What two rows have in common whose texts are equal but for case and blanks."""
+    sides = [examples.texts_a[row]] if examples.texts_b is None else [examples.texts_a[row], examples.texts_b[row]]
+    return "\n".join(" ".join(side.casefold().split()) for side in sides)
 
 
 def _read(task: ClassificationTask, path: Path | str, columns: Sequence[str]) -> Table:
@@ -275,11 +281,6 @@ def _find_table(folder: Path, stem: str) -> Path | None:
     if len(found) > 1:
         raise InputError(f"{folder}: which one? {', '.join(path.name for path in found)}; keep one or name the file")
     return found[0] if found else None
-
-
-def _identity(examples: Examples, row: int) -> str:
-    sides = [examples.texts_a[row]] if examples.texts_b is None else [examples.texts_a[row], examples.texts_b[row]]
-    return "\n".join(" ".join(side.casefold().split()) for side in sides)
 
 
 def _shuffled(key: str, seed: int) -> bytes:

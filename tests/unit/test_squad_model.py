@@ -328,4 +328,8 @@ def test_a_training_run_names_what_is_wrong(tmp_path: Path, tokenizer: Path) -> 
     (data / "train-own.json").write_text(json.dumps(broken))
     with pytest.raises(InputError, match=r"train-own\.json: question q3: the answer 'seven' is not at character 4"):
         finetune(SETTINGS, SQUAD1, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    with pytest.raises(InputError, match=r"nowhere: there is no such file"):
+        finetune(
+            SETTINGS, SQUAD1, model="random:tiny", data=tmp_path / "nowhere", out=tmp_path / "run", tokenizer=tokenizer
+        )
     assert not (tmp_path / "run").exists()

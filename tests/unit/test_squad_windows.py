@@ -92,6 +92,18 @@ def test_windows_are_those_of_a_plain_walk(length: int, stride: int, rows: list[
         first = min(first, size - 1)
         answer = (context[first : first + longest], first)
         questions.append(("q" * asked, context, answer if answered and answer[0].strip() else None))
+    compare(questions, length, stride)
+
+
+@pytest.mark.parametrize("more", [0, 1, 2, 3, 64, 127, 128, 129, 300])
+def test_windows_are_those_of_a_plain_walk_at_the_papers_size(more: int) -> None:
+    """So long that the hundredth of a window's length outweighs a piece or two of context."""
+    questions = [("q" * asked, "x" * (381 - asked + more), ("xxx", 300)) for asked in (1, 12, 64)]
+    compare(questions, 384, 128)
+
+
+def compare(questions: list[Any], length: int, stride: int) -> None:
+    """Every field of the windows against the plain walk's."""
     task = SQUAD1.model_copy(update={"stride": stride})
     windows = encode_windows(Letters(), made(*questions), task, max_length=length, targets=True)
     expected = [

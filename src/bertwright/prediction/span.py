@@ -88,11 +88,8 @@ def prepare(task: SpanTask, data: Path, words: Tokenizer, config: EncoderConfig,
 def load_data(task: SpanTask, data: Path) -> tuple[Questions, Questions, dict[str, Any]]:
     """Train, dev, and the files' digests; without a dev file no passage of the tenth that is kept is trained on."""
     path, dev_path = train_questions_file(task, data), dev_questions_file(task, data)
-    digests = {
-        "train": file_digest(path),
-        "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {},
-    }
     train = read_labelled(task, path)
+    digests = {"train": file_digest(path), "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {}}
     if dev_path:
         return train, read_labelled(task, dev_path), digests
     say(f"{data}: no dev file; the questions on a tenth of {path.name}'s passages are kept for measuring")
@@ -136,7 +133,7 @@ def span_logits(model: Bert, windows: Windows, *, progress: Callable[[float], No
     model.eval()
     lengths = windows.lengths
     sizes = windows.span[:, 1].astype(np.int64) - windows.span[:, 0]
-    begins = np.cumsum(sizes) - sizes
+    begins, firsts = np.cumsum(sizes) - sizes, windows.first_piece
     found = [np.zeros(int(sizes.sum()), dtype=np.float32) for _ in range(2)]
     null = np.zeros(len(windows), dtype=np.float32)
     order = np.argsort(-lengths, kind="stable")
@@ -150,7 +147,7 @@ def span_logits(model: Bert, windows: Windows, *, progress: Callable[[float], No
                 values = logits[name].float().numpy()
                 null[rows] += values[:, 0]
                 for place, row in enumerate(rows):
-                    first = windows.first_piece[row]
+                    first = firsts[row]
                     flat[begins[row] : begins[row] + sizes[row]] = values[place, first : first + sizes[row]]
             begin, done = begin + len(rows), done + int(lengths[rows].sum())
             progress(done / lengths.sum())

@@ -9,6 +9,7 @@ Shapes: Q questions, N windows, P pieces of all passages, each passage once howe
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -75,13 +76,13 @@ class Windows:
     def __len__(self) -> int:
         return len(self.question)
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """[N] tokens of each row."""
         lengths: NDArray[np.int64] = self.first_piece.astype(np.int64) + self.span[:, 1] - self.span[:, 0] + 1
         return lengths
 
-    @property
+    @cached_property
     def first_piece(self) -> Ints:
         """[N] the position in its row at which a window's piece of the passage begins."""
         first: Ints = np.diff(self.asked_at)[self.question] + 2

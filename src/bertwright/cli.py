@@ -31,8 +31,10 @@ _COMMANDS = {
     "evaluate": ("tasks.evaluate", "a model's figures on a task, or of its pre-training"),
     "predict": ("tasks.predict", "answer every row of a table"),
     "submission": ("tasks.submission", "answer GLUE's test files, as the zip that its server takes"),
+    "score squad": ("tasks.score_squad", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
     "features": ("interop.features", "the states of a frozen encoder for every line of a text, as .npz"),
     "import": ("interop.import_model", "a checkpoint of Google's, Hugging Face's or OpenAI's format → a model folder"),
+    "export onnx": ("interop.export_onnx", "a model for ONNX Runtime, compared with PyTorch first; int8 if asked for"),
     "fill": ("pretraining.fill", "what stands behind [MASK]"),
     "next-sentence": ("pretraining.next_sentence", "does B follow A?"),
 }

@@ -50,7 +50,8 @@ def finetune(
     """Fine-tune a model on a labelled table; the best epoch on dev is kept.
 
     Args:
-        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, multilabel, regress for any table.
+        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; squad1, squad2; or classify, multilabel, regress for
+            any table.
         model: MODEL: a model folder, a run folder, or random:SIZE (with --tokenizer).
         data: a folder with train and dev files, or one file (a tenth of it is then kept for measuring).
         out: the run folder.
@@ -165,10 +166,12 @@ def evaluate(
 def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = ()) -> Result:
     """Answer every row of a table: order and fields are kept, label and probabilities (or score) are added.
 
+    Questions are answered into a folder with predictions.json, nbest.json and null_odds.json, or line by line.
+
     Args:
         model: MODEL: a fine-tuned model folder or run folder.
-        input: a tsv, csv or JSON-lines file, or - for standard input.
-        output: the file to write, or - for standard output.
+        input: a tsv, csv or JSON-lines file, questions in SQuAD's layout, or - for standard input.
+        output: the file (for questions the folder, or a file *.jsonl) to write, or - for standard output.
         text_column: the column of the text where it is called otherwise than in training; twice for pairs.
     """
     from bertwright.recipes.evaluate import predict as answer
@@ -193,3 +196,26 @@ def submission(*, model: Several, data: Path, out: Path) -> Result:
             raise InputError(f"--model {given}: write TASK=MODEL, each task once")
         named[task] = place
     return write_submission(named, data, out)
+
+
+def score_squad(
+    *,
+    gold: Path,
+    predictions: Path,
+    null_odds: Path | None = None,
+    null_threshold: float | None = None,
+    allow_missing: bool = False,
+) -> Result:
+    """Exact match and F1 in percent, as the official scripts of SQuAD 1.1 and 2.0 count them.
+
+    Args:
+        gold: the questions with their answers, in SQuAD's layout; which version it is its content tells.
+        predictions: a JSON object: id to text, "" for no answer.
+        null_odds: for 2.0, a JSON object: id to number, the higher the likelier there is no answer; adds the best
+            thresholds.
+        null_threshold: take back the answers whose null odds are higher.
+        allow_missing: count questions without a prediction as wrong, instead of refusing the file.
+    """
+    from bertwright.tasks.squad_score import score_files
+
+    return score_files(gold, predictions, null_odds=null_odds, threshold=null_threshold, allow_missing=allow_missing)

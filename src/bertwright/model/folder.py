@@ -163,6 +163,13 @@ def write_folder(
         (temporary / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
+def copy_description(saved: SavedModel, folder: Path) -> None:
+    """Copy what a model folder says of itself into `folder`: config.json and the tokenizer's files, but no weights."""
+    for name in ("config.json", *_TOKENIZER_FILES):
+        if (saved.tokenizer / name).is_file():
+            shutil.copyfile(saved.tokenizer / name, folder / name)
+
+
 def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | None = None) -> SavedModel:
     """Open MODEL: a model folder, a run folder holding `model/`, or `random:SIZE` (which needs `vocab_size`)."""
     if source.startswith("random:"):

@@ -32,6 +32,7 @@ def finetune(
     max_length: int | None = None,
     text_column: Several = (),
     label_column: str | None = None,
+    task_setting: Several = (),
     tokenizer: Path | None = None,
     first_seed: int = 0,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
@@ -42,7 +43,7 @@ def finetune(
     """Fine-tune a model on a labelled table; the best epoch on dev is kept.
 
     Args:
-        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, regress for any table.
+        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, regress for any table; swag; ner, pos.
         model: MODEL: a model folder, a run folder, or random:SIZE (with --tokenizer).
         data: a folder with train and dev files, or one file (a tenth of it is then kept for measuring).
         out: the run folder.
@@ -58,6 +59,7 @@ def finetune(
         max_length: tokens per example (default: the task's own, 128 for sentences).
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
+        task_setting: NAME=VALUE, a setting that this kind of task has; ner and pos: scheme, context.
         tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.
         first_seed: the first seed.
         precision: of the matrix products; auto measures the machine.
@@ -68,11 +70,14 @@ def finetune(
     from bertwright.recipes.finetune import finetune as run_finetuning
     from bertwright.recipes.settings import FinetuneSettings
     from bertwright.tasks.classify import ClassificationTask, with_columns
-    from bertwright.tasks.spec import get_spec
+    from bertwright.tasks.spec import get_spec, with_settings
+    from bertwright.tasks.tagging import TaggingTask, with_tag_columns
 
-    chosen = get_spec(task)
+    chosen = with_settings(get_spec(task), task_setting)
     if isinstance(chosen, ClassificationTask):
         chosen = with_columns(chosen, text=text_column, label=label_column)
+    elif isinstance(chosen, TaggingTask):
+        chosen = with_tag_columns(chosen, text=text_column, label=label_column)
     elif text_column or label_column:
         raise InputError(f"--text-column and --label-column are for tables; {task} has none")
     settings = FinetuneSettings(
@@ -113,6 +118,7 @@ def evaluate(
     length: int = 128,
     text_column: Several = (),
     label_column: str | None = None,
+    task_setting: Several = (),
 ) -> Result:
     """A fine-tuned model's metrics on a task, or the held-out figures of a pre-trained one (TASK = pretraining).
 
@@ -125,6 +131,7 @@ def evaluate(
         length: for pretraining: tokens per row.
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
+        task_setting: NAME=VALUE, instead of what the model was fine-tuned with.
     """
     from bertwright.recipes.evaluate import evaluate_pretraining, evaluate_task
 
@@ -132,23 +139,24 @@ def evaluate(
         if corpus is None:
             raise InputError("evaluate pretraining needs --corpus DIR, the held-out corpus")
         return evaluate_pretraining(model, corpus, rows=rows, length=length)
-    from bertwright.tasks.spec import get_spec
+    from bertwright.tasks.spec import get_spec, with_settings
 
-    chosen = get_spec(task)
+    chosen = with_settings(get_spec(task), task_setting)
     if data is None:
         raise InputError(f"evaluate {task} needs --data PATH, a folder with dev files or one file")
     return evaluate_task(chosen, model=model, data=data, text=text_column, label=label_column)
 
 
-def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = ()) -> Result:
-    """Answer every row of a table: order and fields are kept, label and probabilities (or score) are added.
+def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = (), raw: bool = False) -> Result:
+    """Answer every row of a file: order and fields are kept, label and probabilities (or score, or tags) are added.
 
     Args:
         model: MODEL: a fine-tuned model folder or run folder.
-        input: a tsv, csv or JSON-lines file, or - for standard input.
+        input: a tsv, csv or JSON-lines file (of words: also CoNLL's columns), or - for standard input.
         output: the file to write, or - for standard output.
         text_column: the column of the text where it is called otherwise than in training; twice for pairs.
+        raw: the input is plain text, one a line: entities with their places in it are written, as JSON lines.
     """
     from bertwright.recipes.evaluate import predict as answer
 
-    return answer(model, input, output, text=text_column)
+    return answer(model, input, output, text=text_column, raw=raw)

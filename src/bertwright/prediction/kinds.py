@@ -8,10 +8,11 @@ from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.prediction.chooser import CHOICE
 from bertwright.prediction.classification import CLASSIFICATION
+from bertwright.prediction.tagging import TAGGING
 from bertwright.prediction.work import Kind
 from bertwright.tasks.spec import TaskSpec
 
-KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE)
+KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE, TAGGING)
 
 
 def kind_of(task: TaskSpec) -> Kind:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "finetune": ("tasks.finetune", "encoder + labelled table → a model for a task"),
     "evaluate": ("tasks.evaluate", "a model's figures on a task, or of its pre-training"),
     "predict": ("tasks.predict", "answer every row of a table"),
+    "submission": ("tasks.submission", "answer GLUE's test files, as the zip that its server takes"),
     "features": ("interop.features", "the states of a frozen encoder for every line of a text, as .npz"),
     "import": ("interop.import_model", "a checkpoint of Google's, Hugging Face's or OpenAI's format → a model folder"),
     "fill": ("pretraining.fill", "what stands behind [MASK]"),

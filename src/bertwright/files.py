@@ -91,6 +91,14 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object; InputError for another value."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: holds a JSON {type(value).__name__}; it must be an object")
+    return value
+
+
 def _umask() -> int:
     value = os.umask(0)
     os.umask(value)

@@ -22,6 +22,7 @@ from bertwright.interop.importing import import_model
 from bertwright.model.architectures import ARCHITECTURES, open_architecture
 from bertwright.model.folder import open_model
 from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+from tests.gpt_files import release
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -350,6 +351,18 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> 
         import_model(str(tmp_path / "m"), tmp_path / "own")
     shutil.rmtree(tmp_path / "own")
     import_model(str(tmp_path / "m"), tmp_path / "own")
+
+
+def test_a_gpt_is_recognised(tmp_path: Path) -> None:
+    release(tmp_path / "gpt")
+    found = import_model(str(tmp_path / "gpt"), tmp_path / "own")
+    assert (found["architecture"], found["model"]) == ("OpenAIGPTLMHeadModel", str(tmp_path / "own"))
+    again = import_model(str(tmp_path / "own"), tmp_path / "again")
+    assert again["found"] == "a GPT-1 in Hugging Face's layout, model.safetensors"
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    with pytest.raises(InputError, match="is a GPT-1: its text is lower-cased"):
+        import_model(str(tmp_path / "gpt"), tmp_path / "third", cased=True)
 
 
 REVISION = "2e" * 20

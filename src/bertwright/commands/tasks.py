@@ -10,6 +10,7 @@ from tyro.conf import Positional
 from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
+Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
@@ -24,11 +25,16 @@ def finetune(
     batch_size: int = 32,
     learning_rate: float | None = None,
     seeds: int = 1,
+    grid: str | None = None,
     head_learning_rate: float | None = None,
     layer_decay: float = 1.0,
     warmup: float = 0.1,
     weight_decay: float = 0.01,
     no_bias_correction: bool = False,
+    new_layers: int = 0,
+    frozen_layers: int = 0,
+    features: Way | None = None,
+    lstm_width: int = 768,
     max_length: int | None = None,
     text_column: Several = (),
     label_column: str | None = None,
@@ -49,13 +55,20 @@ def finetune(
         out: the run folder.
         epochs: over the training data.
         batch_size: examples per step.
-        learning_rate: its peak (default: 3e-5 from 768 wide on, 3e-4 below).
+        learning_rate: its peak (default: 3e-5 from 768 wide on, 3e-4 below, 1e-3 with --features).
         seeds: how many runs, each with its own head and order; their mean and deviation are reported.
+        grid: search over settings: paper (batches of 16 and 32, three rates, 2 to 4 epochs), or for example
+            "batch-size=16,32 learning-rate=1e-3,3e-4"; every combination with every seed, one table at the end.
         head_learning_rate: another rate for the new layer.
         layer_decay: each layer's rate as a share of the one above it.
         warmup: share of the steps over which the rate rises.
         weight_decay: decoupled; not on LayerNorm and biases.
         no_bias_correction: Adam as the original code has it.
+        new_layers: top layers, and the pooler, that begin anew (for small data).
+        frozen_layers: layers from below, the embeddings with them, that do not learn.
+        features: the feature-based way: no layer learns, and a BiLSTM of two layers reads these states of the encoder,
+            computed once.
+        lstm_width: of that BiLSTM, half in each direction.
         max_length: tokens per example (default: the task's own, 128 for sentences).
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
@@ -89,22 +102,23 @@ def finetune(
         warmup=warmup,
         weight_decay=weight_decay,
         bias_correction=not no_bias_correction,
+        new_layers=new_layers,
+        frozen_layers=frozen_layers,
+        features=features,
+        lstm_width=lstm_width,
         max_length=max_length or chosen.max_length,
         seeds=seeds,
         first_seed=first_seed,
         precision=precision,
         threads=threads,
     )
-    return run_finetuning(
-        settings,
-        chosen,
-        model=model,
-        data=data,
-        out=out,
-        tokenizer=tokenizer,
-        resume=resume,
-        allow_other_numerics=allow_other_numerics,
-    )
+    where: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
+    where |= {"resume": resume, "allow_other_numerics": allow_other_numerics}
+    if grid is not None:
+        from bertwright.recipes.grid import parse_grid, search
+
+        return search(settings, chosen, parse_grid(grid, settings), **where)
+    return run_finetuning(settings, chosen, **where)
 
 
 def evaluate(
@@ -160,3 +174,22 @@ def predict(*, model: str, input: str = "-", output: str = "-", text_column: Sev
     from bertwright.recipes.evaluate import predict as answer
 
     return answer(model, input, output, text=text_column, raw=raw)
+
+
+def submission(*, model: Several, data: Path, out: Path) -> Result:
+    """Answer all of GLUE's test files: the zip that its server scores, AX and WNLI included.
+
+    Args:
+        model: TASK=MODEL, once for each of cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte and, if there is one, wnli.
+        data: GLUE's folder, with CoLA/test.tsv, …, MNLI/test_matched.tsv, …, diagnostic/diagnostic.tsv.
+        out: the zip file to write.
+    """
+    from bertwright.recipes.submission import write_submission
+
+    named: dict[str, str] = {}
+    for given in model:
+        task, sign, place = given.partition("=")
+        if not sign or not place or task in named:
+            raise InputError(f"--model {given}: write TASK=MODEL, each task once")
+        named[task] = place
+    return write_submission(named, data, out)

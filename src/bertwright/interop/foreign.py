@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.model.architectures import Bert
@@ -37,15 +37,23 @@ class Foreign:
 
 
 def check_whole(foreign: Foreign) -> None:
-    """InputError where tensors are missing, too many or of another shape than the architecture's, all of them named.
-
-    A pooler may always be there: many checkpoints have one that their class does not use.
-    """
+    """InputError where tensors are missing, too many or of another shape than the architecture's, all of them named."""
     classes = len(foreign.weights.get("classifier.linear.weight", ())) or 2
     with torch.device("meta"):
         model = Bert(foreign.config, foreign.architecture, num_labels=classes)
+    check_tensors(foreign.place, foreign.weights, model=model, kind=foreign.architecture)
+    pieces, rows = foreign.tokenizer.vocab_size, foreign.config.vocab_size
+    if pieces > rows:
+        raise InputError(f"{foreign.place}: the vocabulary has {pieces} pieces, but there are embeddings for {rows}")
+
+
+def check_tensors(place: str, weights: Mapping[str, Tensor], *, model: nn.Module, kind: str) -> None:
+    """InputError where names or shapes of weights are not those of `model`, which is a whole `kind`.
+
+    A pooler may always be there: many checkpoints have one that their class does not use.
+    """
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in foreign.weights.items()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     missing = sorted(wanted.keys() - given.keys())
     surplus = sorted(name for name in given.keys() - wanted.keys() if not name.startswith("pooler."))
     shapes = [
@@ -55,10 +63,7 @@ def check_whole(foreign: Foreign) -> None:
     ]
     wrong = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"no place for: {', '.join(surplus)}"] * bool(surplus)
     if wrong or shapes:
-        raise InputError(f"{foreign.place}: not a whole {foreign.architecture}; {'; '.join([*wrong, *shapes])}")
-    pieces, rows = foreign.tokenizer.vocab_size, foreign.config.vocab_size
-    if pieces > rows:
-        raise InputError(f"{foreign.place}: the vocabulary has {pieces} pieces, but there are embeddings for {rows}")
+        raise InputError(f"{place}: not a whole {kind}; {'; '.join([*wrong, *shapes])}")
 
 
 def write_foreign(foreign: Foreign, out: Path) -> None:

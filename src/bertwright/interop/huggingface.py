@@ -42,7 +42,7 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
         raise InputError(
             f"{folder / 'config.json'}: problem_type is multi_label_classification; one label a text is read"
         )
-    raw, files = _read_weights(folder)
+    raw, files = read_weights(folder)
     weights = own_weights(_unwrapped(raw), str(folder))
     architecture = _architecture(weights, described.architecture, folder)
     classes = len(weights["classifier.linear.weight"]) if "classifier.linear.weight" in weights else 0
@@ -63,8 +63,11 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
     )
 
 
-def _read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
-    """All tensors under the names of the files, and which files these are."""
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
+    """All tensors of a folder under the names that stand there, and which files these are.
+
+    InputError for files that are missing, broken, or hold more than tensors.
+    """
     for name in _WHOLE:
         if (folder / name).is_file():
             return _read_file(folder / name), name

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.errors import InputError, MissingExtra
+from bertwright.interop import google, huggingface, openai
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
-from bertwright.interop.huggingface import read_huggingface, recognises
 from bertwright.tasks.classify import CLASSIFY, REGRESS, with_columns, with_labels
 
 _HUB = "hub:"
@@ -25,7 +25,7 @@ def import_model(
     labels: Sequence[str] = (),
     text: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Make the model folder `out` of a checkpoint; returns what was found.
+    """Make the model folder `out` of a checkpoint, a BERT's or a GPT-1's; returns what was found.
 
     source: a folder, the prefix of one of Google's checkpoints, or hub:NAME. labels: names for a classifier's outputs,
     where its files hold none. text: how many columns, and which, a classifier answers.
@@ -33,10 +33,14 @@ def import_model(
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
     with _on_disk(source) as place:
+        if openai.recognises(place):
+            if cased is not None or labels or text:
+                raise InputError(f"{source}: is a GPT-1: its text is lower-cased, and it has no labels and no columns")
+            return _told({**openai.import_gpt(place, out), "model": str(out)})
         foreign = _read(place, source, cased=cased)
         foreign = with_task(with_names(foreign, labels), text)
         write_foreign(foreign, out)
-    return {
+    result = {
         "found": foreign.found,
         "architecture": foreign.architecture,
         "layers": foreign.config.layers,
@@ -49,6 +53,18 @@ def import_model(
         "left_out": list(foreign.left_out),
         "model": str(out),
     }
+    return _told(result)
+
+
+def _told(result: dict[str, Any]) -> dict[str, Any]:
+    """The result with its lines for a person, where hundreds of an optimiser's moments are a number."""
+    out, names = result["left_out"], ", ".join(result["left_out"][:3])
+    shown = {
+        "left_out": f"{len(out)} tensors that are no weights: {names}{', …' if len(out) > 3 else ''}" if out else "",
+        "labels": ", ".join(result.get("labels", ())),
+    }
+    lines = {name: shown.get(name, value) for name, value in result.items()}
+    return {**result, "text": "\n".join(f"{name:14}{value}" for name, value in lines.items() if value != "")}
 
 
 def with_names(foreign: Foreign, labels: Sequence[str]) -> Foreign:
@@ -83,8 +99,10 @@ def with_task(foreign: Foreign, text: Sequence[str]) -> Foreign:
 
 
 def _read(place: Path, source: str, *, cased: bool | None) -> Foreign:
-    if place.is_dir() and recognises(place):
-        return read_huggingface(place, cased=cased)
+    if place.is_dir() and huggingface.recognises(place):
+        return huggingface.read_huggingface(place, cased=cased)
+    if google.recognises(place):
+        return google.read_google(place, cased=cased)
     if not place.exists():
         raise InputError(f"{source}: there is no such folder; a model of the Hugging Face Hub is written hub:NAME")
     raise InputError(

@@ -25,7 +25,8 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, keep: Tensor, rows: Tensor | None = None) -> Tensor:
         """Attend from `rows` [B, Q, D] (all of `hidden` when None) to `hidden` [B, T, D].
 
-        `keep` [B, 1, 1, T] is True for keys that may be attended to. Returns [B, Q, D].
+        `keep` [B, 1, 1, T] is True for keys that may be attended to; [B, 1, Q, T] where each query has its own keys.
+        Returns [B, Q, D].
         """
         width = hidden.shape[-1]
         if rows is None:

@@ -39,12 +39,7 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
         """[B, T] ids and segments → [B, T, D]."""
-        length = ids.shape[1]
-        if length > self.position.num_embeddings:
-            raise ValueError(
-                f"{length} tokens are more than the {self.position.num_embeddings} positions of this model"
-            )
-        summed = self.word(ids) + self.position.weight[:length] + self.segment(segments)
+        summed = self.word(ids) + first_positions(self.position, ids.shape[1]) + self.segment(segments)
         return dropout(self.norm(summed), self.dropout, self.training)
 
 
@@ -110,6 +105,13 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(last[:, 0]))
 
 
+def first_positions(table: nn.Embedding, length: int) -> Tensor:
+    """The vectors of positions 0 … length-1 [T, D]; ValueError where the table has fewer."""
+    if length > table.num_embeddings:
+        raise ValueError(f"{length} tokens are more than the {table.num_embeddings} positions of this model")
+    return table.weight[:length]
+
+
 def gather_rows(hidden: Tensor, at: Tensor) -> Tensor:
     """Pick positions `at` [B, Q] of `hidden` [B, T, D] → [B, Q, D]."""
     return hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[-1]))
@@ -125,6 +127,10 @@ def init_weights(module: nn.Module, deviation: float, generator: torch.Generator
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LSTM):  # as torch begins one
+            bound = 1 / math.sqrt(part.hidden_size)
+            for weight in part.parameters():
+                nn.init.uniform_(weight, -bound, bound, generator=generator)
 
 
 def start_local(encoder: Encoder, *, generator: torch.Generator) -> None:

@@ -1,12 +1,12 @@
 """A model folder is a Hugging Face folder: config.json, model.safetensors, tokenizer.json, vocab.txt.
 
-This file alone knows files of models, and holds the one table between our parameter names and Hugging Face's.
+Here stands the one table between our parameter names and Hugging Face's for BERT; GPT-1's is in gpt_folder.py.
 """
 
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder, read_json
+from bertwright.files import atomic_folder, read_object
 from bertwright.model.sizes import SIZES, EncoderConfig, size_config
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
@@ -50,9 +50,14 @@ _NAMES = {
     "next_sentence.linear": "cls.seq_relationship",
     "classifier.linear": "classifier",
     "span.linear": "qa_outputs",
+    "head.recurrent": "bertwright.recurrent",
+    "head.recurrent.lstm": "bertwright.recurrent.lstm",
+    "head.classifier.linear": "bertwright.classifier",
 }
 """Our module → Hugging Face's; # is the layer, the leaf (weight or bias) stays, qkv is split in three before."""
 
+FEATURES, FEATURES_TYPE = "BertwrightFeatures", "bertwright-features"
+"""A frozen encoder with a BiLSTM on its states: no class of transformers' has these heads, so none is named."""
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Constants that older versions of transformers stored among the weights."""
 
@@ -134,34 +139,36 @@ def save_weights(
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """As `save_model`, for weights by our names."""
-    named = {name: tensor.contiguous() for name, tensor in to_foreign(weights).items()}
+    described = _foreign_config(config, architecture, labels) | {"bertwright": dict(extra or {})}
+    write_folder(
+        folder, to_foreign(weights), described=described, beside=[tokenizer / name for name in _TOKENIZER_FILES]
+    )
+
+
+def write_folder(
+    folder: Path, tensors: Mapping[str, Tensor], *, described: Mapping[str, Any], beside: Iterable[Path]
+) -> None:
+    """Write tensors, `described` as config.json and the files `beside` that exist as one folder, atomically."""
+    named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
         save_file(named, temporary / "model.safetensors", metadata={"format": "pt"})
-        for name in _TOKENIZER_FILES:
-            if (tokenizer / name).is_file():  # a published folder may lack vocab.txt or tokenizer.json
-                shutil.copyfile(tokenizer / name, temporary / name)
-        written = _foreign_config(config, architecture, labels) | {"bertwright": dict(extra or {})}
-        (temporary / "config.json").write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        for file in beside:
+            if file.is_file():  # a published folder may lack vocab.txt or tokenizer.json
+                shutil.copyfile(file, temporary / file.name)
+        (temporary / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | None = None) -> SavedModel:
     """Open MODEL: a model folder, a run folder holding `model/`, or `random:SIZE` (which needs `vocab_size`)."""
     if source.startswith("random:"):
         return _random(source, tokenizer, vocab_size)
-    folder = Path(source)
-    if (folder / "model" / "config.json").is_file():
-        folder = folder / "model"
+    folder = model_within(Path(source))
     if not (folder / "config.json").is_file():
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
         hint = hint or _foreign_hint(folder)
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE")
     described = read_config(folder / "config.json")
-    path = folder / "model.safetensors"
-    if not path.is_file():
-        raise InputError(
-            f"{path}: there is no such file; a model folder holds its weights there{_foreign_hint(folder)}"
-        )
-    weights = own_weights(read_safetensors(path), str(path))
+    weights = own_weights(stored_tensors(folder), str(folder / "model.safetensors"))
     return SavedModel(
         str(folder),
         described.config,
@@ -171,6 +178,11 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         described.labels,
         described.extra,
     )
+
+
+def model_within(folder: Path) -> Path:
+    """The model folder of a run folder, or the folder itself."""
+    return folder / "model" if (folder / "model" / "config.json").is_file() else folder
 
 
 def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...] = ()) -> None:
@@ -203,29 +215,36 @@ def to_foreign(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 split[name.replace(".qkv.", f".{part}.")] = piece
         else:
             split[name] = tensor
-    return {_rename(name, _NAMES): tensor for name, tensor in split.items()}
+    return {rename(name, _NAMES): tensor for name, tensor in split.items()}
 
 
 def from_foreign(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Hugging Face's parameter names → ours, query, key and value fused; ValueError names those that have no place."""
     back = {theirs: ours for ours, theirs in _NAMES.items()}
-    if strange := [name for name in weights if _module(name) not in back]:
-        raise ValueError(f"{len(strange)} of {len(weights)} tensors have no place in a BERT: {', '.join(strange)}")
-    own = {_rename(name, back): tensor for name, tensor in weights.items()}
+    check_places(weights, back, kind="BERT")
+    own = {rename(name, back): tensor for name, tensor in weights.items()}
     for name in [name for name in own if ".attention.query." in name]:
         parts = [own.pop(name.replace(".query.", f".{part}.")) for part in ("query", "key", "value")]
         own[name.replace(".query.", ".qkv.")] = torch.cat(parts)
     return own
 
 
-def _module(name: str) -> str:
+def check_places(names: Iterable[str], table: Mapping[str, str], *, kind: str) -> None:
+    """ValueError with all names of parameters whose module is not in the table."""
+    names = list(names)
+    if strange := [name for name in names if module_of(name) not in table]:
+        raise ValueError(f"{len(strange)} of {len(names)} tensors have no place in a {kind}: {', '.join(strange)}")
+
+
+def module_of(name: str) -> str:
     """`a.3.b.weight` → `a.#.b`."""
     return re.sub(r"\.\d+\.", ".#.", name.rpartition(".")[0])
 
 
-def _rename(name: str, table: Mapping[str, str]) -> str:
+def rename(name: str, table: Mapping[str, str]) -> str:
+    """A parameter's name with its module as the table says: `a.3.b.weight` → `c.3.d.weight` by `a.#.b` → `c.#.d`."""
     layer = re.search(r"\.(\d+)\.", name)
-    renamed = f"{table[_module(name)]}.{name.rpartition('.')[2]}"
+    renamed = f"{table[module_of(name)]}.{name.rpartition('.')[2]}"
     return renamed.replace("#", layer[1]) if layer else renamed
 
 
@@ -233,7 +252,7 @@ def _foreign_config(config: EncoderConfig, architecture: str, labels: tuple[str,
     own = config.model_dump()
     foreign = {
         "architectures": [architecture],
-        "model_type": "bert",
+        "model_type": FEATURES_TYPE if architecture == FEATURES else "bert",
         "hidden_act": _ACTIVATIONS[config.activation],
         "position_embedding_type": "absolute",
         **{theirs: own[ours] for ours, theirs in _CONFIG_NAMES.items()},
@@ -246,18 +265,17 @@ def _foreign_config(config: EncoderConfig, architecture: str, labels: tuple[str,
 
 def read_config(path: Path) -> Described:
     """Read a config.json; InputError for one that is not an encoder's of the kind built here."""
-    raw = read_json(path)
-    if not isinstance(raw, dict):
-        raise InputError(f"{path}: holds a JSON {type(raw).__name__}; it must be an object")
+    raw = read_object(path)
+    if raw.get("model_type") == "openai-gpt":
+        hint = "is needed here; open_gpt of bertwright.model.gpt_folder opens a GPT-1 in Python"
+        raise InputError(f"{path}: model_type is 'openai-gpt': it is a GPT-1, and a BERT (model_type 'bert') {hint}")
     wanted = {
-        "model_type": (raw.get("model_type", "bert"), "bert"),
+        "model_type": (raw.get("model_type", "bert").replace(FEATURES_TYPE, "bert"), "bert"),
         "position_embedding_type": (raw.get("position_embedding_type", "absolute"), "absolute"),
         "is_decoder": (raw.get("is_decoder", False), False),
         "add_cross_attention": (raw.get("add_cross_attention", False), False),
     }
-    for name, (value, allowed) in wanted.items():
-        if value != allowed:
-            raise InputError(f"{path}: {name} is {value!r}; only {allowed!r} can be read")
+    check_values(path, wanted)
     values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
     activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
     if raw.get("hidden_act") not in activations:
@@ -270,11 +288,27 @@ def read_config(path: Path) -> Described:
     return Described(config, architecture, _labels_of(raw.get("id2label") or {}, path), raw.get("bertwright", {}), raw)
 
 
+def check_values(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> None:
+    """InputError for the first name whose value in a config.json is not the one that can be read."""
+    for name, (value, allowed) in wanted.items():
+        if value != allowed:
+            raise InputError(f"{path}: {name} is {value!r}; only {allowed!r} can be read")
+
+
 def _labels_of(named: Any, path: Path) -> tuple[str, ...]:
     try:
         return tuple(named[str(index)] for index in range(len(named)))
     except (KeyError, TypeError):
         raise InputError(f"{path}: id2label must name the labels 0 to {len(named) - 1}; got {named!r}") from None
+
+
+def stored_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a model folder under the names that stand there; InputError where it has none."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        hint = _foreign_hint(folder)
+        raise InputError(f"{path}: there is no such file; a model folder holds its weights there{hint}")
+    return read_safetensors(path)
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

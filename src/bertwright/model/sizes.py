@@ -1,6 +1,6 @@
 """The shape of an encoder as data; the named sizes of paper §3 and of the 24 small models released in March 2020."""
 
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import model_validator
 
@@ -31,6 +31,24 @@ class EncoderConfig(Settings):
             raise ValueError(f"hidden {self.hidden} is not a multiple of heads {self.heads}")
         return self
 
+
+class GPTConfig(EncoderConfig):
+    """The same figures for GPT-1, which has no segments, the tanh form of GELU and another epsilon (GPT paper §4.1)."""
+
+    num_segments: Literal[0] = 0
+    activation: Literal["gelu_tanh"] = "gelu_tanh"
+    layer_norm_eps: float = 1e-5
+
+    @model_validator(mode="after")
+    def _feeds_forward_four_times(self) -> Self:
+        if self.intermediate != 4 * self.hidden:  # files of GPT-1 do not say it, so nothing else can be written
+            raise ValueError(f"intermediate {self.intermediate} is not 4 times hidden {self.hidden}")
+        return self
+
+
+Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
+"""How a frozen encoder's states are used: the six rows of table 7. A weighted sum learns a share for each layer."""
+WAYS: tuple[Way, ...] = get_args(Way)
 
 _NAMED = {
     "tiny": (2, 128),

@@ -17,10 +17,13 @@ from bertwright.prediction.classifier import (
     Classifier,
     classifier_task,
     in_natural_units,
+    noted_task,
     open_classifier,
     padded,
     predict_logits,
 )
+from bertwright.prediction.feature_based import FeatureData, answer_with_features
+from bertwright.prediction.frozen import Places
 from bertwright.prediction.work import Answered, Kind, Work
 from bertwright.tasks.classify import (
     ClassificationTask,
@@ -82,10 +85,7 @@ def prepare(
 
     return Work(
         task=task,
-        digests={
-            "train": file_digest(train_file(data)),
-            "dev": {name: file_digest(path) for name, path in dev_files(task, data).items()} if data.is_dir() else {},
-        },
+        digests=_digests(task, data),
         lengths=np.array([len(ids) for ids in rows.ids]),
         head="classifier",
         build=lambda shape: Classifier(shape, task.num_outputs),
@@ -96,9 +96,48 @@ def prepare(
     )
 
 
+def features(
+    task: ClassificationTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int
+) -> FeatureData:
+    """The task for the feature-based way: all tokens of a row are read, and the row is answered as a whole."""
+    task, examples, dev = load_data(task, data)
+    parts = {name: encode(words, part.texts_a, part.texts_b, max_length=max_length) for name, part in dev.items()}
+    train = encode(words, examples.texts_a, examples.texts_b, max_length=max_length)
+    assert examples.targets is not None
+
+    def figures(logits: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
+        return _figures(task, {name: (logits[name], _known(part.targets)) for name, part in dev.items()})
+
+    return FeatureData(
+        task=task,
+        digests=_digests(task, data),
+        train=places_of(train),
+        dev={name: places_of(part) for name, part in parts.items()},
+        targets=loss_targets(task, examples.targets),
+        outputs=task.num_outputs,
+        each=False,
+        figures=figures,
+        labels=task.labels if task.kind == "classification" else (task.label,),
+        extra={"task": task.model_dump(mode="json"), "max_length": max_length},
+    )
+
+
+def places_of(encoded: Encoded) -> Places:
+    """Every token of every row."""
+    ends = np.cumsum([0, *map(len, encoded.ids)])
+    return Places(
+        [
+            (ids, np.arange(len(ids)), np.arange(begin, begin + len(ids)))
+            for ids, begin in zip(encoded.ids, ends[:-1], strict=True)
+        ],
+        ends,
+        first=encoded.first,
+    )
+
+
 def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
     """The metrics on the dev files of a folder, or on one file; the task may name other columns than in training."""
-    classifier, trained, max_length = open_classifier(saved)
+    trained, max_length = noted_task(saved)
     asked = with_labels(task, trained.labels) if task.kind == "classification" else task
     if asked.kind != trained.kind:
         raise InputError(
@@ -113,7 +152,7 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data
     figures: dict[str, Any] = {}
     for name, path in files.items():
         part = read_examples(asked, path)
-        logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
+        logits = _logits(saved, encode(words, part.texts_a, part.texts_b, max_length=max_length))
         prefix = "" if len(files) == 1 else f"{name}."
         assert part.targets is not None
         figures |= {f"{prefix}{key}": value for key, value in score(asked, logits, part.targets).items()}
@@ -123,11 +162,11 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data
 
 def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text: tuple[str, ...]) -> dict[str, Any]:
     """Answer every row of a table; order and fields are kept, label and probabilities (or score) are added."""
-    classifier, task, max_length = open_classifier(saved)
+    task, max_length = noted_task(saved)
     task = with_texts_of(with_columns(task, text=text), task, saved.place)
     table = read_table(source, headerless=task.columns)
     part = examples_of(task, table, require_label=False)
-    logits = predict_logits(classifier, encode(words, part.texts_a, part.texts_b, max_length=max_length))
+    logits = _logits(saved, encode(words, part.texts_a, part.texts_b, max_length=max_length))
     answered = add_predictions(task, table, decode(task, logits))
     if target == "-":
         write_table(answered, sys.stdout.buffer)
@@ -138,15 +177,26 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
     return {"rows": len(table)}
 
 
+def _logits(saved: SavedModel, encoded: Encoded) -> NDArray[np.float32]:
+    """What a fine-tuned model, or one on features, says of each row."""
+    if "features" in saved.extra:
+        return answer_with_features(saved, places_of(encoded))
+    return predict_logits(open_classifier(saved)[0], encoded)
+
+
 def _classifier(model: Any) -> Classifier:
     assert isinstance(model, Classifier)
     return model
 
 
 def _dev_figures(model: Classifier, task: ClassificationTask, dev: Dev) -> dict[str, float]:
+    return _figures(task, {name: (predict_logits(model, encoded), targets) for name, (encoded, targets) in dev.items()})
+
+
+def _figures(task: ClassificationTask, dev: Mapping[str, tuple[NDArray[np.float32], NDArray[Any]]]) -> dict[str, float]:
+    """Dev figures from logits and targets by name."""
     figures: dict[str, float] = {}
-    for name, (encoded, targets) in dev.items():
-        logits = predict_logits(model, encoded)
+    for name, (logits, targets) in dev.items():
         prefix = "" if len(dev) == 1 else f"{name}."
         figures |= {f"{prefix}{key}": value for key, value in score(task, logits, targets).items()}
         values = decode(task, logits).values
@@ -154,4 +204,14 @@ def _dev_figures(model: Classifier, task: ClassificationTask, dev: Dev) -> dict[
     return figures
 
 
-CLASSIFICATION = Kind(ClassificationTask, prepare, evaluate, predict)
+def _digests(task: ClassificationTask, data: Path) -> dict[str, Any]:
+    dev = {name: file_digest(path) for name, path in dev_files(task, data).items()} if data.is_dir() else {}
+    return {"train": file_digest(train_file(data)), "dev": dev}
+
+
+def _known(targets: NDArray[Any] | None) -> NDArray[Any]:
+    assert targets is not None
+    return targets
+
+
+CLASSIFICATION = Kind(ClassificationTask, prepare, evaluate, predict, features)

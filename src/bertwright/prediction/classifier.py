@@ -119,6 +119,14 @@ def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Class
 
 def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, int]:
     """The classifier of a fine-tuned model folder, its task with the folder's labels, and its maximal length."""
+    task, max_length = noted_task(saved)
+    model = Classifier(saved.config, task.num_outputs)
+    load_weights(model, saved)
+    return model.eval(), task, max_length
+
+
+def noted_task(saved: SavedModel) -> tuple[ClassificationTask, int]:
+    """The task that a model folder notes, with the folder's labels, and its maximal length."""
     if "task" not in saved.extra:
         raise InputError(
             f"{saved.place}: is no fine-tuned classifier; make one with: bertwright finetune TASK --model …"
@@ -126,9 +134,7 @@ def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, 
     task = ClassificationTask.model_validate(saved.extra["task"])
     if task.kind == "classification":
         task = with_labels(task, saved.labels)
-    model = Classifier(saved.config, task.num_outputs)
-    load_weights(model, saved)
-    return model.eval(), task, int(saved.extra["max_length"])
+    return task, int(saved.extra["max_length"])
 
 
 def classifier_flops(config: EncoderConfig, rows: Rows) -> float:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, file_digest
 from bertwright.model.folder import SavedModel
 from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.feature_based import FeatureData, answer_with_features
+from bertwright.prediction.frozen import Places
 from bertwright.prediction.tagger import Tagger, open_tagger, predict_tags, tag_rows, tagger_task
 from bertwright.prediction.work import Answered, Kind, Work
 from bertwright.tasks.conll import Sentences, read_lines, sentences_of
@@ -50,31 +53,39 @@ def prepare(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderConf
     task, train, dev = load_data(task, data)
     rows, measured = (_windows(words, part, task.context, max_length) for part in (train, dev))
     labels = label_ids(task, train)
-    dev_file = tag_dev_file(data)
-
-    def evaluated(model: Tagger) -> dict[str, float]:
-        tags = decode(task, predict_tags(model, measured, dev.num_words), dev).tags
-        figures = {name: value for name, value in score(task, tags, dev).items() if "." not in name}
-        return {**figures, "collapsed": float(_fell(tags, dev))}
-
     return Work(
         task=task,
-        digests={
-            "train": file_digest(tag_train_file(data)),
-            "dev": {dev_file.name: file_digest(dev_file)} if dev_file else {},
-        },
+        digests=_digests(data),
         lengths=np.array([len(ids) for ids in rows.ids]),
         head="classifier",
         build=lambda shape: Tagger(shape, len(task.labels)),
         batch=lambda chosen: tag_rows(rows, chosen, pad_id=config.pad_id, labels=labels),
         trainable=lambda model: tagger_task(_tagger(model)),
-        evaluate=lambda model: evaluated(_tagger(model)),
+        evaluate=lambda model: _figures(task, predict_tags(_tagger(model), measured, dev.num_words), dev),
         answered=lambda model: Answered(
             model,
             "BertForTokenClassification",
             task.labels,
             {"task": task.model_dump(mode="json"), "max_length": max_length},
         ),
+    )
+
+
+def features(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int) -> FeatureData:
+    """The task for the feature-based way: the first pieces of a sentence's words are read, and each is answered."""
+    task, train, dev = load_data(task, data)
+    rows, measured = (_places(part, _windows(words, part, task.context, max_length)) for part in (train, dev))
+    return FeatureData(
+        task=task,
+        digests=_digests(data),
+        train=rows,
+        dev={"dev": measured},
+        targets=label_ids(task, train),
+        outputs=len(task.labels),
+        each=True,
+        figures=lambda logits: _figures(task, logits["dev"], dev),
+        labels=task.labels,
+        extra={"task": task.model_dump(mode="json"), "max_length": max_length},
     )
 
 
@@ -152,9 +163,30 @@ def _windows(words: Tokenizer, sentences: Sentences, context: Context, max_lengt
 def _answers(
     task: TaggingTask, saved: SavedModel, words: Tokenizer, sentences: Sentences, *, context: Context
 ) -> Tagged:
-    model = open_tagger(saved, len(task.labels))
     windows = _windows(words, sentences, context, int(saved.extra["max_length"]))
-    return decode(task, predict_tags(model, windows, sentences.num_words), sentences)
+    if "features" in saved.extra:
+        logits = answer_with_features(saved, _places(sentences, windows))
+    else:
+        logits = predict_tags(open_tagger(saved, len(task.labels)), windows, sentences.num_words)
+    return decode(task, logits, sentences)
+
+
+def _places(sentences: Sentences, windows: Windows) -> Places:
+    """The first piece of every word, sentence by sentence."""
+    asks = list(zip(windows.ids, windows.at, windows.words, strict=True))
+    return Places(asks, np.cumsum([0, *map(len, sentences.words)]))
+
+
+def _digests(data: Path) -> dict[str, Any]:
+    dev = tag_dev_file(data)
+    return {"train": file_digest(tag_train_file(data)), "dev": {dev.name: file_digest(dev)} if dev else {}}
+
+
+def _figures(task: TaggingTask, logits: NDArray[np.float32], dev: Sentences) -> dict[str, float]:
+    """What is measured after an epoch: the overall figures."""
+    tags = decode(task, logits, dev).tags
+    figures = {name: value for name, value in score(task, tags, dev).items() if "." not in name}
+    return {**figures, "collapsed": float(_fell(tags, dev))}
 
 
 def _fell(tags: Iterable[Iterable[str]], dev: Sentences) -> bool:
@@ -180,4 +212,4 @@ def _tagger(model: Any) -> Tagger:
     return model
 
 
-TAGGING = Kind(TaggingTask, prepare, evaluate, predict, predict_texts)
+TAGGING = Kind(TaggingTask, prepare, evaluate, predict, features, predict_texts)

@@ -66,14 +66,16 @@ class Kind:
     prepare     (task, data, tokenizer, encoder's shape, maximal length) → the task bound to its data
     evaluate    (task, model, tokenizer, data) → figures
     predict     (model, tokenizer, input, output, text columns) → what was written
-    predict_texts    (model, tokenizer, input, output) → the same for plain text, one a line; None: no such thing
+    features    as prepare, for the feature-based way: → FeatureData; None where a kind has no such way
+    texts       (model, tokenizer, input, output) → as predict, for plain text, one a line; None where a kind reads none
     """
 
     spec: type[TaskSpec]
     prepare: Callable[[Any, Path, Tokenizer, EncoderConfig, int], Work[Any]]
     evaluate: Callable[[Any, SavedModel, Tokenizer, Path], dict[str, Any]]
     predict: Callable[[SavedModel, Tokenizer, str, str, tuple[str, ...]], dict[str, Any]]
-    predict_texts: Callable[[SavedModel, Tokenizer, str, str], dict[str, Any]] | None = None
+    features: Callable[[Any, Path, Tokenizer, EncoderConfig, int], Any] | None = None
+    texts: Callable[[SavedModel, Tokenizer, str, str], dict[str, Any]] | None = None
 
 
 def open_tokenizer(saved: SavedModel) -> Tokenizer:

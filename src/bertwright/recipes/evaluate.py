@@ -71,10 +71,10 @@ def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = (),
     kind = kind_of(task)
     if not raw:
         found = kind.predict(saved, open_tokenizer(saved), source, target, text)
-    elif kind.predict_texts is None or text:
+    elif kind.texts is None or text:
         raise InputError(
             f"--raw is for plain text, without columns, and models that find entities; {model} is one of {task.name}"
         )
     else:
-        found = kind.predict_texts(saved, open_tokenizer(saved), source, target)
+        found = kind.texts(saved, open_tokenizer(saved), source, target)
     return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}

@@ -15,6 +15,7 @@ from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder, file_digest
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
+from bertwright.prediction.feature_based import feature_work, frozen_encoder
 from bertwright.prediction.kinds import kind_of
 from bertwright.prediction.work import Work, open_tokenizer, steps_of
 from bertwright.recipes.report import try_report
@@ -49,7 +50,7 @@ def finetune(
     allow_other_numerics: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
-    prepared = _prepare(settings, task, model, data, tokenizer)
+    prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
     named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
     facts = {"task": prepared.work.task.model_dump(mode="json"), "model": named, **prepared.digests}
     run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume)
@@ -68,10 +69,13 @@ def finetune(
                     f"stopped with {len(seeds)} of {settings.seeds} seeds done; the same command with --resume goes on"
                 )
         result = _finish(run, prepared, seeds)
+        shutil.rmtree(out / "features", ignore_errors=True)
     return {**result, "report": try_report(run.folder)}
 
 
-def _prepare(settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None) -> Prepared:
+def _prepare(
+    settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None, *, cache: Path
+) -> Prepared:
     vocabulary = Tokenizer.load(folder) if folder else None
     saved = open_model(source, tokenizer=folder, vocab_size=vocabulary.vocab_size if vocabulary else None)
     words = open_tokenizer(saved)
@@ -81,18 +85,66 @@ def _prepare(settings: FinetuneSettings, task: TaskSpec, source: str, data: Path
         raise InputError(
             f"--max-length {settings.max_length}: {source} takes at most {saved.config.max_positions} tokens"
         )
+    if settings.features:
+        return _prepare_features(settings, task, saved, words, data, cache)
     work = kind_of(task).prepare(task, data, words, saved.config, settings.max_length)
+    if settings.new_layers + settings.frozen_layers > saved.config.layers:
+        raise InputError(
+            f"--new-layers {settings.new_layers} and --frozen-layers {settings.frozen_layers}: "
+            f"{source} has {saved.config.layers} layers in all"
+        )
+    anew = _anew(settings, work.head, saved)
     if saved.weights is not None:  # an earlier task's head has other labels, or the same in another order
-        kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith(f"{work.head}.")}
+        kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith(anew)}
         saved = replace(saved, weights=kept)
-        load_weights(work.build(saved.config), saved, fresh=(work.head,))
-    weights = Path(saved.place) / "model.safetensors"
-    digests = {
-        **work.digests,
-        "weights": file_digest(weights) if saved.weights is not None else None,
-        "tokenizer": words.hash,
-    }
-    return Prepared(work, saved, digests)
+        model = work.build(saved.config)
+        load_weights(model, saved, fresh=anew)
+        if "pooler.dense.weight" in model.state_dict() and not settings.new_layers and "pooler." in anew:
+            say(f"{source}: has no pooler, which this task uses; it begins anew")
+    return Prepared(work, saved, {**work.digests, "weights": _digest_of(saved), "tokenizer": words.hash})
+
+
+def _prepare_features(
+    settings: FinetuneSettings, task: TaskSpec, saved: SavedModel, words: Tokenizer, data: Path, cache: Path
+) -> Prepared:
+    """The same for the feature-based way: the encoder is done with before the first step."""
+    kind = kind_of(task)
+    if kind.features is None or settings.features is None:
+        raise InputError(f"--features: {task.name} cannot be learned from features")
+    if settings.new_layers or settings.frozen_layers:
+        raise InputError("--features leaves every layer as it is: --new-layers and --frozen-layers do not go with it")
+    bound = kind.features(task, data, words, saved.config, settings.max_length)
+    digest = _digest_of(saved)
+    work = feature_work(
+        bound,
+        settings.features,
+        width=settings.lstm_width,
+        saved=saved,
+        cache=cache,
+        weights=digest or f"{saved.place} {saved.config.vocab_size}",
+    )
+    encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
+    return Prepared(work, replace(saved, weights=encoder), {**work.digests, "weights": digest, "tokenizer": words.hash})
+
+
+def _digest_of(saved: SavedModel) -> str | None:
+    return None if saved.weights is None else file_digest(Path(saved.place) / "model.safetensors")
+
+
+def _anew(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[str, ...]:
+    """The prefixes of what begins anew: the task's head, the top layers asked for, a pooler that the model lacks."""
+    layers = saved.config.layers
+    top = [f"encoder.layers.{layer}." for layer in range(layers - settings.new_layers, layers)]
+    has_pooler = saved.weights is None or "pooler.dense.weight" in saved.weights
+    return (f"{head}.", *top, *([] if has_pooler and not top else ["pooler."]))
+
+
+def _freeze(model: nn.Module, layers: int) -> None:
+    """Keep the embeddings and so many layers as they are."""
+    still = ("encoder.embeddings.", *(f"encoder.layers.{layer}." for layer in range(layers)))
+    for name, parameter in model.named_parameters():
+        if layers and name.startswith(still):
+            parameter.requires_grad_(False)
 
 
 def _numerics(settings: FinetuneSettings, run: RunFolder, *, allow_other: bool) -> Numerics:
@@ -116,7 +168,8 @@ def _train_seed(
     work, config = prepared.work, prepared.saved.config
     model = work.build(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
-    load_weights(model, prepared.saved, fresh=(work.head,))
+    load_weights(model, prepared.saved, fresh=_anew(settings, work.head, prepared.saved))
+    _freeze(model, settings.frozen_layers)
     best = _Best(own, model, prepared, numerics)
     per_epoch = -(-len(work.lengths) // settings.batch_size)
     steps = settings.epochs * per_epoch

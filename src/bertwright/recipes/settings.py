@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from bertwright.config import Positive, Seed, Settings, Share
+from bertwright.model.sizes import Way
 from bertwright.objectives.examples import ExampleSettings
 from bertwright.training.optimizer import OptimizerSettings
 
@@ -65,13 +66,22 @@ class FinetuneSettings(Settings):
     epochs: Positive = 3
     batch_size: Positive = 32
     learning_rate: Annotated[float, Field(gt=0)] | None = None
-    """None: 3e-5 from 768 wide on (the paper's grid), 3e-4 for the smaller sizes (the grid of their release)."""
+    """None: 3e-5 from 768 wide on (the paper's grid), 3e-4 for smaller ones (the grid of their release), 1e-3 for the
+    BiLSTM of the feature-based way."""
     head_learning_rate: Annotated[float, Field(gt=0)] | None = None
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The rate of each layer as a share of the one above it."""
     warmup: Share = 0.1
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     bias_correction: bool = True
+    new_layers: Annotated[int, Field(ge=0)] = 0
+    """Top layers, and the pooler, that begin anew: what they learned last is closest to the pre-training's task."""
+    frozen_layers: Annotated[int, Field(ge=0)] = 0
+    """Layers from below, the embeddings with them, that stay as they are."""
+    features: Way | None = None
+    """The feature-based way: the encoder stays as it is, and a BiLSTM learns from these of its states."""
+    lstm_width: Annotated[int, Field(ge=2, multiple_of=2)] = 768
+    """Of that BiLSTM, half in each direction."""
     max_length: Annotated[int, Field(ge=8)] = 128
     seeds: Positive = 1
     first_seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
@@ -80,4 +90,4 @@ class FinetuneSettings(Settings):
 
     def rate(self, hidden: int) -> float:
         """The peak rate for a model of that width."""
-        return self.learning_rate or (3e-5 if hidden >= 768 else 3e-4)
+        return self.learning_rate or (1e-3 if self.features else 3e-5 if hidden >= 768 else 3e-4)

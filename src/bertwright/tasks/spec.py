@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
@@ -17,7 +17,7 @@ class TaskSpec(Settings):
     """The settings of this kind that a person may change for a run: `--task-setting NAME=VALUE`."""
 
     name: str
-    max_length: Positive = 128
+    max_length: Positive = Field(default=128, exclude=True)  # the run's settings hold the one that was used
 
 
 Spec = TypeVar("Spec", bound=TaskSpec)
@@ -36,7 +36,7 @@ def with_settings(task: Spec, given: Sequence[str]) -> Spec:
             allowed = ", ".join(f"{known}=…" for known in task.settable) or "none"
             raise InputError(f"--task-setting {text}: {task.name} has no setting '{name}'; there are: {allowed}")
         try:
-            task = type(task).model_validate({**task.model_dump(), name: value})
+            task = type(task).model_validate({**dict(task), name: value})
         except ValidationError as error:
             raise InputError(f"--task-setting {text}: {error.errors()[0]['msg']}") from None
     return task

@@ -50,7 +50,7 @@ class Windows:
     """
 
     ids: tuple[NDArray[np.int32], ...]
-    at: tuple[NDArray[np.int32], ...]
+    at: tuple[NDArray[np.int64], ...]
     words: tuple[NDArray[np.int64], ...]
     vanished: tuple[int, ...]
 
@@ -81,7 +81,7 @@ def windows_of(tokenizer: Pieces, sentences: Sentences, *, context: Context, max
     asked_of = [np.concatenate(words) for words in rows.values()]
     return Windows(
         ids=tuple(np.concatenate([cls, pieces[begin:end], sep]).astype(np.int32) for begin, end in rows),
-        at=tuple((first[words] - begin + 1).astype(np.int32) for (begin, _), words in zip(rows, asked_of, strict=True)),
+        at=tuple(first[words] - begin + 1 for (begin, _), words in zip(rows, asked_of, strict=True)),
         words=tuple(asked_of),
         vanished=vanished,
     )

@@ -4,7 +4,7 @@ Text is cleaned, ideographs are set apart, upper case is folded unless cased, ac
 so, words are split at white space and punctuation, and every word is cut into the longest pieces that the vocabulary
 holds, from left to right; a piece that continues a word begins with "##".
 
-This file alone touches the `tokenizers` package, which does the work in Rust on all threads.
+This file and bpe.py alone touch the `tokenizers` package, which does the work in Rust on all threads.
 
 Learning a vocabulary gives the same bytes with any number of threads. The trainer of `tokenizers` numbers the letters
 in the order of a hash table and breaks ties by those numbers, so the sorted letters are handed to it as if they were

@@ -7,7 +7,7 @@ it did before; where two files say the same thing they must agree.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
-from bertwright.files import read_json
+from bertwright.files import read_json, read_object
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -55,9 +55,7 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
     described_at, vocabulary_at, config_at = (
         folder / name for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     )
-    config = read_json(config_at) if config_at.is_file() else {}
-    if not isinstance(config, dict):
-        raise InputError(f"{config_at}: holds a JSON {type(config).__name__}; it must be an object")
+    config = read_object(config_at) if config_at.is_file() else {}
     if not described_at.is_file():
         rules = _rules_of_config(config, config_at)
         return read_vocabulary(vocabulary_at), rules, _base_of(config, config_at)
@@ -158,13 +156,21 @@ def _pieces_of(described: Any, path: Path) -> list[str]:
     vocabulary = described["model"].get("vocab")
     if not isinstance(vocabulary, dict):
         raise InputError(f"{path}: holds no vocabulary")
-    pieces = sorted(vocabulary, key=lambda piece: (vocabulary[piece], piece))
-    for id, piece in enumerate(pieces):
-        if vocabulary[piece] != id:
-            raise InputError(f"{path}: the piece {piece!r} has id {vocabulary[piece]}, where {id} was expected")
+    pieces = pieces_by_id(vocabulary, path)
     for token in described.get("added_tokens") or []:
         if vocabulary.get(token.get("content")) != token.get("id"):
             raise InputError(f"{path}: the added token {token.get('content')!r} is not in its vocabulary")
+    return pieces
+
+
+def pieces_by_id(ids: Mapping[str, Any], path: Path) -> list[str]:
+    """The pieces of a JSON object of ids in their order; InputError for gaps and for what is no id."""
+    if strange := [piece for piece, id in ids.items() if type(id) is not int]:
+        raise InputError(f"{path}: the piece {strange[0]!r} has the id {ids[strange[0]]!r}; ids are whole numbers")
+    pieces = sorted(ids, key=lambda piece: (ids[piece], piece))
+    for id, piece in enumerate(pieces):
+        if ids[piece] != id:
+            raise InputError(f"{path}: the piece {piece!r} has id {ids[piece]}, where {id} was expected")
     return pieces
 
 

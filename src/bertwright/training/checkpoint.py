@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder, file_digest, read_json, write_json
+from bertwright.training.optimizer import trained_parameters
 
 _FILES = ("model.safetensors", "optimizer.safetensors")
 
@@ -33,7 +34,7 @@ def save_checkpoint(
     target = folder / f"step-{step:09d}"
     moments = {
         f"{key}.{name}": optimizer.state[parameter][key]
-        for name, parameter in module.named_parameters()
+        for name, parameter in trained_parameters(module)
         for key in ("exp_avg", "exp_avg_sq", "step")
     }
     with atomic_folder(target) as temporary:
@@ -77,7 +78,7 @@ def load_checkpoint(
 
 
 def _load_moments(moments: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    for name, parameter in module.named_parameters():
+    for name, parameter in trained_parameters(module):
         for key in ("exp_avg", "exp_avg_sq", "step"):
             optimizer.state[parameter][key].copy_(moments[f"{key}.{name}"])
 

@@ -1,6 +1,6 @@
 """loss → weights: AdamW as the original's optimiser, its schedule and its clipping (paper §A.2)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import torch
@@ -37,12 +37,17 @@ def rate_at(step: int, steps: int, warmup: float) -> float:
     return step / rising if step < rising else 1.0 - step / steps
 
 
+def trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that learn, by name: all but the frozen ones."""
+    return ((name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad)
+
+
 def build_optimizer(
     module: nn.Module, settings: OptimizerSettings, *, scale: Callable[[str], float] = lambda _: 1.0
 ) -> torch.optim.AdamW:
     """AdamW over `module`; `scale(name)` multiplies the rate of a parameter (layer decay, a faster head)."""
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
-    for name, parameter in module.named_parameters():
+    for name, parameter in trained_parameters(module):
         groups.setdefault((scale(name), parameter.ndim > 1), []).append(parameter)
     optimizer = torch.optim.AdamW(
         [
@@ -54,7 +59,7 @@ def build_optimizer(
         eps=settings.epsilon,
         fused=True,
     )
-    for parameter in module.parameters():
+    for _, parameter in trained_parameters(module):
         optimizer.state[parameter] = {
             "step": torch.tensor(0.0 if settings.bias_correction else _NO_CORRECTION),
             "exp_avg": torch.zeros_like(parameter),

@@ -1,0 +1,170 @@
+"""OpenAI's release of GPT-1 → model folder (openai/finetune-transformer-lm, its folder `model`).
+
+All weights lie end to end, flattened, in ten numpy files of float32, params_0.npy … params_9.npy; params_shapes.json
+lists their shapes in order, without names: positions, pieces, then twelve tensors a layer. A linear layer is stored
+as a convolution of width one [1, in, out], queries, keys and values in one. encoder_bpe_40000.json numbers the
+pieces, vocab_40000.bpe lists the merges. How many heads there are no file says: the release has 12.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertwright.errors import InputError
+from bertwright.files import read_json
+from bertwright.interop.gpt import ForeignGPT, read_gpt_folder, write_gpt
+from bertwright.model.gpt_folder import ARCHITECTURE, MODEL_TYPE
+from bertwright.model.sizes import GPTConfig
+from bertwright.text.bpe import read_bpe
+
+_SHAPES = "params_shapes.json"
+_SHARDS = tuple(f"params_{index}.npy" for index in range(10))
+_ENCODER, _MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
+_HEADS = 12
+
+_FIRST = ("position.weight", "word.weight")
+_PER_LAYER = {
+    "attention.qkv.weight": (1, 3),
+    "attention.qkv.bias": (3,),
+    "attention.output.weight": (1, 1),
+    "attention.output.bias": (1,),
+    "attention_norm.weight": (1,),
+    "attention_norm.bias": (1,),
+    "expand.weight": (1, 4),
+    "expand.bias": (4,),
+    "contract.weight": (4, 1),
+    "contract.bias": (1,),
+    "output_norm.weight": (1,),
+    "output_norm.bias": (1,),
+}
+"""A layer in the order of the release (c_attn w b, c_proj w b, ln_1 g b, c_fc w b, c_proj w b, ln_2 g b) by our names;
+the numbers are widths in multiples of hidden."""
+
+
+def recognises(source: Path) -> bool:
+    """Whether a folder holds a GPT-1: a part of OpenAI's release, or a config.json that says so."""
+    if _is_release(source):
+        return True
+    try:
+        config = read_json(source / "config.json")
+    except (InputError, OSError):  # not there or broken: whoever reads it will say so
+        return False
+    return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
+
+
+def import_gpt(source: Path, out: Path) -> dict[str, Any]:
+    """Write what lies in `source` as the model folder `out`, and say what it was; InputError as the readers give it."""
+    foreign = read_openai(source) if _is_release(source) else read_gpt_folder(source)
+    write_gpt(foreign, out)
+    return {
+        "found": foreign.found,
+        "architecture": ARCHITECTURE,
+        "layers": foreign.config.layers,
+        "hidden": foreign.config.hidden,
+        "heads": foreign.config.heads,
+        "vocabulary": foreign.tokenizer.vocab_size,
+        "parameters": sum(tensor.numel() for tensor in foreign.weights.values()),
+        "left_out": list(foreign.left_out),
+    }
+
+
+def _is_release(source: Path) -> bool:
+    return any((source / name).is_file() for name in (_SHAPES, *_SHARDS, _ENCODER, _MERGES))
+
+
+def read_openai(folder: Path) -> ForeignGPT:
+    """Read OpenAI's release; InputError, by name, for what is missing, broken, or does not fit the rest."""
+    config, shapes = _read_shapes(folder / _SHAPES)
+    tokenizer = read_bpe(folder / _ENCODER, folder / _MERGES)
+    if tokenizer.vocab_size != config.vocab_size:
+        raise InputError(
+            f"{folder / _ENCODER}: holds {tokenizer.vocab_size} pieces, "
+            f"but {_SHAPES} has embeddings for {config.vocab_size}; they must be as many"
+        )
+    return ForeignGPT(
+        place=str(folder),
+        found=f"a GPT-1 as OpenAI released it, {len(_SHARDS)} numpy files",
+        config=config,
+        weights=dict(_named(_read_shards(folder, shapes), shapes)),
+        tokenizer=tokenizer,
+    )
+
+
+def _read_shapes(path: Path) -> tuple[GPTConfig, list[list[int]]]:
+    """The configuration that a list of shapes tells, and the list; InputError where it is not that of a GPT-1."""
+    shapes = read_json(path)
+    is_list = isinstance(shapes, list) and all(
+        isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape) for shape in shapes
+    )
+    if not is_list:
+        raise InputError(f"{path}: not a list of shapes, each a list of whole numbers above 0")
+    layers, rest = divmod(len(shapes) - len(_FIRST), len(_PER_LAYER))
+    if layers < 1 or rest:
+        raise InputError(
+            f"{path}: lists {len(shapes)} tensors; a GPT-1 has {len(_FIRST)} and then {len(_PER_LAYER)} a layer"
+        )
+    if [len(shape) for shape in shapes[:2]] != [2, 2]:
+        raise InputError(f"{path}: begins with {shapes[:2]}; a GPT-1 has [positions, hidden] and [pieces, hidden]")
+    (positions, hidden), (pieces, _) = shapes[:2]
+    wanted = [[positions, hidden], [pieces, hidden], *_layer_shapes(hidden) * layers]
+    for number, (shape, right) in enumerate(zip(shapes, wanted, strict=True)):
+        if shape != right:
+            raise InputError(f"{path}: tensor {number} has the shape {shape}; in a GPT-1 of this width it has {right}")
+    if hidden % _HEADS:
+        raise InputError(f"{path}: hidden is {hidden}, which is no multiple of the {_HEADS} heads of the release")
+    config = GPTConfig(
+        vocab_size=pieces,
+        hidden=hidden,
+        layers=layers,
+        heads=_HEADS,
+        intermediate=4 * hidden,
+        max_positions=positions,
+    )
+    return config, shapes
+
+
+def _layer_shapes(hidden: int) -> list[list[int]]:
+    return [[1] * (len(widths) == 2) + [width * hidden for width in widths] for widths in _PER_LAYER.values()]
+
+
+def _read_shards(folder: Path, shapes: list[list[int]]) -> npt.NDArray[np.float32]:
+    """All weights in one row; InputError for shards that are missing, too many, broken or of another total length."""
+    found = {path.name for path in folder.glob("params_*.npy")}
+    if missing := [name for name in _SHARDS if name not in found]:
+        raise InputError(f"{folder}: {', '.join(missing)} missing; the release has {_SHARDS[0]} … {_SHARDS[-1]}")
+    if surplus := sorted(found.difference(_SHARDS)):
+        raise InputError(f"{folder}: {', '.join(surplus)} is no part of the release, which ends with {_SHARDS[-1]}")
+    shards = [_read_shard(folder / name) for name in _SHARDS]
+    total, wanted = sum(len(shard) for shard in shards), sum(map(math.prod, shapes))
+    if total != wanted:
+        raise InputError(f"{folder}: the shards hold {total:,} numbers, but {_SHAPES} has places for {wanted:,}")
+    return np.concatenate(shards)
+
+
+def _read_shard(path: Path) -> npt.NDArray[np.float32]:
+    # Mapped, not loaded: objects cannot be mapped, so nothing is unpickled, and no header can ask for more memory than
+    # the file has bytes.
+    try:
+        shard: npt.NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # what a broken header raises is of many kinds
+        raise InputError(f"{path}: not a whole numpy file of plain numbers: {error}") from None
+    if shard.dtype != np.float32 or shard.ndim != 1:
+        raise InputError(f"{path}: holds {shard.dtype} of shape {shard.shape}; a shard is one row of float32")
+    return shard
+
+
+def _named(row: npt.NDArray[np.float32], shapes: list[list[int]]) -> Iterator[tuple[str, Tensor]]:
+    """Cut a row into tensors by our names, whose linear layers are [out, in]."""
+    layers = (len(shapes) - len(_FIRST)) // len(_PER_LAYER)
+    names = [*_FIRST, *(f"layers.{layer}.{name}" for layer in range(layers) for name in _PER_LAYER)]
+    ends = pairwise(accumulate(map(math.prod, shapes), initial=0))
+    for name, shape, (first, last) in zip(names, shapes, ends, strict=True):
+        tensor = torch.from_numpy(row[first:last].reshape(shape))
+        yield name, tensor[0].T if len(shape) == 3 else tensor

@@ -1,0 +1,247 @@
+"""checkpoint of another format → arrays by name: TensorFlow's second format ("tensor bundle"), without TensorFlow.
+
+PREFIX.index is a sorted table. Under the empty key it says how many data files there are; under the name of each
+variable, which bytes of which of them, PREFIX.data-00000-of-00001 and so on, are its values, with their checksum.
+Both records are protocol buffers, of which this file reads as much as it needs.
+
+Values are read when they are asked for, and only then are their bytes checked: those of an optimiser stay where they
+are. What is handed out are the very bytes that were checked, never a view of a file that may change.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.errors import InputError
+from bertwright.interop.crc32c import masked_crc32c
+from bertwright.interop.sorted_table import is_table, read_table, varint
+
+_READ = {
+    1: ("float32", "<f4"),
+    2: ("float64", "<f8"),
+    3: ("int32", "<i4"),
+    9: ("int64", "<i8"),
+    14: ("bfloat16", "<u2"),
+    19: ("float16", "<f2"),
+}
+"""TensorFlow's number of a type → its name and the numpy type of its bytes."""
+_UNREAD = {
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    10: "bool",
+    17: "uint16",
+    18: "complex128",
+    20: "resource",
+    21: "variant",
+    22: "uint32",
+    23: "uint64",
+}
+_BFLOAT16 = 14
+_VERSION = 1  # of the format, as a reader of ours understands it
+_PART_OF_A_VARIABLE = b"\0"  # begins the keys of the slices of partitioned variables; no variable's name does
+_BYTES, _WIDTHS = 2, {1: 8, 5: 4}  # protocol buffers' kinds of values: 0 is a varint
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where the values of a variable lie: `size` bytes from `offset` of data file number `shard`.
+
+    `kind` is TensorFlow's number of the type, `checksum` the masked CRC-32C of the bytes. Of a variable that was saved
+    in parts (`partitioned`) only kind and shape are known here.
+    """
+
+    kind: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+    partitioned: bool
+
+    @property
+    def type_name(self) -> str:
+        """The type as TensorFlow calls it."""
+        return _READ[self.kind][0] if self.kind in _READ else _UNREAD.get(self.kind, f"number {self.kind}")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A checkpoint whose index was read: `entries` by the name of the variable, in the order of the names."""
+
+    prefix: Path
+    num_shards: int
+    entries: Mapping[str, Entry]
+
+    def data_file(self, shard: int) -> Path:
+        """Where the data file of that number lies."""
+        return _data_file(self.prefix, shard, self.num_shards)
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        """The values of a variable, checked, in its shape and type; bfloat16 as the float32 of the same value.
+
+        Raises InputError for a name that is not in `entries`, a type that is not read, a variable saved in parts, and
+        bytes that are missing or have another checksum than the index says.
+        """
+        entry = self.entries.get(name)
+        if entry is None:
+            raise InputError(f"{self.prefix}: holds no variable {name!r}")
+        if entry.partitioned:
+            raise InputError(f"{self.prefix}: {name} was saved in parts, which are not read; save it whole")
+        if entry.kind not in _READ:
+            allowed = ", ".join(name for name, _ in _READ.values())
+            raise InputError(f"{self.prefix}: {name} is of type {entry.type_name}; those read are {allowed}")
+        stored = np.dtype(_READ[entry.kind][1])
+        if entry.size != math.prod(entry.shape) * stored.itemsize:
+            raise InputError(
+                f"{self.prefix}: {name} has {entry.size} bytes, but its shape {entry.shape} and type "
+                f"{entry.type_name} need {math.prod(entry.shape) * stored.itemsize}; the index is damaged"
+            )
+        raw = self._bytes(name, entry)
+        if entry.kind == _BFLOAT16:  # the upper half of a float32
+            return (raw.view(stored).astype("<u4") << 16).view("<f4").reshape(entry.shape)
+        return raw.view(stored).reshape(entry.shape)
+
+    def _bytes(self, name: str, entry: Entry) -> npt.NDArray[np.uint8]:
+        path = self.data_file(entry.shard)
+        place = f"{path}: {name} (bytes {entry.offset} to {entry.offset + entry.size})"
+        try:
+            raw = np.fromfile(path, np.uint8, entry.size, offset=entry.offset)
+        except OSError as error:
+            raise InputError(f"{place} cannot be read: {error.strerror}") from None
+        if raw.size < entry.size:
+            raise InputError(f"{place} is not whole: the file is cut off")
+        computed = masked_crc32c(raw)
+        if computed != entry.checksum:
+            raise InputError(
+                f"{place} has the checksum {computed:08x}, but {entry.checksum:08x} is stored; the file is damaged"
+            )
+        return raw
+
+
+def open_bundle(prefix: Path) -> Bundle:
+    """Read PREFIX.index and see that the data files hold as many bytes as it says; no values are read.
+
+    Raises InputError, with the place, for an index that is missing, cut off or damaged, one written on a big-endian
+    machine or by a newer format, data files that are missing or too short, and checkpoints of the first format.
+    """
+    index = index_file(prefix)
+    if not index.is_file():
+        if prefix.is_file() and is_table(prefix):
+            raise InputError(
+                f"{prefix}: a checkpoint of TensorFlow's first format (one file, no .index), which is not read; "
+                "restore it with TensorFlow and save it again with tf.compat.v1.train.Saver()"
+            )
+        raise InputError(f"{index}: there is no such file; a checkpoint is named without its .index or .data-…")
+    records = dict(read_table(index))
+    try:
+        if b"" not in records:
+            raise ValueError("has no header under the empty key; it is not the index of a checkpoint")
+        num_shards = _num_shards(records.pop(b""))
+        entries = {
+            _name(key): _entry(key, value) for key, value in records.items() if not key.startswith(_PART_OF_A_VARIABLE)
+        }
+    except ValueError as error:
+        raise InputError(f"{index}: {error}") from None
+    bundle = Bundle(prefix, num_shards, entries)
+    _check_data_files(bundle)
+    return bundle
+
+
+def index_file(prefix: Path) -> Path:
+    """Where the index of a checkpoint lies."""
+    return prefix.with_name(f"{prefix.name}.index")
+
+
+def _data_file(prefix: Path, shard: int, num_shards: int) -> Path:
+    return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{num_shards:05d}")
+
+
+def _check_data_files(bundle: Bundle) -> None:
+    whole = {name: entry for name, entry in bundle.entries.items() if not entry.partitioned}
+    used = sorted({entry.shard for entry in whole.values()})
+    if used and used[-1] >= bundle.num_shards:
+        raise InputError(f"{bundle.prefix}.index: names data file {used[-1]}, but there are {bundle.num_shards}")
+    paths = {shard: bundle.data_file(shard) for shard in used}
+    if missing := [path.name for path in paths.values() if not path.is_file()]:
+        raise InputError(
+            f"{bundle.prefix}: of its {bundle.num_shards} data files {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not beside the index"
+        )
+    sizes = {shard: path.stat().st_size for shard, path in paths.items()}
+    for name, entry in whole.items():
+        if entry.offset + entry.size > sizes[entry.shard]:
+            raise InputError(
+                f"{paths[entry.shard]}: {name} is at bytes {entry.offset} to {entry.offset + entry.size}, "
+                f"but the file has {sizes[entry.shard]}; it is cut off"
+            )
+
+
+def _num_shards(header: bytes) -> int:
+    """The number of data files; ValueError where their values could not be understood."""
+    numbers, parts = _message(header, numbers=(1, 2), parts=(3,))
+    if numbers[2] != 0:
+        raise ValueError("written on a big-endian machine; only little-endian checkpoints are read")
+    for version in parts[3]:
+        needed, _ = _message(version, numbers=(1, 2))
+        if needed[2] > _VERSION:
+            raise ValueError(f"needs a reader of format {needed[2]}; formats up to {_VERSION} are read")
+    return numbers[1]
+
+
+def _name(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"the name {key!r} is not UTF-8") from None
+
+
+def _entry(key: bytes, value: bytes) -> Entry:
+    try:
+        numbers, parts = _message(value, numbers=(1, 3, 4, 5, 6), parts=(2, 7))
+        shape = tuple(size for part in parts[2] for size in _shape(part))
+    except ValueError as error:
+        raise ValueError(f"the entry of {_name(key)} is not understood: {error}") from None
+    kind, shard, offset, size, checksum = (numbers[field] for field in (1, 3, 4, 5, 6))
+    return Entry(kind, shape, shard, offset, size, checksum, bool(parts[7]))
+
+
+def _shape(data: bytes) -> list[int]:
+    unknown, parts = _message(data, numbers=(3,), parts=(2,))
+    if unknown[3]:
+        raise ValueError("its number of dimensions is not known")
+    return [_message(part, numbers=(1,), parts=(2,))[0][1] for part in parts[2]]
+
+
+def _message(
+    data: bytes, *, numbers: tuple[int, ...], parts: tuple[int, ...] = ()
+) -> tuple[dict[int, int], dict[int, list[bytes]]]:
+    """The fields of a protocol buffer: `numbers` (0 where absent) and byte strings (`parts`); ValueError for others."""
+    plain = dict.fromkeys(numbers, 0)
+    nested: dict[int, list[bytes]] = {field: [] for field in parts}
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        field, kind = divmod(tag, 8)
+        if kind == _BYTES and field in nested:
+            size, at = varint(data, at)
+            nested[field].append(data[at : at + size])
+        elif kind in _WIDTHS and field in plain:
+            size = _WIDTHS[kind]
+            plain[field] = int.from_bytes(data[at : at + size], "little")
+        elif kind == 0 and field in plain:
+            size = 0
+            plain[field], at = varint(data, at)
+        else:
+            raise ValueError(f"field {field} of kind {kind} is not known")
+        at += size
+        if at > len(data):
+            raise ValueError(f"field {field} is cut off")
+    return plain, nested

@@ -1,0 +1,173 @@
+"""frozen encoder → features, once → what a BiLSTM learns from them: the feature-based way (paper §5.3).
+
+Shapes: N rows, R places of all rows one after another, S states, D hidden, B rows of a batch, P places of the longest.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertwright.console import Status
+from bertwright.files import atomic_file
+from bertwright.model.encoder import Encoder
+from bertwright.model.heads import ClassificationHead
+from bertwright.model.recurrent import Recurrent, states_of
+from bertwright.model.sizes import EncoderConfig, Way
+
+_TOKENS = 8192
+"""Tokens, padding included, computed at a time."""
+
+Ask = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
+"""A row of ids, the places in it whose states are wanted, and where among all R they belong."""
+
+
+@dataclass(frozen=True)
+class States:
+    """All states [R, S, D], mapped from a file, and where each of N rows begins and ends among them, `ends` [N+1]."""
+
+    values: NDArray[np.float32]
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] places of each row."""
+        return np.diff(self.ends)
+
+    def padded(self, rows: Sequence[int] | NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """The given rows [B, P, S, D] and their lengths [B]."""
+        lengths = self.lengths[np.asarray(rows)]
+        found = np.zeros((len(lengths), int(lengths.max()), *self.values.shape[1:]), dtype=np.float32)
+        for place, row in enumerate(rows):
+            found[place, : lengths[place]] = self.values[self.ends[row] : self.ends[row + 1]]
+        return torch.from_numpy(found), torch.from_numpy(lengths)
+
+
+class FrozenHead(nn.Module):
+    """What learns: the mix and BiLSTM on an encoder's states, and one linear layer on each place or on the row."""
+
+    def __init__(self, config: EncoderConfig, way: Way, *, outputs: int, width: int, each: bool) -> None:
+        super().__init__()
+        self.recurrent = Recurrent(
+            way,
+            states=len(states_of(way, config.layers)),
+            hidden=config.hidden,
+            width=width,
+            dropout=config.hidden_dropout,
+        )
+        self.classifier = ClassificationHead(width, outputs, config.hidden_dropout)
+        self.each = each
+
+    def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
+        """[B, P, S, D] → logits of each place [B, P, L], or of the row [B, L], from the maximum over its places."""
+        found = self.recurrent(states, lengths)
+        if not self.each:
+            real = torch.arange(found.shape[1]) < lengths[:, None]
+            found = found.masked_fill(~real[:, :, None], -torch.inf).amax(1)
+        logits: Tensor = self.classifier(found)
+        return logits
+
+
+class FrozenModel(nn.Module):
+    """An encoder that does not learn and the head that does."""
+
+    def __init__(self, config: EncoderConfig, way: Way, *, outputs: int, width: int, each: bool) -> None:
+        super().__init__()
+        self.encoder = Encoder(config).requires_grad_(False)
+        self.head = FrozenHead(config, way, outputs=outputs, width=width, each=each)
+
+
+@dataclass(frozen=True)
+class Places:
+    """What is asked of an encoder: rows of ids and which of their places are wanted; `ends` [N+1] as in States."""
+
+    asks: Sequence[Ask]
+    ends: NDArray[np.int64]
+    first: NDArray[np.int32] | None = None
+    """[rows] tokens of segment 0; None: all of them."""
+
+
+def states_for(
+    encoder: Encoder, wanted: Places, layers: Sequence[int], *, cache: Path | None = None, key: str = ""
+) -> States:
+    """The states of all places; with a `cache` folder computed once, and read from there again under the same `key`.
+
+    The key and the ids decide the file's name: the key names the weights.
+    """
+    if cache is None:
+        return States(_computed(encoder, wanted, layers), wanted.ends)
+    digest = hashlib.sha256(f"{key} {list(layers)}".encode())
+    digest.update(b"" if wanted.first is None else wanted.first.tobytes())
+    for parts in wanted.asks:
+        for part in parts:
+            digest.update(part.tobytes())
+    path = cache / f"{digest.hexdigest()[:32]}.npy"
+    if not path.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        values = _computed(encoder, wanted, layers)
+        with atomic_file(path) as stream:
+            np.save(stream, values, allow_pickle=False)
+    return States(np.load(path, mmap_mode="r", allow_pickle=False), wanted.ends)
+
+
+def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
+    """Logits of all places [R, L], or of all rows [N, L], in their order; dropout off."""
+    was_training = model.training
+    model.eval()
+    outputs = model.classifier.linear.out_features
+    found = np.zeros((int(states.ends[-1]) if model.each else len(states), outputs), dtype=np.float32)
+    with torch.inference_mode():
+        for rows in _batches(states.lengths, np.flatnonzero(states.lengths)):
+            values, lengths = states.padded(rows)
+            logits = model(values, lengths).numpy()
+            for place, row in enumerate(rows):
+                if model.each:
+                    found[states.ends[row] : states.ends[row + 1]] = logits[place, : lengths[place]]
+                else:
+                    found[row] = logits[place]
+    model.train(was_training)
+    return found
+
+
+def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int]) -> NDArray[np.float32]:
+    asks = wanted.asks
+    values = np.zeros((int(wanted.ends[-1]), len(layers), encoder.config.hidden), dtype=np.float32)
+    lengths = np.array([len(ids) for ids, _, _ in asks])
+    encoder.eval()
+    done = 0
+    with torch.inference_mode(), Status() as status:
+        for rows in _batches(lengths, np.arange(len(asks))):
+            width = int(lengths[rows].max())
+            ids = np.full((len(rows), width), encoder.config.pad_id, dtype=np.int64)
+            for place, row in enumerate(rows):
+                ids[place, : lengths[row]] = asks[row][0]
+            mask = np.arange(width) < lengths[rows][:, None]
+            first = lengths if wanted.first is None else wanted.first
+            segments = ((np.arange(width) >= first[rows][:, None]) & mask).astype(np.int64)
+            given = (torch.from_numpy(part) for part in (ids, segments, mask))
+            hidden = encoder(*given, all_hidden=True).hidden
+            states = torch.stack([hidden[layer] for layer in layers], dim=2).numpy()  # [B, T, S, D]
+            for place, row in enumerate(rows):
+                _, at, target = asks[row]
+                values[target] = states[place, at]
+            done += len(rows)
+            status.update(f"features of {done:,} of {len(asks):,} rows")
+    return values
+
+
+def _batches(lengths: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterable[NDArray[np.int64]]:
+    """Row numbers of batches of like length, longest first."""
+    order = rows[np.argsort(-lengths[rows], kind="stable")]
+    begin = 0
+    while begin < len(order):
+        count = max(1, _TOKENS // int(lengths[order[begin]]))
+        yield order[begin : begin + count]
+        begin += count

@@ -1,0 +1,136 @@
+"""A search over settings, each a fine-tuning of its own with all its seeds; the best on dev is kept (paper §A.3)."""
+
+import shutil
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bertwright.console import say
+from bertwright.errors import InputError, Stopped
+from bertwright.files import atomic_folder, read_json, write_json
+from bertwright.recipes.finetune import finetune
+from bertwright.recipes.settings import FinetuneSettings
+from bertwright.tasks.spec import TaskSpec
+
+PAPER = "batch-size=16,32 learning-rate=5e-5,3e-5,2e-5 epochs=2,3,4"
+_RECORD = "grid.json"
+
+Grid = Mapping[str, tuple[Any, ...]]
+
+
+def parse_grid(given: str, base: FinetuneSettings) -> Grid:
+    """`paper`, or `NAME=VALUE,VALUE NAME=VALUE,…` with names of settings; InputError for what is no setting's value."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for part in (PAPER if given == "paper" else given).split():
+        name, _, values = part.partition("=")
+        key = name.replace("-", "_")
+        if key not in FinetuneSettings.model_fields or key in ("seeds", "first_seed", "threads", "precision"):
+            allowed = "batch-size, learning-rate, epochs, warmup, weight-decay, layer-decay, max-length, …"
+            raise InputError(f"--grid: {name!r} is no setting to search over; allowed are {allowed}")
+        if key in found:
+            raise InputError(f"--grid: {name} stands there twice")
+        found[key] = tuple(_value(base, key, text, part) for text in values.split(","))
+    if not found:
+        raise InputError(f"--grid {given!r}: write paper, or NAME=VALUE,VALUE … such as '{PAPER}'")
+    return found
+
+
+def search(
+    settings: FinetuneSettings,
+    task: TaskSpec,
+    grid: Grid,
+    *,
+    model: str,
+    data: Path,
+    out: Path,
+    tokenizer: Path | None = None,
+    resume: bool = False,
+    allow_other_numerics: bool = False,
+) -> dict[str, Any]:
+    """Fine-tune with every combination; returns all figures, best first, and keeps the best one's model in `out`.
+
+    Each combination is a run in `out`, so a search that was stopped goes on where it was with `resume`.
+    """
+    record = _open(out, settings, task, grid, model, resume=resume)
+    combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    rows: list[dict[str, Any]] = []
+    for number, chosen in enumerate(combinations, start=1):
+        place = out / "-".join(f"{key.replace('_', '-')}={value:g}" for key, value in chosen.items())
+        say(f"[{number}/{len(combinations)}] {place.name}")
+        try:
+            found = finetune(
+                settings.model_copy(update=chosen),
+                task,
+                model=model,
+                data=data,
+                out=place,
+                tokenizer=tokenizer,
+                resume=place.exists(),
+                allow_other_numerics=allow_other_numerics,
+            )
+        except Stopped:
+            raise Stopped(
+                f"stopped with {len(rows)} of {len(combinations)} settings done; the same command with --resume goes on"
+            ) from None
+        kept = {name: found[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
+        rows.append({"settings": chosen, **kept})
+    rows.sort(key=lambda row: (-row["mean"], row["sd"]))
+    best = out / "model"
+    with atomic_folder(best) as folder:
+        shutil.copytree(rows[0]["model"], folder, dirs_exist_ok=True)
+    result = {"task": task.name, "metric": rows[0]["metric"], "rows": rows, "model": str(best), "out": str(out)}
+    write_json(out / _RECORD, {**record, "result": result})
+    return {**result, "text": grid_table(result)}
+
+
+def grid_table(result: Mapping[str, Any]) -> str:
+    """The figures as lines, best first, and what they are worth."""
+    names = list(result["rows"][0]["settings"])
+    head = "".join(f"{name.replace('_', ' '):>16}" for name in names)
+    lines = [f"{head}   {result['metric']} on dev"]
+    for row in result["rows"]:
+        values = "".join(f"{row['settings'][name]:>16g}" for name in names)
+        fell = f"   {len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
+        lines.append(f"{values}   {row['mean']:.4f} ± {row['sd']:.4f}{fell}")
+    lines.append("The first was chosen on dev, so its figure there is better than it will be elsewhere.")
+    return "\n".join([*lines, f"its model: {result['model']}"])
+
+
+def _value(base: FinetuneSettings, key: str, text: str, part: str) -> Any:
+    try:
+        number = float(text)
+        known = FinetuneSettings.model_validate(
+            {**base.model_dump(), key: int(number) if number.is_integer() else number}
+        )
+    except (ValueError, OverflowError, ValidationError):
+        raise InputError(f"--grid {part}: {text!r} is no value of {key.replace('_', '-')}") from None
+    return getattr(known, key)
+
+
+def _open(
+    out: Path, settings: FinetuneSettings, task: TaskSpec, grid: Grid, model: str, *, resume: bool
+) -> dict[str, Any]:
+    """The record of a search, begun or taken up; InputError where `out` holds something else."""
+    record: dict[str, Any] = {
+        "task": task.name,
+        "model": model,
+        "settings": settings.model_dump(mode="json"),
+        "grid": {name: list(values) for name, values in grid.items()},
+    }
+    path = out / _RECORD
+    if not path.exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out}: is not empty and holds no search; choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
+        return record
+    if not resume:
+        raise InputError(f"{out}: already holds a search; continue it with --resume or choose another --out")
+    found = read_json(path)
+    differing = [name for name in record if not isinstance(found, dict) or found.get(name) != record[name]]
+    if differing:
+        raise InputError(f"{out}: holds a search with other {', '.join(differing)}; choose another --out")
+    return record

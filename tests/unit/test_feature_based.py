@@ -1,0 +1,178 @@
+"""The feature-based way: an encoder that stays as it is, its states computed once, a BiLSTM that learns from them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertwright.errors import InputError
+from bertwright.model.folder import open_model
+from bertwright.model.recurrent import Recurrent, states_of
+from bertwright.model.sizes import WAYS
+from bertwright.prediction import frozen
+from bertwright.prediction.classification import places_of
+from bertwright.prediction.feature_based import frozen_encoder
+from bertwright.recipes.evaluate import evaluate_task, predict
+from bertwright.recipes.finetune import finetune
+from bertwright.recipes.settings import FinetuneSettings
+from bertwright.tasks.choice import SWAG
+from bertwright.tasks.classify import encode, get_task
+from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+
+SST2, RTE, STSB = get_task("sst2"), get_task("rte"), get_task("stsb")
+FAST = FinetuneSettings(epochs=6, batch_size=4, max_length=24, threads=1, features="last", lstm_width=16)
+
+
+@pytest.fixture
+def given(tmp_path: Path, own_text: Path) -> dict[str, Any]:
+    """A tokenizer, a table that can be learned, and the arguments of a fine-tuning."""
+    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, count in (("train", 24), ("dev", 10)):
+        rows = "".join(f"{'the river is wide' if n % 2 else 'no'} {n}\t{n % 2}\n" for n in range(count))
+        (data / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
+    return {"model": "random:tiny", "data": data, "tokenizer": tmp_path / "tok"}
+
+
+def test_a_way_names_its_states() -> None:
+    assert [states_of(way, 12) for way in WAYS] == [
+        [0],
+        [11],
+        [12],
+        [9, 10, 11, 12],
+        [9, 10, 11, 12],
+        list(range(1, 13)),
+    ]
+    assert states_of("concat-last-four", 2) == [1, 2]
+    with pytest.raises(InputError, match="'first' is no way to use features; there are embeddings, second"):
+        states_of("first", 12)  # type: ignore[arg-type]
+
+
+def test_a_weighted_sum_and_a_concatenation() -> None:
+    torch.manual_seed(0)
+    states = torch.randn(2, 3, 4, 5)
+    summed = Recurrent("sum-last-four", states=4, hidden=5, width=6, dropout=0.0)
+    with torch.no_grad():
+        summed.shares.copy_(torch.tensor([0.0, 1.0, -1.0, 2.0]))
+        summed.factor.fill_(1.5)
+    shares = torch.tensor([0.0, 1.0, -1.0, 2.0]).exp()
+    shares /= shares.sum()
+    expected = 1.5 * sum(share * states[:, :, place] for place, share in enumerate(shares))
+    torch.testing.assert_close(summed.mix(states), expected)
+    assert summed.shares.requires_grad
+    joined = Recurrent("concat-last-four", states=4, hidden=5, width=6, dropout=0.0)
+    assert torch.equal(joined.mix(states)[1, 2], states[1, 2].flatten())
+    assert not joined.shares.requires_grad
+
+
+def test_what_pads_a_row_changes_nothing() -> None:
+    torch.manual_seed(0)
+    model = Recurrent("last", states=1, hidden=5, width=6, dropout=0.0).eval()
+    states = torch.randn(2, 7, 1, 5)
+    lengths = torch.tensor([7, 3])
+    both = model(states, lengths)
+    assert both.shape == (2, 7, 6)
+    torch.testing.assert_close(both[1, :3], model(states[1:, :3], torch.tensor([3]))[0])
+    assert not both[1, 3:].any()
+
+
+def test_states_are_those_of_the_encoder(given: dict[str, Any]) -> None:
+    """Whatever rows stand in one batch; segments of pairs too."""
+    words = Tokenizer.load(given["tokenizer"])
+    saved = open_model("random:tiny", tokenizer=given["tokenizer"], vocab_size=words.vocab_size)
+    encoder = frozen_encoder(saved)
+    encoded = encode(words, ["The river.", "A mill stands by the water."], ["No", "It turns all day."], max_length=24)
+    found = frozen.states_for(encoder, places_of(encoded), [0, 2])
+    for row, ids in enumerate(encoded.ids):
+        given_ids = torch.from_numpy(ids)[None].long()
+        segments = (torch.arange(len(ids)) >= int(encoded.first[row])).long()[None]
+        hidden = encoder(given_ids, segments, torch.ones_like(given_ids) > 0, all_hidden=True).hidden
+        ours = torch.from_numpy(found.values[found.ends[row] : found.ends[row + 1]])
+        torch.testing.assert_close(ours[:, 0], hidden[0][0].detach(), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(ours[:, 1], hidden[2][0].detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_learns_answers_and_comes_back(given: dict[str, Any], tmp_path: Path, way: Any) -> None:
+    found = finetune(FAST.model_copy(update={"features": way}), SST2, out=tmp_path / "run", **given)
+    assert found["mean"] == 1.0
+    folder = tmp_path / "run"
+    assert evaluate_task(SST2, model=str(folder), data=given["data"])["accuracy"] == 1.0
+    (tmp_path / "in.tsv").write_text("sentence\nthe river is wide 99\nno 98\n")
+    predict(str(folder), str(tmp_path / "in.tsv"), str(tmp_path / "out.tsv"))
+    assert [line.split("\t")[1] for line in (tmp_path / "out.tsv").read_text().splitlines()] == [
+        "label",
+        "positive",
+        "negative",
+    ]
+    assert not (folder / "features").exists()
+
+
+def test_the_encoder_stays_and_its_states_are_computed_once(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finetune(FAST.model_copy(update={"features": None, "epochs": 1}), SST2, out=tmp_path / "first", **given)
+    calls = []
+    really = frozen._computed
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return really(*arguments)
+
+    monkeypatch.setattr(frozen, "_computed", counted)
+    found = finetune(
+        FAST.model_copy(update={"seeds": 3}),
+        SST2,
+        model=str(tmp_path / "first"),
+        data=given["data"],
+        out=tmp_path / "run",
+    )
+    assert len(calls) == 2  # train and dev, for all seeds
+    assert len(set(map(json.dumps, found["seeds"]))) == 3
+    before, after = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("first", "run"))
+    for name, tensor in before.items():
+        if name.startswith(("bert.embeddings", "bert.encoder")):
+            assert torch.equal(after[name], tensor), name
+    assert "classifier.weight" not in after
+
+
+def test_the_same_seed_gives_the_same_bytes(given: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    finetune(FAST, SST2, out=tmp_path / "a", **given)
+    torch.manual_seed(2)
+    finetune(FAST, SST2, out=tmp_path / "b", **given)
+    one, two = (tmp_path / name / "model" / "model.safetensors" for name in "ab")
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_pairs_and_numbers(given: dict[str, Any], tmp_path: Path) -> None:
+    rows = [("one river", "two mills", n % 4 + 0.5) for n in range(16)]
+    lines = "".join(f"{a} {n}\t{b} {y}\t{y}\n" for n, (a, b, y) in enumerate(rows))
+    (tmp_path / "numbers.tsv").write_text(f"sentence1\tsentence2\tscore\n{lines}")
+    found = finetune(FAST, STSB, **{**given, "data": tmp_path / "numbers.tsv", "out": tmp_path / "run"})
+    assert np.isfinite(found["mean"])
+    predict(str(tmp_path / "run"), str(tmp_path / "numbers.tsv"), str(tmp_path / "out.tsv"))
+    assert (tmp_path / "out.tsv").read_text().startswith("sentence1\tsentence2\tscore\tpredicted_score\n")
+
+
+def test_nobodys_auto_model_opens_it(given: dict[str, Any], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
+    finetune(FAST.model_copy(update={"epochs": 1}), SST2, out=tmp_path / "run", **given)
+    with pytest.raises(ValueError, match="bertwright-features"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
+
+
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--new-layers and --frozen-layers do not go with it"):
+        finetune(FAST.model_copy(update={"frozen_layers": 1}), SST2, out=tmp_path / "run", **given)
+    (tmp_path / "swag.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "label": 0}\n' * 4)
+    with pytest.raises(InputError, match="--features: swag cannot be learned from features"):
+        finetune(FAST, SWAG, **{**given, "data": tmp_path / "swag.jsonl", "out": tmp_path / "run"})
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match="BiLSTM of width 7: must be even"):
+        Recurrent("last", states=1, hidden=4, width=7, dropout=0.0)

@@ -234,6 +234,15 @@ def _entity_labels(seen: Sequence[str]) -> list[str]:
     return [OUTSIDE, *(f"{prefix}-{kind}" for kind in kinds for prefix in PREFIXES[scheme])]
 
 
+def tagger_of(labels: Sequence[str]) -> TaggingTask:
+    """The task of a model with these labels that was made elsewhere: ner where they are an entity scheme's, else pos.
+
+    Nothing tells what stood around its sentences, so each stands alone.
+    """
+    task = POS if scheme_of_labels(labels) == "plain" else NER
+    return task.model_copy(update={"labels": tuple(labels), "context": "off"})
+
+
 # Entities, and tags that are names by themselves, such as parts of speech.
 NER = TaggingTask(name="ner")
 POS = TaggingTask(name="pos", scheme="plain")

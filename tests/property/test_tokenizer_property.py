@@ -139,15 +139,6 @@ def test_released_vocabularies(name: str, cased: bool, text: str, shared_data: P
         assert ids == [id for word in words for id in word_pieces(word, vocabulary, 200)], line
 
 
-def test_transformers_gives_the_same_ids(shared_data: Path) -> None:
-    legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy", reason="needs transformers")
-    vocabulary = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
-    theirs = legacy.BertTokenizerLegacy(str(vocabulary), do_lower_case=True)
-    ours = import_vocabulary(vocabulary, cased=False)
-    for line in lines_of(OWN_TEXT, 100):
-        assert ours.ids([line]) == [theirs.encode(line, add_special_tokens=False)]
-
-
 def learned_pieces(words: dict[str, int], vocab_size: int, min_count: int) -> list[str]:
     """Join the most frequent neighbours again and again; ties go to the pair whose pieces came first."""
     letters = {letter for word in words for letter in word}

@@ -116,6 +116,16 @@ def test_a_random_b_comes_from_all_other_documents_evenly():
     assert abs(starts.mean() - 0.5) < 3 * (1 / 12 / starts.size) ** 0.5
 
 
+def test_ten_tries_for_another_document_then_even_the_same_one_is_taken():
+    documents: list[oracle.Document] = [[[5] * 30] * 20_000] * 2
+    plan = plan_pairs(*sizes(documents), length=64, seed=5, epoch=0)
+    assert plan.tolist() == as_records(oracle.pair_rows(documents, 64, 5, 0, 0.1))
+    random = plan[plan["random"] == 1]
+    is_same = (random["a"] < 20_000) == (random["b"] < 20_000)
+    assert random.size > 8_000
+    assert within_three_standard_errors(is_same.mean(), 0.5**10, random.size)
+
+
 def test_what_a_random_b_displaced_starts_the_next_row():
     lengths, first = even_corpus(50, 60, tokens=9)
     plan = plan_pairs(lengths, first, length=64, seed=0, epoch=0)

@@ -11,6 +11,11 @@ from bertwright.model.dropout import dropout
 from bertwright.model.sizes import EncoderConfig
 
 
+def for_loss(logits: Tensor) -> Tensor:
+    """Logits in the precision that losses are computed in: bf16 ones in fp32, those of a float64 model as they are."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 class MaskedLMHead(nn.Module):
     """Dense with GELU, LayerNorm, then the transposed word embeddings (tied) and one bias per vocabulary entry."""
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.model.encoder import Encoder, Pooler
-from bertwright.model.heads import MaskedLMHead, NextSentenceHead
+from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
 from bertwright.model.sizes import EncoderConfig
 from bertwright.objectives.examples import PretrainingBatch, SecondSentence
 from bertwright.objectives.projection import projected_loss
@@ -101,7 +101,7 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
     terms = {"mlm": (loss, "predictions")}
     if pair is not None:
         terms[_TERMS[model.second_sentence]] = (
-            F.cross_entropy(pair.float(), inputs.is_random, reduction="sum"),
+            F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum"),
             "rows",
         )
     return terms
@@ -144,7 +144,7 @@ def held_out_figures(
     for batch in batches:
         inputs = to_inputs(batch)
         logits, pair = model.logits(inputs)
-        sums["mlm"] += float(F.cross_entropy(logits.float(), inputs.labels, reduction="sum"))
+        sums["mlm"] += float(F.cross_entropy(for_loss(logits), inputs.labels, reduction="sum"))
         sums["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
         sums["predictions"] += len(inputs.labels)
         sums["rows"] += len(inputs.ids)
@@ -168,5 +168,5 @@ def held_out_figures(
 def _pair_sums(pair: Tensor | None, inputs: Inputs) -> tuple[float, float, int]:
     """Summed loss, right answers and rows of the second head's logits [B, 2]."""
     assert pair is not None
-    loss = F.cross_entropy(pair.float(), inputs.is_random, reduction="sum")
+    loss = F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum")
     return float(loss), float((pair.argmax(1) == inputs.is_random).sum()), len(inputs.ids)

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bertwright.model.heads import for_loss
+
 _ALIGNED = 16
 """Columns beside the states that hold the ones of the bias gradient; a multiple that matrix products like."""
 _FAINT = 1e-30
@@ -24,7 +26,7 @@ def projected_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) 
     """Summed cross entropy of `states` [M, D] against word embeddings [V, D] and `bias` [V] for `labels` [M]."""
     plain = states.dtype != torch.float32 or states.device.type != "cpu" or torch.compiler.is_compiling()
     if plain or torch.is_autocast_enabled("cpu"):
-        return F.cross_entropy(F.linear(states, words, bias).float(), labels, reduction="sum")
+        return F.cross_entropy(for_loss(F.linear(states, words, bias)), labels, reduction="sum")
     loss: Tensor = _ProjectedLoss.apply(states, words, bias, labels)  # type: ignore[no-untyped-call]
     return loss
 

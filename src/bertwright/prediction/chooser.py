@@ -20,6 +20,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, file_digest
 from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.heads import for_loss
 from bertwright.model.sizes import EncoderConfig
 from bertwright.prediction.classifier import Classifier, Rows, classifier_flops, padded, predict_logits
 from bertwright.prediction.work import Answered, Kind, Work
@@ -117,7 +118,7 @@ def choice_trainable(model: Classifier) -> Trainable[ChoiceBatch]:
     """What the loop trains: cross entropy over the choices of each row, summed over rows."""
 
     def step(batch: ChoiceBatch) -> dict[str, tuple[Tensor, str]]:
-        scores = model(batch.rows)[:, 0].float()  # [R]
+        scores = for_loss(model(batch.rows)[:, 0])  # [R]
         by_row = scores[batch.place.clamp(min=0)].masked_fill(batch.place < 0, -torch.inf)  # [B, C]
         return {"loss": (F.cross_entropy(by_row, batch.targets, reduction="sum"), "rows")}
 

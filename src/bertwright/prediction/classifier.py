@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import ClassificationHead
+from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
 from bertwright.tasks.classify import ClassificationTask, Encoded, with_labels
 from bertwright.training.loop import Trainable
@@ -57,7 +57,7 @@ def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Ro
     """What the loop trains: cross entropy, or the squared error of a regression, summed over rows."""
 
     def step(rows: Rows) -> dict[str, tuple[Tensor, str]]:
-        logits = model(rows).float()
+        logits = for_loss(model(rows))
         assert rows.targets is not None
         if task.kind == "regression":
             return {"loss": (F.mse_loss(logits[:, 0], rows.targets, reduction="sum"), "rows")}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import FEATURES, SavedModel, load_weights
+from bertwright.model.heads import for_loss
 from bertwright.model.recurrent import states_of
 from bertwright.model.sizes import EncoderConfig, Way
 from bertwright.prediction.frozen import FrozenModel, Places, States, predicted, states_for
@@ -131,7 +132,7 @@ def _targets(data: FeatureData, rows: NDArray[np.int64], longest: int) -> Tensor
 
 def _trainable(model: FrozenModel, *, regression: bool) -> Trainable[FeatureBatch]:
     def step(batch: FeatureBatch) -> dict[str, tuple[Tensor, str]]:
-        logits = model.head(batch.states, batch.lengths).float()
+        logits = for_loss(model.head(batch.states, batch.lengths))
         if regression:
             return {"loss": (F.mse_loss(logits[:, 0], batch.targets, reduction="sum"), "rows")}
         flat = logits.flatten(0, -2)

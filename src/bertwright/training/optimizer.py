@@ -75,5 +75,12 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
-    """Scale gradients in place to a global norm of at most `limit`; returns the norm before."""
-    return torch.nn.utils.clip_grad_norm_(parameters, limit)
+    """Scale gradients in place to a global norm of at most `limit`, as the original; returns the norm before.
+
+    torch's own function divides by a norm that is 1e-6 larger.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    for gradient in gradients:
+        gradient.mul_(limit / norm.clamp(min=limit))
+    return norm

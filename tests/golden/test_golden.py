@@ -1,0 +1,42 @@
+"""The golden run: vocabulary and shards to the bit, losses in float64 to 1e-9, in fp32 with dropout to 1e-3."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden import renew
+from tests.tiny_run import deterministic
+
+GOLDEN: dict[str, Any] = json.loads(renew.GOLDEN.read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return renew.make_corpus(tmp_path_factory.mktemp("golden"))
+
+
+def test_vocabulary_and_shards_are_the_same_bytes(corpus: Path) -> None:
+    found = renew.bytes_made(corpus)
+    assert found["vocabulary"] == GOLDEN["vocabulary"], f"the vocabulary {renew.RENEW}"
+    assert found["shards"] == GOLDEN["shards"], f"a shard {renew.RENEW}"
+
+
+def test_float64_losses_are_the_same(corpus: Path, tmp_path: Path) -> None:
+    with deterministic():
+        found = renew.float64_losses(corpus, tmp_path / "run")
+    assert_same(found, GOLDEN["float64"], 1e-9)
+
+
+def test_fp32_losses_of_a_whole_run_are_the_same(corpus: Path, tmp_path: Path) -> None:
+    with deterministic():
+        found = renew.fp32_losses(corpus, tmp_path / "run")
+    assert_same(found, GOLDEN["fp32"], 1e-3)
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+
+def assert_same(found: list[list[float]], golden: list[list[float]], tolerance: float) -> None:
+    assert len(found) == len(golden) == renew.STEPS
+    for step, (mine, old) in enumerate(zip(found, golden, strict=True), start=1):
+        assert mine == pytest.approx(old, abs=tolerance), f"step {step}: [masked LM, next sentence] {renew.RENEW}"

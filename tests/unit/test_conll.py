@@ -224,7 +224,7 @@ def test_a_tenth_of_the_sentences_is_kept_and_equal_ones_stay_together(write):
     sentences = read(write("a.conll", content))
     train, dev = split_sentences(sentences)
     assert (len(train), len(dev)) == (90, 10)
-    assert not {words for words in train.words} & {words for words in dev.words}
+    assert not set(train.words) & set(dev.words)
     turned = sentences.select(range(len(sentences))[::-1])
     assert sorted(split_sentences(turned)[1].words) == sorted(dev.words)
 
@@ -248,3 +248,13 @@ def test_real_files_are_read_whole(shared_data):
         assert (len(sentences), sentences.num_words, sentences.documents) == (rows, words, None)
     gold = read(folder / "wikigold" / "wikigold.conll")
     assert (len(gold), gold.num_words, len(set(gold.documents))) == (1696, 39007, 145)
+
+
+def test_conllu_has_its_own_columns_and_rows_that_are_no_words(write):
+    """Range rows and empty nodes are left aside; sentences begin with comments."""
+    rows = ["1-2\tdon't\t_\t_\t_", "1\tdo\tdo\tAUX\t_", "2\tn't\tnot\tPART\t_", "2.1\tgo\tgo\tVERB\t_"]
+    path = write("a.conllu", "# text = don't\n" + "\n".join(rows) + "\n\n# x\n1\tOne day\tx\tNOUN\t_\n\n")
+    sentences = read(path)
+    assert pairs(sentences) == [(("do", "n't"), ("AUX", "PART")), (("One day",), ("NOUN",))]
+    assert sentences.lines == ((3, 4), (8,))
+    assert read(path, tag="3").tags == (("do", "not"), ("x",))

@@ -100,7 +100,7 @@ def test_entities_are_conllevals_in_possible_and_impossible_sequences(tags):
 
 @given(any_tags)
 def test_a_sequence_is_possible_where_writing_its_entities_gives_it_back(tags):
-    """An oracle for impossible sequences: the tags of the entities read are the sequence itself, and its letters fit."""
+    """Another way to ask: the letters are those of the scheme, and the entities read are written as these tags."""
     for scheme, letters in (("iob1", "OBI"), ("iob2", "OBI"), ("iobes", "OBIES")):
         fits = {tag[0] for tag in tags} <= set(letters)
         possible = fits and tags_of(entities_of(tags, scheme), len(tags), scheme) == tuple(tags)

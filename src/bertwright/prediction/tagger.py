@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import ClassificationHead
+from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
 from bertwright.tasks.tag_windows import Windows
 from bertwright.training.loop import Trainable
@@ -55,7 +55,7 @@ def tagger_task(model: Tagger) -> Trainable[TagRows]:
     """What the loop trains: cross entropy, summed over words."""
 
     def step(rows: TagRows) -> dict[str, tuple[Tensor, str]]:
-        logits = model(rows).float()
+        logits = for_loss(model(rows))
         assert rows.targets is not None
         loss = F.cross_entropy(
             logits.flatten(0, 1), rows.targets.flatten(), ignore_index=_NO_WORD, reduction="sum"

@@ -4,6 +4,9 @@ Columns: one word a line with its tag, an empty line after each sentence, `-DOCS
 parted by tabs where the first row holds one, else by spaces, and every row has as many as the first. In a file with
 tabs, lines without one that begin with "#" before a sentence are comments; a row of "#" and a tag is a word.
 
+A .conllu file has its words in the second column and their parts of speech in the fourth; its rows of several words
+("2-3") and of none ("4.1") are left aside.
+
 JSON lines: {"tokens": [...], "tags": [...]}, and `document` where neighbours belong together.
 """
 
@@ -21,6 +24,8 @@ from bertwright.tasks.tables import OPENERS, decode_lines, json_object, open_byt
 
 DOCUMENT_START: Final = "-DOCSTART-"
 JSON_ENDINGS: Final = (".jsonl", ".ndjson", ".json")
+CONLLU: Final = ".conllu"
+CONLLU_COLUMNS: Final = ("2", "4")
 BLANK: Final = " \t\r\n"
 """A line of nothing else is empty; other kinds of space may be words."""
 
@@ -30,7 +35,7 @@ class Lines:
     """A file of sentences, line by line with the lines' ends; what is written back adds tags to it."""
 
     source: str
-    format: Literal["columns", "jsonl"]
+    format: Literal["columns", "conllu", "jsonl"]
     lines: tuple[str, ...]
 
 
@@ -38,7 +43,8 @@ class Lines:
 class Columns:
     """Which columns are read, by their numbers from 1 on, or which fields of JSON lines.
 
-    None: the first column has the word and the last one the tag; the fields are `tokens` and `tags`.
+    None: the first column has the word and the last one the tag (the second and the fourth of a .conllu file); the
+    fields are `tokens` and `tags`.
     """
 
     word: str | None = None
@@ -92,16 +98,17 @@ def read_lines(path: Path | str) -> Lines:
     if str(path) == "-":
         source = "standard input"
         lines = tuple(decode_lines(sys.stdin.buffer, source))
+        is_conllu = False
         is_json = bool(lines) and lines[0].lstrip().startswith("{")
     else:
         source, path = str(path), Path(path)
         bare = path.with_suffix("") if path.suffix in OPENERS else path
-        is_json = bare.suffix in JSON_ENDINGS
+        is_json, is_conllu = bare.suffix in JSON_ENDINGS, bare.suffix == CONLLU
         with open_bytes(path) as stream:
             lines = tuple(decode_lines(stream, source))
     if not any(line.strip(BLANK) for line in lines):
         raise InputError(f"{source}: is empty")
-    return Lines(source, "jsonl" if is_json else "columns", lines)
+    return Lines(source, "jsonl" if is_json else "conllu" if is_conllu else "columns", lines)
 
 
 def sentences_of(lines: Lines, columns: Columns, *, with_tags: bool) -> Sentences:
@@ -137,7 +144,14 @@ def starts_document(cells: Sequence[str]) -> bool:
     return cells[0].startswith(DOCUMENT_START)
 
 
+def is_aside(lines: Lines, cells: Sequence[str]) -> bool:
+    """Whether a row of a .conllu file is not one word but several of the following ones, or none of the text."""
+    return lines.format == "conllu" and not cells[0].isdecimal()
+
+
 def _of_columns(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
+    if lines.format == "conllu":
+        columns = Columns(columns.word or CONLLU_COLUMNS[0], columns.tag or CONLLU_COLUMNS[1])
     found = _Collected()
     row: _Row | None = None
     for number, cells in cells_of(lines):
@@ -153,6 +167,8 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
             raise InputError(
                 f"{place}: a row of {_columns(len(cells))} where {row.width} are due, as on line {row.number}"
             )
+        if is_aside(lines, cells):
+            continue
         word, tag = cells[row.word], cells[row.tag]
         if not word or (with_tags and not tag):
             raise InputError(f"{place}: the {'tag' if word else 'word'} is empty in {cells}")

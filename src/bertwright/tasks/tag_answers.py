@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.tasks.conll import Lines, cells_of, objects_of, separator_of, starts_document
+from bertwright.tasks.conll import Lines, cells_of, is_aside, objects_of, separator_of, starts_document
 from bertwright.tasks.entities import OUTSIDE, entities_of, parts
 from bertwright.tasks.tagging import Tagged, TaggingTask
 
@@ -18,6 +18,8 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
 
     Comments and empty lines stay as they are; the lines between documents are tagged O where there are entities. Where
     JSON lines have `tags` of their own, the field is called `predicted_tags`.
+
+    Rows of a .conllu file that are no words get "_".
     """
     if lines.format == "jsonl":
         for (_, fields), tags in zip(objects_of(lines), tagged.tags, strict=True):
@@ -32,7 +34,7 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
             yield line
             continue
         bare = line.rstrip("\r\n")
-        tag = OUTSIDE if starts_document(cells) else next(names)
+        tag = OUTSIDE if starts_document(cells) else "_" if is_aside(lines, cells) else next(names)
         yield (bare if separator == "\t" else bare.rstrip(" ")) + separator + tag + (line[len(bare) :] or "\n")
 
 

@@ -15,7 +15,7 @@ from bertwright.tasks.tables import OPENERS
 
 Role = Literal["train", "dev", "test", "other"]
 ENDINGS: Final = (
-    *(".conll", ".txt", ".tsv", ".bio", ".iob", ".iob1", ".iob2", ".iobes", ".bioes", ".ner", ".pos"),
+    *(".conll", ".conllu", ".txt", ".tsv", ".bio", ".iob", ".iob1", ".iob2", ".iobes", ".bioes", ".ner", ".pos"),
     *(".train", ".dev", ".valid", ".test", ".testa", ".testb"),
     *JSON_ENDINGS,
 )

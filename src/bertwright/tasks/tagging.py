@@ -50,7 +50,7 @@ class TaggingTask(TaskSpec):
     def _consistent(self) -> Self:
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must be distinct")
-        if self.labels and (self.scheme == "plain") != (scheme_of_labels(self.labels) == "plain"):
+        if self.labels and self.scheme != "plain" and scheme_of_labels(self.labels) == "plain":
             raise ValueError(f"labels {', '.join(self.labels)} do not fit the scheme {self.scheme}")
         return self
 
@@ -62,7 +62,7 @@ class TaggingTask(TaskSpec):
     @property
     def learned_scheme(self) -> Scheme:
         """The scheme that the labels are tags of."""
-        return scheme_of_labels(self.labels)
+        return "plain" if self.scheme == "plain" else scheme_of_labels(self.labels)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def prepare(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderConf
     labels = label_ids(task, train)
     return Work(
         task=task,
-        digests=_digests(data),
+        digests=_digests(train, dev),
         lengths=np.array([len(ids) for ids in rows.ids]),
         head="classifier",
         build=lambda shape: Tagger(shape, len(task.labels)),
@@ -77,7 +77,7 @@ def features(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderCon
     rows, measured = (_places(part, _windows(words, part, task.context, max_length)) for part in (train, dev))
     return FeatureData(
         task=task,
-        digests=_digests(data),
+        digests=_digests(train, dev),
         train=rows,
         dev={"dev": measured},
         targets=label_ids(task, train),
@@ -177,9 +177,10 @@ def _places(sentences: Sentences, windows: Windows) -> Places:
     return Places(asks, np.cumsum([0, *map(len, sentences.words)]))
 
 
-def _digests(data: Path) -> dict[str, Any]:
-    dev = tag_dev_file(data)
-    return {"train": file_digest(tag_train_file(data)), "dev": {dev.name: file_digest(dev)} if dev else {}}
+def _digests(train: Sentences, dev: Sentences) -> dict[str, Any]:
+    """Of the files; a part of the training file has none of its own."""
+    measured = [] if dev.source == train.source else [Path(dev.source)]
+    return {"train": file_digest(Path(train.source)), "dev": {path.name: file_digest(path) for path in measured}}
 
 
 def _figures(task: TaggingTask, logits: NDArray[np.float32], dev: Sentences) -> dict[str, float]:

@@ -14,6 +14,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is cached for a person is cached for the tests apart."""
+    os.environ["BERTWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def own_text() -> Path:
     """A small text file in our own words: documents parted by blank lines, each line a paragraph."""

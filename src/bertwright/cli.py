@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 Result = Mapping[str, Any]
-"""What a command found: printed line by line, or as one JSON object with --json."""
+"""What a command found: printed line by line, or as one JSON object with --json.
+
+`text` is printed instead of the lines and `exit_code` returned instead of 0; neither is in the object.
+"""
 
 _COMMANDS = {
     "quickstart": (
@@ -31,10 +34,13 @@ _COMMANDS = {
     "evaluate": ("tasks.evaluate", "a model's figures on a task, or of its pre-training"),
     "predict": ("tasks.predict", "answer every row of a table"),
     "submission": ("tasks.submission", "answer GLUE's test files, as the zip that its server takes"),
+    "score squad": ("tasks.score_squad", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
     "features": ("interop.features", "the states of a frozen encoder for every line of a text, as .npz"),
     "import": ("interop.import_model", "a checkpoint of Google's, Hugging Face's or OpenAI's format → a model folder"),
+    "export onnx": ("interop.export_onnx", "a model for ONNX Runtime, compared with PyTorch first; int8 if asked for"),
     "fill": ("pretraining.fill", "what stands behind [MASK]"),
     "next-sentence": ("pretraining.next_sentence", "does B follow A?"),
+    "doctor": ("doctor.doctor", "what costs people weeks: in the machine, a model, a corpus, labelled data"),
 }
 
 
@@ -55,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if found is None:
             return _overview(arguments)
         name, rest = found
-        _print_result(_parse(name, rest), as_json=as_json)
-        return 0
+        result = _parse(name, rest)
+        _print_result(result, as_json=as_json)
+        return int(result.get("exit_code", 0))
     except Stopped as error:
         print(f"bertwright: {error}", file=sys.stderr)
         if as_json:
@@ -130,7 +137,7 @@ def _parse(name: str, rest: list[str]) -> Result:
 
 def _print_result(result: Result, *, as_json: bool) -> None:
     if as_json:
-        shown = {key: value for key, value in result.items() if key != "text"}
+        shown = {key: value for key, value in result.items() if key not in ("text", "exit_code")}
         print(json.dumps(_finite(shown), ensure_ascii=False, allow_nan=False), flush=True)
         return
     if "text" in result:

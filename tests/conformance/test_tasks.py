@@ -17,6 +17,8 @@ TASKS = find("bertwright.tasks", ClassificationTask)
 def perfect_logits(task, targets):
     if task.kind == "regression":
         return (targets - task.centre) / task.spread
+    if task.kind == "multilabel":
+        return np.where(targets, 1.0, -1.0)
     return np.eye(task.num_outputs)[targets]
 
 
@@ -25,6 +27,7 @@ def task_and_file(request, tmp_path):
     """A task, its labels learned, and a training file of its layout with every label in every spelling."""
     task = TASKS[request.param]
     numbers = ["0.5", "2", "4.25"] if task.kind == "regression" else [*(task.labels or ("no", "yes")), *task.codes]
+    numbers += ["no|yes", ""] if task.kind == "multilabel" else []
     rows = [{**{column: f"{column} {row}" for column in task.text}, task.label: n} for row, n in enumerate(numbers)]
     columns = task.columns or tuple(rows[0])
     lines = [columns] if not task.columns else []
@@ -41,6 +44,8 @@ def test_right_answers_score_1_and_decode_to_the_labels(task_and_file):
     assert score(task, logits, examples.targets) == pytest.approx(dict.fromkeys(task.metrics, 1.0))
     if task.kind == "regression":
         assert decode(task, logits).values == pytest.approx(examples.targets)
+    elif task.kind == "multilabel":
+        assert decode(task, logits).labels == (("no",), ("yes",), ("no", "yes"), ())
     else:
         assert decode(task, logits).labels == tuple(task.labels[target] for target in examples.targets)
     assert (examples.texts_b is not None) == (len(task.text) == 2)
@@ -78,4 +83,17 @@ print(len(names), sorted(find("bertwright.tasks", ClassificationTask)), heavy)
     count, rest = result.stdout.strip().split(" ", 1)
     assert int(count) >= 5
     assert rest == f"{sorted(TASKS)} []"
-    assert {"sst2", "cola", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "classify", "regress"} <= set(TASKS)
+    assert {
+        "sst2",
+        "cola",
+        "mrpc",
+        "qqp",
+        "stsb",
+        "mnli",
+        "qnli",
+        "rte",
+        "wnli",
+        "classify",
+        "multilabel",
+        "regress",
+    } <= set(TASKS)

@@ -299,7 +299,6 @@ BAD = {
         lambda m: with_tensor(m, "cls.predictions.decoder.weight", weights_of(m)[WORDS] + 1),
         "only models that tie the two",
     ),
-    "several labels a text": (lambda m: change(m, problem_type="multi_label_classification"), "problem_type is multi"),
     "no tokenizer": (lambda m: (m / "tokenizer.json").unlink(), "tokenizer.json: there is no such file"),
     "no JSON": (lambda m: (m / "config.json").write_text("{"), "config.json:1: not valid JSON"),
     "a list": (lambda m: (m / "config.json").write_text("[]"), "holds a JSON list"),

@@ -1,9 +1,19 @@
-"""The memory that may be used, from control groups of both versions."""
+"""The memory and the processor time that may be used, from control groups of both versions."""
 
 import mmap
 from pathlib import Path
 
-from bertwright.training.memory import _group_headrooms, forget_peak, peak_bytes, resident_bytes, usable_bytes
+import pytest
+
+from bertwright.training.groups import processor_quota
+from bertwright.training.memory import (
+    _group_headrooms,
+    forget_peak,
+    limit_bytes,
+    peak_bytes,
+    resident_bytes,
+    usable_bytes,
+)
 
 
 def group(folder: Path, limit: str, used: int, *, cache: int, version_1: bool = False) -> None:
@@ -21,6 +31,7 @@ def test_every_group_over_the_process_limits_it(tmp_path: Path) -> None:
     group(tmp_path / "fs" / "jobs", "1000", 600, cache=100)
     group(tmp_path / "fs" / "jobs" / "mine", "max", 500, cache=0)
     assert list(_group_headrooms(tmp_path / "proc", tmp_path / "fs")) == [500]
+    assert limit_bytes(tmp_path / "proc", tmp_path / "fs") == 1000
 
 
 def test_version_1_and_a_container_that_sees_only_its_own_group(tmp_path: Path) -> None:
@@ -32,6 +43,32 @@ def test_version_1_and_a_container_that_sees_only_its_own_group(tmp_path: Path) 
 
 def test_no_control_groups_limit_nothing(tmp_path: Path) -> None:
     assert list(_group_headrooms(tmp_path / "absent", tmp_path)) == []
+    assert limit_bytes(tmp_path / "absent", tmp_path) is None
+    assert processor_quota(tmp_path / "absent", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "quota"),
+    [("max 100000", "max 100000", None), ("400000 100000", "max 100000", 4.0), ("400000 100000", "150000 100000", 1.5)],
+)
+def test_the_tightest_quota_of_version_2_counts(tmp_path: Path, outer: str, inner: str, quota: float | None) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cgroup").write_text("0::/jobs/mine\n")
+    mine = tmp_path / "fs" / "jobs" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "cpu.max").write_text(f"{inner}\n")
+    (mine.parent / "cpu.max").write_text(f"{outer}\n")
+    assert processor_quota(tmp_path / "proc", tmp_path / "fs") == quota
+
+
+@pytest.mark.parametrize(("written", "quota"), [("-1", None), ("250000", 2.5)])
+def test_the_quota_of_version_1(tmp_path: Path, written: str, quota: float | None) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cgroup").write_text("4:cpu,cpuacct:/docker/abc\n3:memory:/\n")
+    (tmp_path / "fs" / "cpu").mkdir(parents=True)
+    (tmp_path / "fs" / "cpu" / "cpu.cfs_quota_us").write_text(f"{written}\n")
+    (tmp_path / "fs" / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert processor_quota(tmp_path / "proc", tmp_path / "fs") == quota
 
 
 def test_the_peak_begins_anew() -> None:

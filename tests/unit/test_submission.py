@@ -2,12 +2,16 @@
 
 import csv
 import io
+import json
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from bertwright.errors import InputError
+from bertwright.recipes.evaluate import predict
 from bertwright.recipes.finetune import finetune
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.recipes.submission import PARTS, TASKS, write_submission
@@ -84,6 +88,29 @@ def test_wnli_without_a_model_is_its_majority(glue: Path, models: dict[str, str]
     fewer = {name: place for name, place in models.items() if name != "wnli"}
     write_submission(fewer, glue, tmp_path / "a.zip")
     assert {row[1] for row in rows_of(tmp_path / "a.zip")["WNLI"][1:]} == {"0"}
+
+
+def test_long_texts_are_answered_as_predict_does(glue: Path, models: dict[str, str], tmp_path: Path) -> None:
+    """A model that gives up the middle of what is too long does so here too."""
+    rows = [(n, "one word more " * (5 + n), "and then the end " * (9 - n) + "of it") for n in range(4)]
+    shutil.copytree(glue, tmp_path / "glue")
+    write(tmp_path / "glue" / "STS-B" / "test.tsv", ("index", "sentence1", "sentence2"), rows)
+    answers = {}
+    for long in ("truncate", "head-tail"):
+        model = tmp_path / long
+        shutil.copytree(Path(models["stsb"]) / "model", model)
+        described = json.loads((model / "config.json").read_text())
+        described["bertwright"]["task"] |= {"long": long, "centre": 2.5}
+        (model / "config.json").write_text(json.dumps(described))
+        weights = load_file(model / "model.safetensors")  # larger, so that another text gives another number
+        larger = {name: 10 * tensor if name.startswith("bert.") else tensor for name, tensor in weights.items()}
+        save_file(larger, model / "model.safetensors")
+        predict(str(model), str(tmp_path / "glue" / "STS-B" / "test.tsv"), str(tmp_path / f"{long}.tsv"))
+        own = [float(line.split("\t")[-1]) for line in (tmp_path / f"{long}.tsv").read_text().splitlines()[1:]]
+        write_submission({**models, "stsb": str(model)}, tmp_path / "glue", tmp_path / f"{long}.zip")
+        answers[long] = [float(row[1]) for row in rows_of(tmp_path / f"{long}.zip")["STS-B"][1:]]
+        assert answers[long] == pytest.approx([min(5.0, max(0.0, score)) for score in own], abs=6e-4)
+    assert answers["truncate"] != answers["head-tail"]
 
 
 def test_what_cannot_be_submitted_is_said(glue: Path, models: dict[str, str], tmp_path: Path) -> None:

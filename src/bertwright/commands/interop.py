@@ -1,4 +1,4 @@
-"""The commands import and features: other people's checkpoints in, a frozen encoder's states out."""
+"""The commands import, features and export: other people's checkpoints in, states and models for others out."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +10,8 @@ from tyro.conf import Positional
 from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
+_GIVEN = tyro.conf.arg(help_behavior_hint="")
+"""An option whose default stands in its description."""
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
@@ -65,3 +67,32 @@ def features(
     if output.is_dir():
         raise InputError(f"--output {output}: is a folder; name a file")
     return write_features(model, input, output, layers=layers, pool=pool, max_length=max_length)
+
+
+def export_onnx(
+    *,
+    model: str,
+    out: Path,
+    int8: bool = False,
+    reduce_range: bool = False,
+    least_agreement: Annotated[float | None, _GIVEN] = None,
+    text: Annotated[Path | None, _GIVEN] = None,
+) -> Result:
+    """Write a model for ONNX Runtime, compared with PyTorch first: model.onnx, its config.json and its tokenizer.
+
+    Args:
+        model: MODEL: a model folder or a run folder.
+        out: the folder to write; must be absent.
+        int8: write model_quantized.onnx too, whose weights have 8 bits; how far it agrees is measured.
+        reduce_range: of int8: 7 bits, for x86 processors without VNNI, on which 8 overflow; done unasked where this
+            machine has such a processor.
+        least_agreement: of int8: share of equal answers, or cosine of vectors, that is asked for (default: 0.97).
+        text: a file with a text on every line to compare on (default: forty built-in sentences).
+    """
+    from bertwright.interop.onnx import LEAST_AGREEMENT
+    from bertwright.interop.onnx import export_onnx as export
+
+    if not int8 and (reduce_range or least_agreement is not None):
+        raise InputError("--reduce-range and --least-agreement are of --int8")
+    least = LEAST_AGREEMENT if least_agreement is None else least_agreement
+    return export(model, out, int8=int8, reduce_range=reduce_range, least_agreement=least, text=text)

@@ -39,6 +39,8 @@ def finetune(
     text_column: Several = (),
     label_column: str | None = None,
     task_setting: Several = (),
+    class_weights: Literal["none", "balanced"] = "none",
+    long: Literal["truncate", "head-tail", "windows"] = "truncate",
     tokenizer: Path | None = None,
     first_seed: int = 0,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
@@ -49,7 +51,8 @@ def finetune(
     """Fine-tune a model on a labelled table; the best epoch on dev is kept.
 
     Args:
-        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, regress for any table; swag; ner, pos.
+        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; squad1, squad2; swag; ner, pos; or classify,
+            multilabel, regress for any table.
         model: MODEL: a model folder, a run folder, or random:SIZE (with --tokenizer).
         data: a folder with train and dev files, or one file (a tenth of it is then kept for measuring).
         out: the run folder.
@@ -73,6 +76,9 @@ def finetune(
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
         task_setting: NAME=VALUE, a setting that this kind of task has; ner and pos: scheme, context.
+        class_weights: balanced: a rare label weighs more in the loss, so that all labels weigh the same.
+        long: texts over the maximal length lose their end (truncate) or middle (head-tail), or become several windows
+            whose outputs are averaged (windows).
         tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.
         first_seed: the first seed.
         precision: of the matrix products; auto measures the machine.
@@ -82,13 +88,16 @@ def finetune(
     """
     from bertwright.recipes.finetune import finetune as run_finetuning
     from bertwright.recipes.settings import FinetuneSettings
-    from bertwright.tasks.classify import ClassificationTask, with_columns
+    from bertwright.tasks.classify import ClassificationTask, with_columns, with_options
     from bertwright.tasks.spec import get_spec, with_settings
     from bertwright.tasks.tagging import TaggingTask, with_tag_columns
 
     chosen = with_settings(get_spec(task), task_setting)
     if isinstance(chosen, ClassificationTask):
         chosen = with_columns(chosen, text=text_column, label=label_column)
+        chosen = with_options(chosen, class_weights=class_weights, long=long)
+    elif (class_weights, long) != ("none", "truncate"):
+        raise InputError(f"--class-weights and --long are for tasks of sentences and pairs; {task} is of another kind")
     elif isinstance(chosen, TaggingTask):
         chosen = with_tag_columns(chosen, text=text_column, label=label_column)
     elif text_column or label_column:
@@ -164,10 +173,13 @@ def evaluate(
 def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = (), raw: bool = False) -> Result:
     """Answer every row of a file: order and fields are kept, label and probabilities (or score, or tags) are added.
 
+    Questions are answered into a folder with predictions.json, nbest.json and null_odds.json, or line by line.
+
     Args:
         model: MODEL: a fine-tuned model folder or run folder.
-        input: a tsv, csv or JSON-lines file (of words: also CoNLL's columns), or - for standard input.
-        output: the file to write, or - for standard output.
+        input: a tsv, csv or JSON-lines file, words in CoNLL's columns, questions in SQuAD's layout, or - for standard
+            input.
+        output: the file (for questions the folder, or a file *.jsonl) to write, or - for standard output.
         text_column: the column of the text where it is called otherwise than in training; twice for pairs.
         raw: the input is plain text, one a line: entities with their places in it are written, as JSON lines.
     """
@@ -193,3 +205,26 @@ def submission(*, model: Several, data: Path, out: Path) -> Result:
             raise InputError(f"--model {given}: write TASK=MODEL, each task once")
         named[task] = place
     return write_submission(named, data, out)
+
+
+def score_squad(
+    *,
+    gold: Path,
+    predictions: Path,
+    null_odds: Path | None = None,
+    null_threshold: float | None = None,
+    allow_missing: bool = False,
+) -> Result:
+    """Exact match and F1 in percent, as the official scripts of SQuAD 1.1 and 2.0 count them.
+
+    Args:
+        gold: the questions with their answers, in SQuAD's layout; which version it is its content tells.
+        predictions: a JSON object: id to text, "" for no answer.
+        null_odds: for 2.0, a JSON object: id to number, the higher the likelier there is no answer; adds the best
+            thresholds.
+        null_threshold: take back the answers whose null odds are higher.
+        allow_missing: count questions without a prediction as wrong, instead of refusing the file.
+    """
+    from bertwright.tasks.squad_score import score_files
+
+    return score_files(gold, predictions, null_odds=null_odds, threshold=null_threshold, allow_missing=allow_missing)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.config import Settings
-from bertwright.corpus.manifest import Manifest, Skipped
+from bertwright.corpus.manifest import Skipped
 from bertwright.corpus.shards import Corpus, Tokens
 
 SINGLE_SENTENCE_LIMIT = 0.5
@@ -96,15 +96,22 @@ class CorpusReport(Settings):
         return "\n".join(lines).rstrip()
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """What in a corpus will hurt pre-training, and what to do; `name` says which figure tells so."""
+
+    name: str
+    text: str
+    advice: str
+
+
 def inspect_corpus(folder: str | Path) -> CorpusReport:
     """Read a corpus once and report on it; InputError where it cannot be opened."""
     corpus = Corpus.open(folder)
     lengths, document_first = corpus.sentence_lengths(), corpus.document_first()
     per_document = np.diff(document_first)
     used, repeats = _read_tokens(corpus, lengths)
-    unknown_share = float(used[corpus.tokenizer.unk_id] / corpus.num_tokens)
-    single_share = float(np.mean(per_document == 1))
-    return CorpusReport(
+    found = CorpusReport(
         folder=str(folder),
         fingerprint=corpus.fingerprint,
         vocab_size=corpus.manifest.vocab_size,
@@ -117,43 +124,56 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
         sentence_tokens=_histogram(lengths),
         document_sentences=_histogram(per_document),
         document_tokens=_histogram(np.add.reduceat(lengths, document_first[:-1], dtype=np.int64)),
-        single_sentence_share=single_share,
-        unknown_share=unknown_share,
+        single_sentence_share=float(np.mean(per_document == 1)),
+        unknown_share=float(used[corpus.tokenizer.unk_id] / corpus.num_tokens),
         pieces_used=int(np.count_nonzero(used)),
         repeated_share=repeats.share,
         repeated=tuple(
             Repeated(times=times, text=_sentence(corpus, first)) for times, first in zip(*repeats.top, strict=True)
         ),
         sample=_sample(corpus, document_first),
-        warnings=tuple(_warnings(corpus.manifest, single_share, unknown_share, repeats.share)),
+        warnings=(),
     )
+    warnings = tuple(f"{trouble.text}; {trouble.advice}" for trouble in find_troubles(found))
+    return found.model_copy(update={"warnings": warnings})
 
 
-def _warnings(manifest: Manifest, single: float, unknown: float, repeated: float) -> Iterator[str]:
-    if manifest.documents - (manifest.duplicates.documents if manifest.duplicates else 0) == 1:
-        yield (
+def find_troubles(report: CorpusReport) -> Iterator[Trouble]:
+    """What in the figures of a report will hurt pre-training."""
+    if report.documents - report.duplicates == 1:
+        yield Trouble(
+            "documents",
             "the whole corpus is one document: document boundaries were lost, and the random partner of next-sentence "
-            "prediction comes from the same text; part documents by blank lines, or use one file for each"
+            "prediction comes from the same text",
+            "part documents by blank lines, or use one file for each",
         )
-    if single > SINGLE_SENTENCE_LIMIT:
-        yield (
-            f"{single:.0%} of the documents are one sentence: is the text shuffled, or one sentence per document? "
-            "Next-sentence prediction learns nothing from it; build from whole documents or switch it off"
+    if report.single_sentence_share > SINGLE_SENTENCE_LIMIT:
+        yield Trouble(
+            "single sentences",
+            f"{report.single_sentence_share:.0%} of the documents are one sentence: is the text shuffled, or one "
+            "sentence per document? Next-sentence prediction learns nothing from it",
+            "build from whole documents or switch it off",
         )
-    if unknown > UNKNOWN_LIMIT:
-        yield (
-            f"{unknown:.1%} of the tokens are [UNK]: the tokenizer does not fit this text (another language or script, "
-            "or words over its limit); train one on this text"
+    if report.unknown_share > UNKNOWN_LIMIT:
+        yield Trouble(
+            "unknown",
+            f"{report.unknown_share:.1%} of the tokens are [UNK]: the tokenizer does not fit this text (another "
+            "language or script, or words over its limit)",
+            "train one on this text",
         )
-    if repeated > REPEATED_LIMIT:
-        yield (
-            f"{repeated:.0%} of the sentences are copies of earlier ones: masked pieces can be learned by heart; "
-            "remove boilerplate and duplicate documents"
+    if report.repeated_share > REPEATED_LIMIT:
+        yield Trouble(
+            "repeated",
+            f"{report.repeated_share:.0%} of the sentences are copies of earlier ones: masked pieces can be learned by "
+            "heart",
+            "remove boilerplate and duplicate documents",
         )
-    if manifest.tokens < TOKENS_PER_PIECE * manifest.vocab_size:
-        yield (
-            f"{manifest.tokens / manifest.vocab_size:.1f} tokens for each of the {manifest.vocab_size:,} pieces of the "
-            f"vocabulary: too little text (aim at {TOKENS_PER_PIECE} or more); add text or use a smaller vocabulary"
+    if report.tokens < TOKENS_PER_PIECE * report.vocab_size:
+        yield Trouble(
+            "size",
+            f"{report.tokens / report.vocab_size:.1f} tokens for each of the {report.vocab_size:,} pieces of the "
+            f"vocabulary: too little text (aim at {TOKENS_PER_PIECE} or more)",
+            "add text or use a smaller vocabulary",
         )
 
 

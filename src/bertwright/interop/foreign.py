@@ -22,7 +22,7 @@ class Foreign:
 
     `found` says what was recognised, `weights` are by our names, `labels` the label names in the order of the outputs,
     `left_out` the names of tensors that are no weights, such as an optimiser's moments; `extra` is what a model folder
-    of ours notes for a task.
+    of ours notes for a task. `multi_label`: a classifier of texts may answer several labels at once, or none.
     """
 
     place: str
@@ -34,6 +34,7 @@ class Foreign:
     labels: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    multi_label: bool = False
 
 
 def check_whole(foreign: Foreign) -> None:

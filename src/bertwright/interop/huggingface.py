@@ -17,7 +17,7 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.interop.foreign import Foreign
 from bertwright.model.architectures import ARCHITECTURES, Head, architecture_of
-from bertwright.model.folder import own_weights, read_config, read_safetensors
+from bertwright.model.folder import MULTI_LABEL, own_weights, read_config, read_safetensors
 from bertwright.text.tokenizer import Tokenizer
 from bertwright.text.vocabulary import Rules, has_casing, read_vocabulary
 
@@ -38,10 +38,6 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
     InputError for what is missing or broken, for tensors that no BERT has, and for heads that cannot be told apart.
     """
     described = read_config(folder / "config.json")
-    if described.raw.get("problem_type") == "multi_label_classification":
-        raise InputError(
-            f"{folder / 'config.json'}: problem_type is multi_label_classification; one label a text is read"
-        )
     raw, files = read_weights(folder)
     weights = own_weights(_unwrapped(raw), str(folder))
     architecture = _architecture(weights, described.architecture, folder)
@@ -60,6 +56,7 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
         tokenizer=_tokenizer(folder, cased),
         labels=() if architecture == "BertForMultipleChoice" else labels,
         extra=described.extra,
+        multi_label=described.raw.get("problem_type") == MULTI_LABEL,
     )
 
 

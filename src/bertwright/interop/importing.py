@@ -10,7 +10,7 @@ from typing import Any
 from bertwright.errors import InputError, MissingExtra
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
-from bertwright.tasks.classify import CLASSIFY, REGRESS, with_columns, with_labels
+from bertwright.tasks.classify import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging import tagger_of, with_tag_columns
 
@@ -94,7 +94,8 @@ def with_task(foreign: Foreign, text: Sequence[str]) -> Foreign:
         return foreign
     if is_tagger:
         return _noted(foreign, with_tag_columns(tagger_of(foreign.labels), text=text))
-    task = with_columns(REGRESS if len(foreign.labels) == 1 else CLASSIFY, text=text)
+    one_number = REGRESS if len(foreign.labels) == 1 else CLASSIFY
+    task = with_columns(MULTILABEL if foreign.multi_label else one_number, text=text)
     if task.kind == "regression":
         task = task.model_copy(update={"standardise": False})
     else:

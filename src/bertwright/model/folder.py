@@ -75,6 +75,8 @@ _CONFIG_NAMES = {
     "layer_norm_eps": "layer_norm_eps",
     "pad_id": "pad_token_id",
 }
+MULTI_LABEL = "multi_label_classification"
+"""The `problem_type` by which transformers knows a classifier whose outputs are each a yes or no of their own."""
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
@@ -139,7 +141,10 @@ def save_weights(
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """As `save_model`, for weights by our names."""
-    described = _foreign_config(config, architecture, labels) | {"bertwright": dict(extra or {})}
+    noted = dict(extra or {})
+    described = _foreign_config(config, architecture, labels) | {"bertwright": noted}
+    if isinstance(noted.get("task"), Mapping) and noted["task"].get("kind") == "multilabel":
+        described |= {"problem_type": MULTI_LABEL}
     write_folder(
         folder, to_foreign(weights), described=described, beside=[tokenizer / name for name in _TOKENIZER_FILES]
     )
@@ -156,6 +161,13 @@ def write_folder(
             if file.is_file():  # a published folder may lack vocab.txt or tokenizer.json
                 shutil.copyfile(file, temporary / file.name)
         (temporary / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def copy_description(saved: SavedModel, folder: Path) -> None:
+    """Copy what a model folder says of itself into `folder`: config.json and the tokenizer's files, but no weights."""
+    for name in ("config.json", *_TOKENIZER_FILES):
+        if (saved.tokenizer / name).is_file():
+            shutil.copyfile(saved.tokenizer / name, folder / name)
 
 
 def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | None = None) -> SavedModel:

@@ -1,4 +1,4 @@
-"""sentence or pair → label or number: the kind of task that GLUE's are of, bound to its data (paper §4.1)."""
+"""sentence or pair → label, labels or number: the kind of task that GLUE's are of, bound to its data (paper §4.1)."""
 
 import sys
 from collections.abc import Mapping
@@ -41,6 +41,7 @@ from bertwright.tasks.classify import (
 from bertwright.tasks.examples import Examples, dev_files, examples_of, learn, read_examples, split_dev, train_file
 from bertwright.tasks.metrics import collapsed
 from bertwright.tasks.tables import read_table, write_table
+from bertwright.tasks.weights import row_weights, weigh
 from bertwright.text.tokenizer import Tokenizer
 
 Dev = Mapping[str, tuple[Encoded, NDArray[Any]]]
@@ -53,10 +54,11 @@ def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask,
     train_examples = read_examples(task, path)
     files = dev_files(task, data) if data.is_dir() else {}
     if files:
-        return task, train_examples, {name: read_examples(task, file) for name, file in files.items()}
+        dev = {name: read_examples(task, file) for name, file in files.items()}
+        return weigh(task, train_examples), train_examples, dev
     say(f"{data}: no dev file; a tenth of {path.name}, chosen by label and text, is kept for measuring")
-    train_examples, dev = split_dev(train_examples)
-    return task, train_examples, {"dev": dev}
+    train_examples, kept = split_dev(train_examples)
+    return weigh(task, train_examples), train_examples, {"dev": kept}
 
 
 def prepare(
@@ -66,20 +68,20 @@ def prepare(
     task, examples, dev = load_data(task, data)
 
     def encoded(part: Examples) -> Encoded:
-        return encode(words, part.texts_a, part.texts_b, max_length=max_length)
+        return encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
 
     rows = encoded(examples)
-    if rows.num_truncated:
-        say(f"{rows.num_truncated} of {len(rows)} examples exceed {max_length} tokens and are cut")
+    _say_what_is_long(rows, len(examples), max_length)
     assert examples.targets is not None
-    goals = loss_targets(task, examples.targets)
+    goals = np.repeat(loss_targets(task, examples.targets), rows.num_rows, axis=0)
+    weights = row_weights(task, examples.targets, rows)
     measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
     for _, targets in measured.values():
         score_values(task, targets, targets)  # asks for the metrics' libraries before anything is trained
 
     def answered(model: Any) -> Answered:
         natural, own = in_natural_units(model, task)
-        labels = own.labels if own.kind == "classification" else (own.label,)
+        labels = own.labels if own.has_labels else (own.label,)
         extra = {"task": own.model_dump(mode="json"), "max_length": max_length}
         return Answered(natural, "BertForSequenceClassification", labels, extra)
 
@@ -89,7 +91,7 @@ def prepare(
         lengths=np.array([len(ids) for ids in rows.ids]),
         head="classifier",
         build=lambda shape: Classifier(shape, task.num_outputs),
-        batch=lambda chosen: padded(rows, chosen, pad_id=config.pad_id, targets=goals),
+        batch=lambda chosen: padded(rows, chosen, pad_id=config.pad_id, targets=goals, weights=weights),
         trainable=lambda model: classifier_task(_classifier(model), task),
         evaluate=lambda model: _dev_figures(_classifier(model), task, measured),
         answered=answered,
@@ -100,9 +102,18 @@ def features(
     task: ClassificationTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int
 ) -> FeatureData:
     """The task for the feature-based way: all tokens of a row are read, and the row is answered as a whole."""
+    if task.kind == "multilabel" or task.class_weights != "none" or task.long == "windows":
+        raise InputError(
+            f"--features: {task.name} is learned from them with one label or number a row, without class weights and "
+            f"without windows; asked for were {task.kind}, class weights {task.class_weights}, long {task.long}"
+        )
     task, examples, dev = load_data(task, data)
-    parts = {name: encode(words, part.texts_a, part.texts_b, max_length=max_length) for name, part in dev.items()}
-    train = encode(words, examples.texts_a, examples.texts_b, max_length=max_length)
+
+    def encoded(part: Examples) -> Encoded:
+        return encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
+
+    parts = {name: encoded(part) for name, part in dev.items()}
+    train = encoded(examples)
     assert examples.targets is not None
 
     def figures(logits: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
@@ -117,7 +128,7 @@ def features(
         outputs=task.num_outputs,
         each=False,
         figures=figures,
-        labels=task.labels if task.kind == "classification" else (task.label,),
+        labels=task.labels if task.has_labels else (task.label,),
         extra={"task": task.model_dump(mode="json"), "max_length": max_length},
     )
 
@@ -138,7 +149,7 @@ def places_of(encoded: Encoded) -> Places:
 def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
     """The metrics on the dev files of a folder, or on one file; the task may name other columns than in training."""
     trained, max_length = noted_task(saved)
-    asked = with_labels(task, trained.labels) if task.kind == "classification" else task
+    asked = with_labels(task, trained.labels) if task.has_labels else task
     if asked.kind != trained.kind:
         raise InputError(
             f"{saved.place}: was fine-tuned for {trained.kind} ({trained.name}); {task.name} is {task.kind}"
@@ -152,7 +163,8 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data
     figures: dict[str, Any] = {}
     for name, path in files.items():
         part = read_examples(asked, path)
-        logits = _logits(saved, encode(words, part.texts_a, part.texts_b, max_length=max_length))
+        encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=trained.long)
+        logits = _logits(saved, encoded)
         prefix = "" if len(files) == 1 else f"{name}."
         assert part.targets is not None
         figures |= {f"{prefix}{key}": value for key, value in score(asked, logits, part.targets).items()}
@@ -166,7 +178,7 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
     task = with_texts_of(with_columns(task, text=text), task, saved.place)
     table = read_table(source, headerless=task.columns)
     part = examples_of(task, table, require_label=False)
-    logits = _logits(saved, encode(words, part.texts_a, part.texts_b, max_length=max_length))
+    logits = _logits(saved, encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long))
     answered = add_predictions(task, table, decode(task, logits))
     if target == "-":
         write_table(answered, sys.stdout.buffer)
@@ -175,6 +187,13 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
         with atomic_file(Path(target)) as stream:
             write_table(answered, stream)
     return {"rows": len(table)}
+
+
+def _say_what_is_long(rows: Encoded, num_examples: int, max_length: int) -> None:
+    if rows.num_truncated:
+        say(f"{rows.num_truncated} of {num_examples} examples exceed {max_length} tokens and are cut")
+    if several := int((rows.num_rows > 1).sum()):
+        say(f"{several} of {num_examples} examples exceed {max_length} tokens: with their windows, {len(rows)} rows")
 
 
 def _logits(saved: SavedModel, encoded: Encoded) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, L outputs, N examples.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,12 +28,13 @@ _PREDICTION_TOKENS = 8192
 
 @dataclass(frozen=True)
 class Rows:
-    """A padded batch: `ids`, `segments` [B, T], `mask` [B, T], `targets` [B] or None."""
+    """A padded batch: `ids`, `segments` [B, T], `mask` [B, T], `targets` [B] or [B, L]; `weights` [B], None: all 1."""
 
     ids: Tensor
     segments: Tensor
     mask: Tensor
     targets: Tensor | None = None
+    weights: Tensor | None = None
 
 
 class Classifier(nn.Module):
@@ -54,29 +55,46 @@ class Classifier(nn.Module):
 
 
 def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Rows]:
-    """What the loop trains: cross entropy, or the squared error of a regression, summed over rows."""
+    """What the loop trains: a sum over rows, each times its weight; their count is the sum of the weights.
+
+    Cross entropy, the squared error of a regression, or the binary cross entropies of all labels, added up.
+    """
 
     def step(rows: Rows) -> dict[str, tuple[Tensor, str]]:
         logits = for_loss(model(rows))
         assert rows.targets is not None
-        if task.kind == "regression":
-            return {"loss": (F.mse_loss(logits[:, 0], rows.targets, reduction="sum"), "rows")}
-        return {"loss": (F.cross_entropy(logits, rows.targets, reduction="sum"), "rows")}
+        if rows.weights is None:
+            return {"loss": (_loss(task, logits, rows.targets, "sum"), "rows")}
+        each = _loss(task, logits, rows.targets, "none").view(len(logits), -1).sum(1)  # [B, L] or [B] → [B]
+        return {"loss": ((each * rows.weights).sum(), "rows")}
 
     return Trainable(
         module=model,
         blocks=tuple(model.encoder.layers),
         step=step,
-        counts=lambda rows: {"rows": float(len(rows.ids))},
+        counts=lambda rows: {"rows": float(len(rows.ids) if rows.weights is None else rows.weights.sum())},
         flops=lambda rows: classifier_flops(model.encoder.config, rows),
         tokens=lambda rows: int(rows.mask.sum()),
     )
 
 
+def _loss(task: ClassificationTask, logits: Tensor, targets: Tensor, reduction: Literal["sum", "none"]) -> Tensor:
+    if task.kind == "regression":
+        return F.mse_loss(logits[:, 0], targets, reduction=reduction)
+    if task.kind == "multilabel":
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction=reduction)
+    return F.cross_entropy(logits, targets, reduction=reduction)
+
+
 def padded(
-    encoded: Encoded, rows: Sequence[int] | NDArray[np.int64], *, pad_id: int, targets: NDArray[Any] | None = None
+    encoded: Encoded,
+    rows: Sequence[int] | NDArray[np.int64],
+    *,
+    pad_id: int,
+    targets: NDArray[Any] | None = None,
+    weights: NDArray[np.float32] | None = None,
 ) -> Rows:
-    """The given rows of `encoded`, padded to the longest of them."""
+    """The given rows of `encoded`, padded to the longest of them; `targets` and `weights` are those of all its rows."""
     lengths = np.array([len(encoded.ids[row]) for row in rows])
     ids = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
     for place, row in enumerate(rows):
@@ -84,12 +102,17 @@ def padded(
     columns = np.arange(lengths.max())
     mask = columns < lengths[:, None]
     segments = ((columns >= encoded.first[np.asarray(rows)][:, None]) & mask).astype(np.int32)
-    chosen = None if targets is None else torch.from_numpy(targets[np.asarray(rows)])
-    return Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), chosen)
+    chosen, weighed = (
+        None if given is None else torch.from_numpy(given[np.asarray(rows)]) for given in (targets, weights)
+    )
+    return Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), chosen, weighed)
 
 
 def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
-    """Logits [N, L] in the order of the rows, computed in batches of like length with dropout off."""
+    """Logits [examples, L] in their order, computed in batches of like length with dropout off.
+
+    Those of an example with several rows are the mean over its rows.
+    """
     was_training = model.training
     model.eval()
     order = np.argsort([-len(ids) for ids in encoded.ids], kind="stable")
@@ -103,7 +126,10 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
             found[rows] = model(padded(encoded, rows, pad_id=pad_id)).float().numpy()
             begin += count
     model.train(was_training)
-    return found
+    if encoded.begins is None:
+        return found
+    sums = np.add.reduceat(found, encoded.begins, axis=0, dtype=np.float64)
+    return (sums / encoded.num_rows[:, None]).astype(np.float32)
 
 
 def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Classifier, ClassificationTask]:
@@ -132,7 +158,7 @@ def noted_task(saved: SavedModel) -> tuple[ClassificationTask, int]:
             f"{saved.place}: is no fine-tuned classifier; make one with: bertwright finetune TASK --model …"
         )
     task = ClassificationTask.model_validate(saved.extra["task"])
-    if task.kind == "classification":
+    if task.has_labels:
         task = with_labels(task, saved.labels)
     return task, int(saved.extra["max_length"])
 

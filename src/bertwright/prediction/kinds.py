@@ -8,11 +8,12 @@ from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.prediction.chooser import CHOICE
 from bertwright.prediction.classification import CLASSIFICATION
+from bertwright.prediction.span import SPAN
 from bertwright.prediction.tagging import TAGGING
 from bertwright.prediction.work import Kind
 from bertwright.tasks.spec import TaskSpec
 
-KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE, TAGGING)
+KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE, SPAN, TAGGING)
 
 
 def kind_of(task: TaskSpec) -> Kind:

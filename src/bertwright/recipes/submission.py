@@ -96,7 +96,9 @@ def _answers(part: Part, path: Path, model: str | None) -> Sequence[str]:
     text = ("sentence1", "sentence2") if part.file == "AX" else wanted.text
     task = with_texts_of(with_columns(trained, text=text), trained, model)
     part_rows = examples_of(task, table, require_label=False)
-    encoded = encode(open_tokenizer(saved), part_rows.texts_a, part_rows.texts_b, max_length=max_length)
+    encoded = encode(
+        open_tokenizer(saved), part_rows.texts_a, part_rows.texts_b, max_length=max_length, long=trained.long
+    )
     found = decode(task, predict_logits(classifier, encoded))
     say(f"{part.file}: {len(table):,} rows answered")
     if found.labels is None:

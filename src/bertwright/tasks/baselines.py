@@ -113,6 +113,8 @@ def _overlap(a: set[str], b: set[str]) -> tuple[float, float, float]:
 def _targets(examples: Examples) -> NDArray[Any]:
     if examples.targets is None:
         raise ValueError("a baseline needs examples with labels")
+    if examples.targets.ndim == 2:
+        raise InputError(f"{examples.source}: the baselines answer one label or one number per row, not several labels")
     return examples.targets
 
 

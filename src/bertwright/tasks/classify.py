@@ -1,4 +1,4 @@
-"""… → task → prediction: one sentence or a pair, in; a label or a number, out (paper §3.2, §4.1, appendix B.1).
+"""… → task → prediction: one sentence or a pair, in; labels or a number, out (paper §3.2, §4.1, appendix B.1).
 
 A spec says which columns hold the text and the label, which labels there are and what is measured. The functions
 below are the only encoding, decoding and scoring of such tasks: training, evaluation and prediction all use them.
@@ -7,25 +7,31 @@ To add a task of this kind, add a line to the specs at the end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.registry import get
-from bertwright.tasks.metrics import METRICS, measure
+from bertwright.tasks.long_texts import Long, shortened, windows
+from bertwright.tasks.metrics import METRICS, SET_METRICS, measure
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tables import Table, add_columns
 
+SEPARATOR: Final = "|"
+"""What stands between the labels of a cell in tsv and csv, where a row may have several."""
+_LATER: Final = ("class_weights", "weights", "long")
+"""Settings that earlier folders do not note: as long as they are the default they are left out."""
+
 
 class ClassificationTask(TaskSpec):
-    """A task with one label or one number per sentence or pair; with its labels it goes into the model folder."""
+    """A task with a label, any number of labels, or a number per sentence or pair; it goes into the model folder."""
 
     text: tuple[str, ...] = Field(min_length=1, max_length=2)  # the columns of A, or of A and B
     label: str = "label"  # the column of the label or number
-    kind: Literal["classification", "regression"] = "classification"
+    kind: Literal["classification", "multilabel", "regression"] = "classification"
     labels: tuple[str, ...] = ()  # in the order of the logits; none: `learn` finds them in the training data
     codes: tuple[str, ...] = ()  # how the files spell the labels, in the same order; the names are understood as well
     positive: str | None = None  # the label that F1 is about
@@ -36,26 +42,46 @@ class ClassificationTask(TaskSpec):
     standardise: bool = False  # whether `learn` takes a regression's centre and spread from the training data
     centre: float = 0.0  # the model of a regression learns (target - centre) / spread
     spread: float = Field(default=1.0, gt=0.0)
+    class_weights: Literal["none", "balanced"] = "none"  # whether the training data give each label a weight
+    weights: tuple[float, ...] = ()  # of each label in the loss, in the order of the labels; none: all count alike
+    long: Long = "truncate"  # what becomes of a text that is too long
+
+    @model_serializer(mode="wrap")
+    def _as_noted(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        noted: dict[str, Any] = handler(self)
+        defaults = type(self).model_fields
+        same = [name for name in _LATER if getattr(self, name) == defaults[name].default]
+        return {name: value for name, value in noted.items() if name not in same}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        unknown = sorted(set(self.metrics) - set(METRICS))
+        known = SET_METRICS if self.kind == "multilabel" else METRICS
+        unknown = sorted(set(self.metrics) - set(known))
         if unknown:
-            raise ValueError(f"unknown metrics {', '.join(unknown)}; there are: {', '.join(METRICS)}")
+            raise ValueError(f"unknown metrics {', '.join(unknown)}; there are: {', '.join(known)}")
         if self.codes and len(self.codes) != len(self.labels):
             raise ValueError(f"{len(self.codes)} codes for {len(self.labels)} labels")
         if len(set(self.labels)) != len(self.labels) or len(set(self.codes)) != len(self.codes):
             raise ValueError("labels and codes must be distinct")
         if self.kind == "regression" and self.labels:
             raise ValueError("a regression has no labels")
+        if self.kind != "classification" and self.class_weights != "none":
+            raise ValueError(f"class weights are for tasks with one label per text, and this is a {self.kind}")
+        if self.weights and len(self.weights) != len(self.labels):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.labels)} labels")
         if "f1" in self.metrics and self.positive not in self.labels:
             raise ValueError(f"F1 needs a positive label out of {', '.join(self.labels)}; got {self.positive}")
         return self
 
     @property
+    def has_labels(self) -> bool:
+        """Whether its answers are labels, one or any number of them, and not a number."""
+        return self.kind != "regression"
+
+    @property
     def num_outputs(self) -> int:
         """The width of the logits: the number of labels, or 1."""
-        if self.kind == "classification" and not self.labels:
+        if self.has_labels and not self.labels:
             raise ValueError(f"the labels of {self.name} are not known yet: learn(task, train_file) finds them")
         return max(1, len(self.labels))
 
@@ -89,18 +115,26 @@ class Encoded:
 
     ids: tuple[NDArray[np.int32], ...]
     first: NDArray[np.int32]  # [N] tokens of segment 0: [CLS], A and its [SEP]
-    num_truncated: int  # how many rows lost tokens
+    num_truncated: int  # how many examples lost tokens
+    begins: NDArray[np.int64] | None = None  # [examples] the first row of each; None: each example is one row
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def num_rows(self) -> NDArray[np.int64]:
+        """[examples] how many rows each has: one, or one for each of its windows."""
+        if self.begins is None:
+            return np.ones(len(self.ids), dtype=np.int64)
+        return np.diff(self.begins, append=len(self.ids))
 
 
 @dataclass(frozen=True)
 class Predictions:
     """N answers."""
 
-    values: NDArray[Any]  # [N] int64 label ids, or float64 numbers in the unit of the targets
-    labels: tuple[str, ...] | None  # [N] names; None for a regression
+    values: NDArray[Any]  # [N] int64 label ids, [N, labels] which ones apply, or float64 numbers in the targets' unit
+    labels: tuple[Any, ...] | None  # [N] names, or tuples of all that apply; None for a regression
     probabilities: NDArray[np.float64] | None  # [N, labels]; None for a regression
 
 
@@ -131,22 +165,38 @@ def with_texts_of(task: ClassificationTask, trained: ClassificationTask, source:
 
 def with_labels(task: ClassificationTask, labels: Sequence[str]) -> ClassificationTask:
     """The task with its labels in a model's order; InputError where the model knows other labels."""
-    open_ended = task.kind == "classification" and not task.labels
+    open_ended = task.has_labels and not task.labels
     if not open_ended and sorted(labels) != sorted(task.labels):
         expected = ", ".join(task.labels) or "a number instead"
         raise InputError(f"the model's labels are {', '.join(labels) or 'none'}; {task.name} has {expected}")
-    codes = dict(zip(task.labels, task.codes, strict=True)) if task.codes else {}
-    ordered = {"labels": tuple(labels), "codes": tuple(codes[label] for label in labels) if codes else ()}
+    ordered: dict[str, Any] = {"labels": tuple(labels)}
+    for name in ("codes", "weights"):
+        of_label = dict(zip(task.labels, getattr(task, name), strict=bool(getattr(task, name))))
+        ordered[name] = tuple(of_label[label] for label in labels) if of_label else ()
     return task.model_copy(update=ordered)
 
 
-def encode(
-    tokenizer: Pieces, texts_a: Sequence[str], texts_b: Sequence[str] | None = None, *, max_length: int
-) -> Encoded:
-    """Token ids of at most `max_length`; the longer side of a pair gives way first, from its end, the second on ties.
+def with_options(
+    task: ClassificationTask, *, class_weights: Literal["none", "balanced"] = "none", long: Long = "truncate"
+) -> ClassificationTask:
+    """The task with labels that weigh as their counts say, and with another way with texts that are too long."""
+    if class_weights != "none" and task.kind != "classification":
+        has = "a number" if task.kind == "regression" else "any number of labels"
+        raise InputError(
+            f"--class-weights {class_weights}: is for tasks with one label per text; {task.name} has {has}"
+        )
+    return task.model_copy(update={"class_weights": class_weights, "long": long})
 
-    That is the truncation of the original's classifier (longest first), in closed form.
-    """
+
+def encode(
+    tokenizer: Pieces,
+    texts_a: Sequence[str],
+    texts_b: Sequence[str] | None = None,
+    *,
+    max_length: int,
+    long: Long = "truncate",
+) -> Encoded:
+    """Token ids of at most `max_length` a row; what is too long is cut, or made several rows, as `long` says."""
     num_special = 2 if texts_b is None else 3
     room = max_length - num_special
     if room < 1:
@@ -155,21 +205,33 @@ def encode(
     sides_b = [[] for _ in sides_a] if texts_b is None else tokenizer.ids(texts_b)
     cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
     rows: list[NDArray[np.int32]] = []
-    first = np.empty(len(sides_a), dtype=np.int32)
+    first: list[int] = []
+    begins: list[int] = []
     num_truncated = 0
-    for row, (a, b) in enumerate(zip(sides_a, sides_b, strict=True)):
-        keep_a, keep_b = _fit(len(a), len(b), room)
-        num_truncated += keep_a + keep_b < len(a) + len(b)
-        tail = [] if texts_b is None else b[:keep_b] + sep
-        rows.append(np.array(cls + a[:keep_a] + sep + tail, dtype=np.int32))
-        first[row] = keep_a + 2
-    return Encoded(ids=tuple(rows), first=first, num_truncated=num_truncated)
+    for a, b in zip(sides_a, sides_b, strict=True):
+        begins.append(len(rows))
+        if long == "windows":
+            parts, loses = windows(a, b, room)
+        else:
+            parts, loses = [shortened(a, b, room, middle=long == "head-tail")], len(a) + len(b) > room
+        num_truncated += loses
+        for part_a, part_b in parts:
+            rows.append(np.array(cls + part_a + sep + ([] if texts_b is None else part_b + sep), dtype=np.int32))
+            first.append(len(part_a) + 2)
+    return Encoded(
+        ids=tuple(rows),
+        first=np.array(first, dtype=np.int32),
+        num_truncated=num_truncated,
+        begins=np.array(begins, dtype=np.int64) if len(rows) > len(begins) else None,
+    )
 
 
 def loss_targets(task: ClassificationTask, targets: NDArray[Any]) -> NDArray[Any]:
-    """What the logits are compared with: label ids as they are; numbers centred and scaled, float32."""
+    """What the logits are compared with: label ids; numbers centred and scaled, or which labels apply, in float32."""
     if task.kind == "classification":
         return targets
+    if task.kind == "multilabel":
+        return targets.astype(np.float32)
     return ((targets - task.centre) / task.spread).astype(np.float32)
 
 
@@ -180,6 +242,13 @@ def decode(task: ClassificationTask, logits: NDArray[Any]) -> Predictions:
         raise RunFailed(f"{task.name}: the model's output holds numbers that are not finite")
     if task.kind == "regression":
         return Predictions(values=logits[:, 0] * task.spread + task.centre, labels=None, probabilities=None)
+    if task.kind == "multilabel":
+        applies = logits > 0  # a probability over 0.5
+        return Predictions(
+            values=applies,
+            labels=tuple(tuple(task.labels[label] for label in np.flatnonzero(row)) for row in applies),
+            probabilities=0.5 * (1.0 + np.tanh(0.5 * logits)),  # the logistic function, which never overflows so
+        )
     values = np.argmax(logits, axis=1)
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
     return Predictions(
@@ -195,13 +264,13 @@ def score(task: ClassificationTask, logits: NDArray[Any], targets: NDArray[Any])
 
 
 def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
-    """The task's metrics of label ids or numbers (a baseline's, say)."""
+    """The task's metrics of label ids, labels that apply, or numbers (a baseline's, say)."""
     positive = task.labels.index(task.positive) if task.positive else None
     return measure(task.metrics, values, targets, positive=positive)
 
 
 def add_predictions(task: ClassificationTask, table: Table, predictions: Predictions) -> Table:
-    """The table with the answers on its right: label and probabilities, or score.
+    """The table with the answers on its right: label (all that apply, as they are read) and probabilities, or score.
 
     JSON lines get an object `probabilities`, tsv and csv a column `probability_LABEL` for each. Where the table has a
     column `label` (`score`) of its own, the answer is called `predicted_label` (`predicted_score`).
@@ -212,6 +281,8 @@ def add_predictions(task: ClassificationTask, table: Table, predictions: Predict
         return add_columns(table, {name: [round(float(value), 6) for value in predictions.values]})
     rounded = np.round(predictions.probabilities, 6).tolist()
     columns: dict[str, Sequence[object]] = {name: predictions.labels}
+    if task.kind == "multilabel":
+        columns[name] = _label_cells(task, table, predictions.labels)
     if table.format == "jsonl":
         columns["probabilities"] = [dict(zip(task.labels, row, strict=True)) for row in rounded]
     else:
@@ -219,10 +290,16 @@ def add_predictions(task: ClassificationTask, table: Table, predictions: Predict
     return add_columns(table, columns)
 
 
-def _fit(num_a: int, num_b: int, room: int) -> tuple[int, int]:
-    """How many tokens of each side remain: the longer gives way until both are equal, then B and A in turn."""
-    keep_a = min(num_a, max((room + 1) // 2, room - num_b))
-    return keep_a, min(num_b, room - keep_a)
+def _label_cells(task: ClassificationTask, table: Table, answers: Sequence[tuple[str, ...]]) -> list[object]:
+    """The labels of each row as they are read: a list in JSON lines, else joined; InputError where that is no cell."""
+    if table.format == "jsonl":
+        return [list(names) for names in answers]
+    torn = [label for label in task.labels if SEPARATOR in label]
+    if torn:
+        raise InputError(
+            f"{table.source}: the label '{torn[0]}' holds '{SEPARATOR}', which parts labels there; use JSON lines"
+        )
+    return [SEPARATOR.join(names) for names in answers]
 
 
 # The tasks of GLUE in GLUE's own file layout, then any table. The labels' order is the one that published models use.
@@ -273,6 +350,9 @@ QNLI = ClassificationTask(name="qnli", text=("question", "sentence"), labels=ENT
 RTE = ClassificationTask(name="rte", text=SENTENCES, labels=ENTAILMENT)
 WNLI = ClassificationTask(name="wnli", text=SENTENCES, labels=("not_entailment", "entailment"), codes=BITS)
 CLASSIFY = ClassificationTask(name="classify", text=("text",), metrics=("accuracy", "macro_f1"))
+MULTILABEL = ClassificationTask(
+    name="multilabel", text=("text",), kind="multilabel", metrics=("micro_f1", "macro_f1", "exact_match")
+)
 REGRESS = ClassificationTask(
     name="regress", text=("text",), kind="regression", metrics=("spearman", "pearson"), standardise=True
 )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.tasks.classify import ClassificationTask
+from bertwright.tasks.classify import SEPARATOR, ClassificationTask
 from bertwright.tasks.tables import Table, read_table, table_stem
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
@@ -29,7 +29,7 @@ class Examples:
 
     texts_a: tuple[str, ...]
     texts_b: tuple[str, ...] | None
-    targets: NDArray[Any] | None  # [N] int64 label ids, float32 numbers, None where no label was asked for
+    targets: NDArray[Any] | None  # [N] int64 label ids or float32 numbers, [N, labels] bool; None: not asked for
     source: str
     lines: tuple[int, ...]
 
@@ -105,7 +105,7 @@ def split_rows(texts: Sequence[str], source: str, *, share: float = 0.1, seed: i
 
 
 def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
-    """What the training data decide: the labels of `classify`, in natural order; centre and spread of `regress`.
+    """What the training data decide: the labels of `classify` and `multilabel`, in natural order; `regress`'s scale.
 
     A task that knows its labels, or its own scale, is returned as it is.
     """
@@ -119,15 +119,18 @@ def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
     if task.labels:
         return task
     table = _read(task, path, [task.label])
-    cells = [_label_text(cell, task.label, table, row) for row, cell in enumerate(table.column(task.label))]
+    several = task.kind == "multilabel"
+    read = _label_texts if several else _label_text
+    found = [read(cell, task.label, table, row) for row, cell in enumerate(table.column(task.label))]
+    cells = [label for names in found for label in ([names] if isinstance(names, str) else names)]
     labels = sorted(set(cells), key=_natural)
-    if len(labels) < 2:
-        raise InputError(
-            f"{table.source}: column '{task.label}' holds '{labels[0]}' alone; at least two labels are needed"
-        )
+    if len(labels) < (1 if several else 2):
+        holds = f"'{labels[0]}' alone; at least two labels are needed" if labels else "no label in any row"
+        raise InputError(f"{table.source}: column '{task.label}' holds {holds}")
     if len(cells) >= 20 and 2 * len(labels) > len(cells):
         raise InputError(
-            f"{table.source}: column '{task.label}' holds {len(labels)} values in {len(cells)} rows: no labels"
+            f"{table.source}: column '{task.label}' holds {len(labels)} values in {len(cells)} "
+            f"{'places' if several else 'rows'}: no labels"
         )
     return task.model_copy(update={"labels": tuple(labels)})
 
@@ -158,7 +161,7 @@ def split_dev(examples: Examples, *, share: float = 0.1, seed: int = 0) -> tuple
     """
     groups: dict[str, list[int]] = {}
     for row in range(len(examples)):
-        groups.setdefault(_identity(examples, row), []).append(row)
+        groups.setdefault(text_key(examples, row), []).append(row)
     if len(groups) < 2:
         raise InputError(f"{examples.source}: fewer than two different texts cannot be split into train and dev")
     strata = _strata(examples)
@@ -176,6 +179,12 @@ def split_dev(examples: Examples, *, share: float = 0.1, seed: int = 0) -> tuple
     dev = sorted(row for key in chosen for row in groups[key])
     train = sorted(row for key in order if key not in chosen for row in groups[key])
     return examples.select(train), examples.select(dev)
+
+
+def text_key(examples: Examples, row: int) -> str:
+    """What two rows have in common whose texts are equal but for case and blanks."""
+    sides = [examples.texts_a[row]] if examples.texts_b is None else [examples.texts_a[row], examples.texts_b[row]]
+    return "\n".join(" ".join(side.casefold().split()) for side in sides)
 
 
 def _read(task: ClassificationTask, path: Path | str, columns: Sequence[str]) -> Table:
@@ -200,15 +209,22 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
     spellings = [*task.labels, *(code for code in task.codes if code not in task.labels)]
     ids = {label: number for number, label in enumerate(task.labels)}
     ids |= {code: number for number, code in enumerate(task.codes) if code not in ids}
-    targets = np.empty(len(cells), dtype=np.int64)
-    for row, cell in enumerate(cells):
-        label = _label_text(cell, task.label, table, row)
+
+    def known(label: str, row: int) -> int:
         if label not in ids:
             raise InputError(
                 f"{table.place(row)}: unknown label '{label}' in '{task.label}'; known: {', '.join(spellings)}"
             )
-        targets[row] = ids[label]
-    return targets
+        return ids[label]
+
+    if task.kind == "multilabel":
+        applies = np.zeros((len(cells), len(task.labels)), dtype=np.bool_)
+        for row, cell in enumerate(cells):
+            for label in _label_texts(cell, task.label, table, row):
+                applies[row, known(label, row)] = True
+        return applies
+    labels = (_label_text(cell, task.label, table, row) for row, cell in enumerate(cells))
+    return np.array([known(label, row) for row, label in enumerate(labels)], dtype=np.int64)
 
 
 def _label_text(cell: object, column: str, table: Table, row: int) -> str:
@@ -217,6 +233,21 @@ def _label_text(cell: object, column: str, table: Table, row: int) -> str:
     if not text:
         raise InputError(f"{table.place(row)}: '{column}' is {cell!r}; a label is due")
     return text
+
+
+def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str, ...]:
+    """The labels of a row, possibly none: a list in JSON lines, else what SEPARATOR parts."""
+    if table.format == "jsonl":
+        if not isinstance(cell, list):
+            raise InputError(f"{table.place(row)}: '{column}' is {cell!r}; a list of labels is due ([] for none)")
+        parts: list[object] = list(cell)
+    else:
+        parts = list(str(cell).split(SEPARATOR)) if str(cell).strip() else []
+    labels = tuple(_label_text(part, column, table, row) for part in parts)
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise InputError(f"{table.place(row)}: '{column}' holds the label '{twice}' twice")
+    return labels
 
 
 def _number(cell: object, column: str, table: Table, row: int) -> float:
@@ -252,22 +283,21 @@ def _find_table(folder: Path, stem: str) -> Path | None:
     return found[0] if found else None
 
 
-def _identity(examples: Examples, row: int) -> str:
-    sides = [examples.texts_a[row]] if examples.texts_b is None else [examples.texts_a[row], examples.texts_b[row]]
-    return "\n".join(" ".join(side.casefold().split()) for side in sides)
-
-
 def _shuffled(key: str, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed}\n{key}".encode(), digest_size=16).digest()
 
 
 def _strata(examples: Examples) -> list[int]:
-    """The label of each row, or the tenth into which its number falls."""
+    """The label of each row, the rarest of several, or the tenth into which its number falls."""
     targets = examples.targets
     if targets is None:
         return [0] * len(examples)
     if np.issubdtype(targets.dtype, np.integer):
         return [int(target) for target in targets]
+    if targets.ndim == 2:  # the common labels of such rows fall to both sides by themselves, the rare ones would not
+        counts = np.append(targets.sum(axis=0), len(targets) + 1)  # behind the labels: having none
+        marked = np.column_stack([targets, np.ones(len(targets), dtype=np.bool_)])
+        return [int(stratum) for stratum in np.where(marked, counts, len(targets) + 2).argmin(axis=1)]
     values, inverse = np.unique(targets, return_inverse=True)
     below = np.searchsorted(np.sort(targets), values)
     return [int(stratum) for stratum in (NUM_BINS * below // len(targets))[inverse]]

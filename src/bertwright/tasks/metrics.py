@@ -24,13 +24,17 @@ def measure(
 ) -> dict[str, float]:
     """The named metrics of N predictions against N targets.
 
-    predicted, targets   [N] label ids, or numbers for "pearson" and "spearman"
+    predicted, targets   [N] label ids, or numbers for "pearson" and "spearman"; [N, labels] which labels apply, for
+                         the metrics of SET_METRICS
     positive             the label id that "f1" is about
 
-    Raises ValueError where the two differ in length or are empty, MissingExtra without scikit-learn and scipy.
+    Raises ValueError where the two differ in shape or are empty, MissingExtra without scikit-learn and scipy.
     """
-    if predicted.shape != targets.shape or predicted.ndim != 1 or not predicted.size:
+    of_sets = predicted.ndim == 2 and set(names) <= set(SET_METRICS)
+    if predicted.shape != targets.shape or not (predicted.ndim == 1 or of_sets) or not predicted.size:
         raise ValueError(f"predictions {predicted.shape} and targets {targets.shape} must be two lists of one length")
+    if of_sets:
+        return {name: SET_METRICS[name](predicted.astype(bool), targets.astype(bool)) for name in names}
     return {name: float(METRICS[name](predicted, targets, positive)) for name in names}
 
 
@@ -43,7 +47,9 @@ def collapsed(predicted: Values, targets: Values, labels: Sequence[str]) -> str 
         first = predicted[0]
         if np.any(predicted != first) or np.all(targets == first):
             return None
-        return f"collapsed: all {len(predicted)} predictions are '{labels[int(first)]}'"
+        chosen = [int(first)] if predicted.ndim == 1 else np.flatnonzero(first).tolist()
+        answer = ", ".join(f"'{labels[label]}'" for label in chosen) or "no label"
+        return f"collapsed: all {len(predicted)} predictions are {answer}"
     spread, wanted = float(np.std(predicted)), float(np.std(targets))
     if spread >= COLLAPSED_SHARE * wanted:
         return None
@@ -85,6 +91,24 @@ def _spearman(predicted: Values, targets: Values, positive: int | None) -> float
     return float(_scipy().spearmanr(predicted, targets).statistic)
 
 
+def _micro_f1(predicted: Values, targets: Values) -> float:
+    return float(_set_f1(predicted.ravel(), targets.ravel()))
+
+
+def _macro_set_f1(predicted: Values, targets: Values) -> float:
+    return float(np.mean(_set_f1(predicted, targets)))
+
+
+def _exact_match(predicted: Values, targets: Values) -> float:
+    return float(np.mean(np.all(predicted == targets, axis=1)))
+
+
+def _set_f1(predicted: Values, targets: Values) -> Any:
+    """F1 along the first axis; 0 where nothing was predicted and nothing due."""
+    right, wrong = np.sum(predicted & targets, axis=0), np.sum(predicted ^ targets, axis=0)
+    return 2.0 * right / np.maximum(2 * right + wrong, 1)
+
+
 def _constant(values: Values) -> bool:
     return float(np.ptp(values)) <= NEGLIGIBLE * abs(float(np.mean(values)))
 
@@ -113,4 +137,11 @@ METRICS: Final[dict[str, Callable[[Values, Values, int | None], float]]] = {
     "matthews": _matthews,
     "pearson": _pearson,
     "spearman": _spearman,
+}
+
+# Of rows that may have any number of labels: [N, labels] truth values.
+SET_METRICS: Final[dict[str, Callable[[Values, Values], float]]] = {
+    "micro_f1": _micro_f1,
+    "macro_f1": _macro_set_f1,
+    "exact_match": _exact_match,
 }

@@ -221,7 +221,7 @@ class _Loop(Generic[Batch]):
             torch.manual_seed(_dropout_seed(self.plan.seed, step, index))
             with precision(self.numerics):
                 terms = self._forward(batch)
-            parts = [total / max(totals[name], 1.0) for total, name in terms.values()]
+            parts = [total / (totals[name] or 1.0) for total, name in terms.values()]  # counts may be weights below 1
             torch.stack(parts).sum().backward()
             for term, part in zip(terms, parts, strict=True):
                 losses[term] = losses.get(term, 0.0) + float(part.detach())

@@ -4,21 +4,24 @@ import ctypes
 import os
 import sys
 import time
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 import torch
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
 
-_BF16_GAIN = 1.2
+Precision = Literal["fp32", "bf16"]
+KINDS: Final[dict[Precision, torch.dtype]] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+BF16_GAIN = 1.2
 """bf16 is chosen where its matrix products are at least this much faster than fp32's."""
 
 
 class Numerics(Settings):
     """Resolved choices that decide the bits of a run, and the rate its speed is compared with."""
 
-    precision: Literal["fp32", "bf16"]
+    precision: Precision
     compiled: bool
     threads: Positive
     matrix_rate: float
@@ -41,11 +44,10 @@ def resolve_numerics(
     precision: Literal["auto", "fp32", "bf16"] = "auto", *, compiled: bool = False, threads: int | None = None
 ) -> Numerics:
     """Measure the machine, settle what was left open and set torch up accordingly."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or cores)
-    rates = {name: _matrix_rate(kind) for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16))}
+    torch.set_num_threads(threads or usable_cores())
+    rates = {name: matrix_rate(kind) for name, kind in KINDS.items()}
     if precision == "auto":
-        precision = "bf16" if rates["bf16"] > _BF16_GAIN * rates["fp32"] else "fp32"
+        precision = choose_precision(rates)
     return Numerics(
         precision=precision,
         compiled=compiled,
@@ -53,6 +55,16 @@ def resolve_numerics(
         matrix_rate=rates[precision],
         processor=_processor(),
     )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: how many threads it uses where nobody says otherwise."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_precision(rates: Mapping[Precision, float]) -> Precision:
+    """What `auto` means where these are the rates of square matrix products."""
+    return "bf16" if rates["bf16"] > BF16_GAIN * rates["fp32"] else "fp32"
 
 
 def apply_numerics(numerics: Numerics, *, allow_other: bool = False) -> None:
@@ -75,12 +87,13 @@ def _processor() -> str:
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def _matrix_rate(kind: torch.dtype, size: int = 1024, repeats: int = 7) -> float:
-    """Best rate of a size³ matrix product in FLOP/s."""
-    left, right = torch.ones(size, size, dtype=kind), torch.ones(size, size, dtype=kind)
+def matrix_rate(kind: torch.dtype, shape: tuple[int, int, int] = (1024, 1024, 1024), *, repeats: int = 7) -> float:
+    """Best rate of a matrix product [n, k] x [k, m] in FLOP/s, `shape` being n, k and m."""
+    rows, inner, columns = shape
+    left, right = torch.ones(rows, inner, dtype=kind), torch.ones(inner, columns, dtype=kind)
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
         torch.mm(left, right)
         times.append(time.perf_counter() - start)
-    return 2.0 * size**3 / min(times)
+    return 2.0 * rows * inner * columns / min(times)

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-_PROC = Path("/proc/self")
-_CGROUPS = Path("/sys/fs/cgroup")
+from bertwright.training.groups import CGROUPS, PROC, group_folders, number_in
 
 
 def resident_bytes() -> int:
@@ -24,7 +23,7 @@ def peak_bytes() -> int:
 def forget_peak() -> None:
     """Let `peak_bytes` begin anew from what is held now, where the system can."""
     try:
-        (_PROC / "clear_refs").write_text("5")
+        (PROC / "clear_refs").write_text("5")
     except OSError:
         return
 
@@ -38,40 +37,40 @@ def usable_bytes() -> int | None:
     return min(free) + resident_bytes() if free else None
 
 
+def total_bytes() -> int | None:
+    """The machine's memory; None where the system does not tell."""
+    if "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def limit_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
+    """The smallest limit of the control groups over this process; None where none has one."""
+    return min((limit for _, limit, _ in _group_limits(proc, root)), default=None)
+
+
 def _free_of_machine() -> Iterator[int]:
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         yield 1024 * int(fields["MemAvailable"].split()[0])
     except (OSError, KeyError):
-        if "SC_PHYS_PAGES" in os.sysconf_names:
-            yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") - resident_bytes()
+        if total := total_bytes():
+            yield total - resident_bytes()
 
 
-def _group_headrooms(proc: Path = _PROC, root: Path = _CGROUPS) -> Iterator[int]:
-    """What each control group over this process leaves, of version 2 and of version 1; page cache can be dropped."""
-    for controllers, path in _groups(proc):
-        version_1 = "memory" in controllers
-        if not version_1 and controllers != [""]:
-            continue
-        base = root / "memory" if version_1 else root
+def _group_headrooms(proc: Path = PROC, root: Path = CGROUPS) -> Iterator[int]:
+    """What each control group over this process leaves; page cache can be dropped."""
+    for group, limit, used in _group_limits(proc, root):
+        yield limit - used + _droppable(group)
+
+
+def _group_limits(proc: Path = PROC, root: Path = CGROUPS) -> Iterator[tuple[Path, int, int]]:
+    """(folder, limit, used) of each control group over this process that has a limit."""
+    for group, version_1 in group_folders("memory", proc, root):
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if version_1 else ("memory.max", "memory.current")
-        here = base / path.lstrip("/")
-        # In a container the path may be that of the host, and the container's own group is the root that it sees.
-        for group in (here, *here.parents) if here.is_dir() else (base,):
-            limit, used = (_number(group / name) for name in names)
-            if limit is not None and used is not None:
-                yield limit - used + _droppable(group)
-            if group == base:
-                break
-
-
-def _groups(proc: Path) -> list[tuple[list[str], str]]:
-    """(controllers, path) of each line of /proc/self/cgroup; version 2 has no controllers."""
-    try:
-        lines = (proc / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    return [(line.split(":", 2)[1].split(","), line.split(":", 2)[2]) for line in lines if line.count(":") >= 2]
+        limit, used = (number_in(group / name) for name in names)
+        if limit is not None and used is not None:
+            yield group, limit, used
 
 
 def _droppable(group: Path) -> int:
@@ -83,17 +82,9 @@ def _droppable(group: Path) -> int:
     return sum(int(pairs.get(f"{prefix}{name}", 0)) for name in ("inactive_file", "active_file"))
 
 
-def _number(path: Path) -> int | None:
-    """The number in a file; None where it is absent or says that there is no limit."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
 def _status(name: str) -> int | None:
     try:
-        lines = (_PROC / "status").read_text().splitlines()
+        lines = (PROC / "status").read_text().splitlines()
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)

@@ -119,8 +119,8 @@ def _as_today(recorded: Any, settings: Settings | Mapping[str, Any]) -> Any:
 def _difference(record: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
     """The first places where two nested records differ, as `name: there … here …`."""
     found = []
-    for name in wanted:
-        there, here = record.get(name), wanted[name]
+    for name in {**wanted, **record} if prefix else wanted:  # a record holds more than a configuration
+        there, here = record.get(name), wanted.get(name)
         if there == here:
             continue
         if isinstance(there, Mapping) and isinstance(here, Mapping):

@@ -1,0 +1,55 @@
+"""The command doctor: what costs people weeks, looked for before they are spent."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+Result = Mapping[str, Any]
+Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+
+
+def doctor(
+    *,
+    model: str | None = None,
+    corpus: Path | None = None,
+    data: Path | None = None,
+    task: str = "classify",
+    text_column: Several = (),
+    label_column: str | None = None,
+    tokenizer: Path | None = None,
+    max_length: int | None = None,
+    quick: bool = False,
+) -> Result:
+    """Look for what costs people weeks: in the machine, and in the model, corpus and data that are named.
+
+    Each finding is ok, a note, a warning or an error, and says what to do. The exit code is 1 where there is an error,
+    and 0 otherwise: warnings do not change it.
+
+    Args:
+        model: MODEL: a model folder, a run folder, or random:SIZE (with --tokenizer or --corpus).
+        corpus: a corpus folder.
+        data: a labelled table, or a folder with train and dev files.
+        task: how --data is read: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, regress.
+        text_column: the column of the text; twice for pairs.
+        label_column: the column of the label or number.
+        tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.
+        max_length: tokens per example (default: the model's own, or 128).
+        quick: leave out what computes: matrix rates, compiling, answers of the model, training on one batch, and all
+            but the first tokens of the corpus.
+    """
+    from bertwright.recipes.doctor import Request, examine
+
+    request = Request(
+        model=model,
+        corpus=corpus,
+        data=data,
+        task=task,
+        text=text_column,
+        label=label_column,
+        tokenizer=tokenizer,
+        max_length=max_length,
+        quick=quick,
+    )
+    return examine(request)

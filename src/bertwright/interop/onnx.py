@@ -1,0 +1,169 @@
+"""model folder → a folder for ONNX Runtime: the graph, which PyTorch is compared with first, and its tokenizer."""
+
+import importlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertwright import __version__
+from bertwright.console import say
+from bertwright.errors import InputError, MissingExtra
+from bertwright.files import atomic_folder, write_json
+from bertwright.interop.onnx_compare import Agreement, batches_of, compare, rows_of, texts_of
+from bertwright.interop.onnx_graph import OPSET, Written, write_graph
+from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
+from bertwright.model.folder import SavedModel, copy_description, open_model
+from bertwright.prediction.classifier import Rows
+from bertwright.prediction.work import open_tokenizer
+
+TOLERANCE = 1e-4
+"""Largest absolute difference of any output of the fp32 graph."""
+LEAST_AGREEMENT = 0.97
+"""Of the int8 graph: share of equal answers, cosine of vectors, correlation of scores."""
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+def export_onnx(
+    model: str,
+    out: Path,
+    *,
+    int8: bool = False,
+    reduce_range: bool = False,
+    least_agreement: float = LEAST_AGREEMENT,
+    text: Path | None = None,
+) -> dict[str, Any]:
+    """Write `out`: model.onnx, with `int8` model_quantized.onnx too, config.json, the tokenizer, export.json.
+
+    Nothing is written where an output of model.onnx is over TOLERANCE from PyTorch's on the texts (one on a line of
+    `text`, or built-in ones), or one of model_quantized.onnx agrees less than `least_agreement`. Raises InputError
+    then, for an unknown architecture, for random weights, and where `out` exists; MissingExtra without the packages.
+    Returns what export.json holds, and a text of it.
+    """
+    versions = _versions()
+    if out.exists():
+        raise InputError(f"--out {out}: exists already; name another folder or remove it")
+    if not 0 <= least_agreement <= 1:
+        raise InputError(f"--least-agreement {least_agreement}: allowed are 0 to 1")
+    if model.startswith("random:"):
+        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    saved = open_model(model)
+    plain = open_architecture(saved)
+    texts, there = texts_of(text)
+    rows, apart = rows_of(plain, open_tokenizer(saved), texts)
+    if there > len(texts):
+        say(f"{text}: the first {len(texts)} of its {there:,} texts are compared")
+    batches = list(batches_of(plain, rows, apart))
+    with atomic_folder(out) as folder:
+        say("writing model.onnx")
+        written = write_graph(plain, folder / "model.onnx", metadata=_metadata(saved))
+        say(f"comparing it with PyTorch on {len(rows)} rows")
+        exact = compare(plain, _session(folder / "model.onnx"), batches)
+        _refuse_wrong(exact, model)
+        result = _described(saved, written) | _compared(rows, batches, exact)
+        if int8:
+            result["int8"] = _int8(plain, folder, batches, written, reduce_range=reduce_range, least=least_agreement)
+        copy_description(saved, folder)
+        result["versions"] = versions
+        result["files"] = {file.name: file.stat().st_size for file in sorted(folder.glob("*.onnx*"))}
+        write_json(folder / "export.json", result)
+    return {"out": str(out), **result, "text": _as_text(out, result)}
+
+
+def _int8(
+    plain: Bert, folder: Path, batches: Iterable[Rows], written: Written, *, reduce_range: bool, least: float
+) -> dict[str, Any]:
+    """Write model_quantized.onnx and measure it; InputError where it agrees too little."""
+    from bertwright.interop.onnx_int8 import quantise, saturates  # imports the extra's packages
+
+    reduced = reduce_range or saturates()
+    why = "asked for" if reduce_range else "this processor has no VNNI" if reduced else "this processor has VNNI"
+    say(f"writing model_quantized.onnx: weights of {7 if reduced else 8} bits ({why})")
+    target = folder / "model_quantized.onnx"
+    quantise(folder / "model.onnx", target, reduce_range=reduced, outside=len(written.files) > 1)
+    found = compare(plain, _session(target), batches)
+    for name, agreement in found.items():
+        if not agreement.agreement >= least:  # a NaN too
+            raise InputError(
+                f"int8: {name}: {agreement.text}, less than --least-agreement {least}; nothing was written. Give texts "
+                "of the kind that the model is for (--text FILE), accept less, or export without --int8"
+            )
+    outputs = {name: asdict(agreement) for name, agreement in found.items()}
+    return {"weight_bits": 7 if reduced else 8, "why": why, "least_agreement": least, "outputs": outputs}
+
+
+def _refuse_wrong(exact: Mapping[str, Agreement], model: str) -> None:
+    for name, agreement in exact.items():
+        largest = agreement.largest_difference
+        if not largest <= TOLERANCE:  # a NaN too
+            raise InputError(
+                f"{model}: the exported {name} differ from PyTorch's by up to {largest:.2g}, over {TOLERANCE:.0e}; "
+                "nothing was written"
+            )
+
+
+def _described(saved: SavedModel, written: Written) -> dict[str, Any]:
+    return {
+        "model": saved.place,
+        "architecture": saved.architecture,
+        "labels": list(saved.labels),
+        "outputs": list(ARCHITECTURES[saved.architecture].outputs),
+        "opset": OPSET,
+        "layers": saved.config.layers,
+        "attention_nodes": written.attention_nodes,
+    }
+
+
+def _compared(rows: Any, batches: list[Rows], exact: Mapping[str, Agreement]) -> dict[str, Any]:
+    lengths = [len(ids) for ids in rows.ids]
+    return {
+        "compared": {"rows": len(rows), "shortest": min(lengths), "longest": max(lengths), "batches": len(batches)},
+        "tolerance": TOLERANCE,
+        "largest_difference": {name: agreement.largest_difference for name, agreement in exact.items()},
+    }
+
+
+def _metadata(saved: SavedModel) -> dict[str, str]:
+    """What a program that has the .onnx file alone can learn from it; `labels` is JSON."""
+    labels = json.dumps(saved.labels, ensure_ascii=False)
+    return {"architecture": saved.architecture, "labels": labels, "max_tokens": str(saved.config.max_positions)}
+
+
+def _session(path: Path) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _versions() -> dict[str, str]:
+    """Of all that took part; MissingExtra where one is not there."""
+    try:
+        found = {name: str(importlib.import_module(name).__version__) for name in _PACKAGES}
+    except ImportError:
+        raise MissingExtra("onnx", "export onnx") from None
+    return {"bertwright": __version__, "torch": str(torch.__version__), **found}
+
+
+def _as_text(out: Path, result: Mapping[str, Any]) -> str:
+    compared = result["compared"]
+    lines = [
+        f"{out}: {result['architecture']}, opset {result['opset']}, outputs {', '.join(result['outputs'])}",
+        f"attention: {result['attention_nodes']} nodes for {result['layers']} layers",
+        f"compared with PyTorch on {compared['rows']} rows of {compared['shortest']} to {compared['longest']} tokens",
+    ]
+    lines += [f"{name:28}{size / 1e6:10,.1f} MB" for name, size in result["files"].items()]
+    lines += [f"fp32 {name}: largest difference {value:.1e}" for name, value in result["largest_difference"].items()]
+    if "int8" in result:
+        lines += [
+            f"int8 {name}: {Agreement(**figures).text}, largest difference {figures['largest_difference']:.2g}, "
+            f"mean {figures['mean_difference']:.2g}"
+            for name, figures in result["int8"]["outputs"].items()
+        ]
+        lines.append(f"int8 weights of {result['int8']['weight_bits']} bits: {result['int8']['why']}")
+    return "\n".join(lines)

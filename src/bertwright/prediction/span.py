@@ -1,0 +1,269 @@
+"""encoder → task: the vectors S and E on every token, and the answers that they point at (paper §4.2, §4.3).
+
+Shapes: B windows of a batch, T tokens, N windows in all.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertwright.console import Status, say
+from bertwright.errors import InputError
+from bertwright.files import atomic_file, atomic_folder, file_digest, write_json
+from bertwright.model.architectures import Bert
+from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.work import Answered, Kind, Work
+from bertwright.tasks.examples import split_rows
+from bertwright.tasks.squad import Questions, SpanTask
+from bertwright.tasks.squad_answers import Answer, SpanLogits, decode_spans, score_spans
+from bertwright.tasks.squad_cache import cached_windows
+from bertwright.tasks.squad_files import dev_questions_file, read_asked, read_labelled, train_questions_file
+from bertwright.tasks.squad_score import figures
+from bertwright.tasks.squad_windows import Windows, encode_windows, padded_rows
+from bertwright.text.tokenizer import Tokenizer
+from bertwright.training.loop import Trainable
+
+_ARCHITECTURE: Final = "BertForQuestionAnswering"
+_PREDICTION_TOKENS: Final = 8192
+"""Tokens, padding included, answered at a time."""
+_PATIENCE: Final = 2.0
+"""Seconds before a person is told how long it takes still."""
+_FILES: Final = ("predictions.json", "nbest.json", "null_odds.json")
+
+
+@dataclass(frozen=True)
+class SpanRows:
+    """A padded batch: `ids`, `segments`, `mask` [B, T]; `targets` [B, 2] are the answer's first and last position."""
+
+    ids: Tensor
+    segments: Tensor
+    mask: Tensor
+    targets: Tensor
+
+
+def prepare(task: SpanTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int) -> Work[Any]:
+    """The task bound to the files of a folder, or to one file, of which a tenth of the passages is then kept."""
+    train, dev, digests = load_data(task, data)
+    windows = cached_windows(words, train, task, max_length=max_length, targets=True)
+    measured = cached_windows(words, dev, task, max_length=max_length)
+    if windows.num_cut:
+        say(f"{windows.num_cut} of {len(train)} questions exceed {task.question} pieces and are cut")
+    chosen = [0.0]  # the threshold of the newest evaluation, which is saved with the model that it was chosen for
+
+    def evaluated(model: Any) -> dict[str, float]:
+        scores, chosen[0], same = score_spans(measured, span_logits(_bert(model), measured), dev, task)
+        found = _flat(figures(scores, null=task.null))
+        notes = {"null_threshold": chosen[0]} if task.null else {}
+        return {**found, **notes, "collapsed": float(same and len(dev) > 1)}
+
+    def answered(model: Any) -> Answered:
+        notes = {"null_threshold": chosen[0]} if task.null else {}
+        extra = {"task": task.model_dump(mode="json"), "max_length": max_length, **notes}
+        return Answered(model, _ARCHITECTURE, (), extra)
+
+    return Work(
+        task=task,
+        digests=digests,
+        lengths=windows.lengths,
+        head="span",
+        build=lambda shape: Bert(shape, _ARCHITECTURE),
+        batch=lambda rows: span_batch(windows, rows, pad_id=config.pad_id),
+        trainable=lambda model: span_trainable(_bert(model)),
+        evaluate=evaluated,
+        answered=answered,
+    )
+
+
+def load_data(task: SpanTask, data: Path) -> tuple[Questions, Questions, dict[str, Any]]:
+    """Train, dev, and the files' digests; without a dev file no passage of the tenth that is kept is trained on."""
+    path, dev_path = train_questions_file(task, data), dev_questions_file(task, data)
+    digests = {
+        "train": file_digest(path),
+        "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {},
+    }
+    train = read_labelled(task, path)
+    if dev_path:
+        return train, read_labelled(task, dev_path), digests
+    say(f"{data}: no dev file; the questions on a tenth of {path.name}'s passages are kept for measuring")
+    kept, measured = split_rows([question.context for question in train.items], train.source)
+    parts = [replace(train, items=tuple(train.items[row] for row in rows)) for rows in (kept, measured)]
+    return parts[0], parts[1], digests
+
+
+def span_batch(windows: Windows, rows: NDArray[np.int64], *, pad_id: int) -> SpanRows:
+    """The given windows, padded to the longest of them."""
+    ids, segments, mask = padded_rows(windows, rows, pad_id=pad_id)
+    targets = torch.from_numpy(windows.target[rows].astype(np.int64))
+    return SpanRows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), targets)
+
+
+def span_trainable(model: Bert) -> Trainable[SpanRows]:
+    """What the loop trains: half the cross entropy of the first position and half that of the last, over a row."""
+
+    def step(rows: SpanRows) -> dict[str, tuple[Tensor, str]]:
+        logits = model(rows.ids, rows.segments, rows.mask)
+        start, end = (
+            # padding is nothing that could be pointed at: a row's loss does not depend on its batch
+            F.cross_entropy(logits[name].float().masked_fill(~rows.mask, -torch.inf), targets, reduction="sum")
+            for name, targets in zip(("start_logits", "end_logits"), rows.targets.unbind(1), strict=True)
+        )
+        return {"loss": ((start + end) / 2, "rows")}
+
+    return Trainable(
+        module=model,
+        blocks=tuple(model.encoder.layers),
+        step=step,
+        counts=lambda rows: {"rows": float(len(rows.ids))},
+        flops=lambda rows: _flops(model.encoder.config, rows),
+        tokens=lambda rows: int(rows.mask.sum()),
+    )
+
+
+def span_logits(model: Bert, windows: Windows, *, progress: Callable[[float], None] = lambda share: None) -> SpanLogits:
+    """What `decode_spans` takes, in batches of like length with dropout off; `progress` hears what share is done."""
+    was_training = model.training
+    model.eval()
+    lengths = windows.lengths
+    sizes = windows.span[:, 1].astype(np.int64) - windows.span[:, 0]
+    begins = np.cumsum(sizes) - sizes
+    found = [np.zeros(int(sizes.sum()), dtype=np.float32) for _ in range(2)]
+    null = np.zeros(len(windows), dtype=np.float32)
+    order = np.argsort(-lengths, kind="stable")
+    begin, done = 0, 0
+    with torch.inference_mode():
+        while begin < len(order):
+            rows = order[begin : begin + max(1, _PREDICTION_TOKENS // int(lengths[order[begin]]))]
+            batch = span_batch(windows, rows, pad_id=model.encoder.config.pad_id)
+            logits = model(batch.ids, batch.segments, batch.mask)
+            for flat, name in zip(found, ("start_logits", "end_logits"), strict=True):
+                values = logits[name].float().numpy()
+                null[rows] += values[:, 0]
+                for place, row in enumerate(rows):
+                    first = windows.first_piece[row]
+                    flat[begins[row] : begins[row] + sizes[row]] = values[place, first : first + sizes[row]]
+            begin, done = begin + len(rows), done + int(lengths[rows].sum())
+            progress(done / lengths.sum())
+    model.train(was_training)
+    return SpanLogits(found[0], found[1], null)
+
+
+def evaluate(task: SpanTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
+    """F1 and exact match in percent on the folder's dev file, or on one file, at the threshold chosen in training."""
+    model, trained, max_length, threshold = open_span_model(saved)
+    if task.null and not trained.null:
+        raise InputError(f"{saved.place}: was fine-tuned for {trained.name}, and never leaves a question unanswered")
+    path = dev_questions_file(task, data, needed=True)
+    assert path is not None
+    questions = read_labelled(task, path)
+    windows = cached_windows(words, questions, trained, max_length=max_length)
+    logits = _logits_aloud(model, windows)
+    scores, _, _ = score_spans(windows, logits, questions, task, threshold=threshold)
+    return {**figures(scores, null=task.null), **({"null_threshold": threshold} if task.null else {})}
+
+
+def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text: tuple[str, ...]) -> dict[str, Any]:
+    """Answer every question; "-" and a file *.jsonl get a line each, any other name becomes a folder of three files."""
+    if text:
+        raise InputError("--text-column is for tables; questions have the fields id, question and context")
+    model, task, max_length, threshold = open_span_model(saved)
+    as_lines = target == "-" or target.endswith(".jsonl")
+    if not as_lines:
+        _refuse_foreign(Path(target))
+    questions = read_asked(source)
+    windows = encode_windows(words, questions, task, max_length=max_length)
+    answers = decode_spans(windows, _logits_aloud(model, windows), questions, task, threshold=threshold)
+    if not as_lines:
+        with atomic_folder(Path(target)) as folder:
+            _write_folder(folder, answers, task)
+        return {"questions": len(answers)}
+    lines = "".join(json.dumps(_line(answer), ensure_ascii=False) + "\n" for answer in answers).encode()
+    if target == "-":
+        sys.stdout.buffer.write(lines)
+        sys.stdout.flush()
+    else:
+        with atomic_file(Path(target)) as stream:
+            stream.write(lines)
+    return {"questions": len(answers)}
+
+
+def open_span_model(saved: SavedModel) -> tuple[Bert, SpanTask, int, float]:
+    """The model of a fine-tuned folder, its task, its maximal length and its threshold of the null odds."""
+    task = SpanTask.model_validate(saved.extra["task"])
+    model = Bert(saved.config, _ARCHITECTURE)
+    load_weights(model, saved)
+    return model.eval(), task, int(saved.extra["max_length"]), float(saved.extra.get("null_threshold", 0.0))
+
+
+def _logits_aloud(model: Bert, windows: Windows) -> SpanLogits:
+    """The logits, with a word on how long it takes still, where that is worth one."""
+    begin = time.monotonic()
+    with Status() as status:
+
+        def progress(share: float) -> None:
+            spent = time.monotonic() - begin
+            if spent > _PATIENCE:
+                status.update(f"{share:.0%} of {len(windows)} windows read · {spent * (1 / share - 1):.0f} s left")
+
+        return span_logits(model, windows, progress=progress)
+
+
+def _line(answer: Answer) -> dict[str, Any]:
+    line = {"id": answer.id, "answer": answer.chosen.text, "start": answer.chosen.first, "end": answer.chosen.last}
+    odds = {} if answer.null_odds is None else {"null_odds": answer.null_odds}
+    return {**line, "probability": answer.probability, **odds}
+
+
+def _write_folder(folder: Path, answers: list[Answer], task: SpanTask) -> None:
+    write_json(folder / _FILES[0], {answer.id: answer.chosen.text for answer in answers})
+    candidates = {
+        answer.id: [
+            {"text": span.text, "probability": share, "score": span.score, "start": span.first, "end": span.last}
+            for span, share in answer.candidates
+        ]
+        for answer in answers
+    }
+    write_json(folder / _FILES[1], candidates)
+    if task.null:
+        write_json(folder / _FILES[2], {answer.id: answer.null_odds for answer in answers})
+
+
+def _refuse_foreign(target: Path) -> None:
+    """InputError for a file, or for a folder that holds anything but an earlier answer."""
+    if target.exists() and not target.is_dir():
+        raise InputError(f"--output {target}: is a file; answers are a folder, a new file *.jsonl, or - for lines")
+    others = sorted(path.name for path in target.iterdir() if path.name not in _FILES) if target.exists() else []
+    if others:
+        raise InputError(f"--output {target}: holds {others[0]}; name a new folder, or one with answers alone")
+
+
+def _flat(found: dict[str, Any]) -> dict[str, float]:
+    """Percentages by name; how many questions there are is no figure of a model."""
+    inner = [(name, value if isinstance(value, dict) else {"": value}) for name, value in found.items()]
+    flat = {f"{name}.{key}".rstrip("."): figure for name, part in inner for key, figure in part.items()}
+    return {name: float(figure) for name, figure in flat.items() if not name.endswith("questions")}
+
+
+def _bert(model: Any) -> Bert:
+    assert isinstance(model, Bert)
+    return model
+
+
+def _flops(config: EncoderConfig, rows: SpanRows) -> float:
+    """Matrix products of forward and backward."""
+    count, length = rows.ids.shape
+    width, inner = config.hidden, config.intermediate
+    return 3.0 * count * config.layers * (2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width)
+
+
+SPAN = Kind(SpanTask, prepare, evaluate, predict)

@@ -1,0 +1,206 @@
+"""… → task: questions about a passage, answered by a piece of it or not at all (paper §4.2, §4.3: SQuAD 1.1 and 2.0).
+
+The specs, and the official JSON read with every doubt raised: data → paragraphs → qas → answers.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from bertwright.config import Positive
+from bertwright.errors import InputError
+from bertwright.tasks.spec import TaskSpec
+
+Version = Literal["1.1", "2.0"]
+Answers = Literal["checked", "texts", "ignored"]
+SHOWN: Final = 60  # characters of a wrong value that a message shows
+KINDS: Final[dict[type, str]] = {str: "a text", list: "a list", dict: "an object", int: "a number from 0 on"}
+
+
+class SpanTask(TaskSpec):
+    """A task whose answers are pieces of a passage."""
+
+    max_length: Positive = 384
+    stride: Positive = 128  # pieces from one window of a long passage to the next
+    question: Positive = 64  # pieces of a question that are read
+    longest_answer: Positive = 30  # pieces
+    n_best: Positive = 20
+    null: bool = False  # whether "no answer" is an answer
+
+    @property
+    def version(self) -> Version:
+        """The SQuAD that the task's files are of."""
+        return "2.0" if self.null else "1.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question. `answers`: (text, first character) of each that people gave; empty where there is none."""
+
+    id: str
+    text: str
+    context: str
+    answers: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A file's questions, in its order; the questions of a paragraph share one context."""
+
+    items: tuple[Question, ...]
+    version: Version
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def read_questions(path: Path | str, *, answers: Answers = "checked") -> Questions:
+    """Read a file of SQuAD's layout; 2.0 is what says so or holds `is_impossible` or a question without answers.
+
+    answers: "checked" against the context, at the character that the file names; their "texts" alone, as the official
+    scripts read them; or "ignored", where they may be missing. InputError with the file and the question's id (or its
+    place, where it has none) for what is missing, of another type, empty, twice there or contradicts itself.
+    """
+    return questions_of(load_json(read_text(path), str(path)), str(path), answers=answers)
+
+
+def questions_of(raw: Any, source: str, *, answers: Answers = "checked") -> Questions:
+    """As `read_questions`, for a file that was parsed already."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("data"), list):
+        raise InputError(f"{source}: is not of SQuAD's layout: an object with a list 'data' is due")
+    items: dict[str, Question] = {}
+    says_two = str(raw.get("version", "")).lstrip("vV").startswith("2")
+    for entry, context, place in _entries(raw["data"], source):
+        question = _question(entry, context, place, answers, source)
+        if question.id in items:
+            raise InputError(f"{source}: question {question.id}: the id is there twice; ids must differ")
+        items[question.id] = question
+        says_two = says_two or "is_impossible" in entry or entry.get("answers") == []
+    if not items:
+        raise InputError(f"{source}: holds no question")
+    return Questions(tuple(items.values()), "2.0" if says_two else "1.1", source)
+
+
+def read_text(path: Path | str) -> str:
+    """A whole file as text; "-" is standard input. InputError where it is missing or no UTF-8."""
+    source = "standard input" if str(path) == "-" else str(path)
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        return raw.decode("utf-8").removeprefix("\ufeff")
+    except FileNotFoundError:
+        raise InputError(f"{source}: there is no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{source}: is a folder; a file is due") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: not UTF-8 text (byte {error.start + 1})") from None
+
+
+def load_json(text: str, source: str, *, line: int = 1) -> Any:
+    """The value of a JSON text that begins on `line`; InputError where it is broken, or has a name twice."""
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            raise InputError(f"{source}: '{shown(twice)}' is there twice in one object; names must differ")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=distinct)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{source}:{line + error.lineno - 1}: not valid JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{source}:{line}: not valid JSON: {error}") from None
+
+
+def text_of(entry: dict[str, Any], name: str, place: str) -> str:
+    """A field that holds text, not blanks alone; InputError with the place for anything else."""
+    text = str(_field(entry, name, str, place))
+    if not text.strip():
+        raise InputError(f"{place}: '{name}' is empty; a text is due")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{place}: '{name}' holds half of a surrogate pair (\\ud800 to \\udfff), no text") from None
+    return text
+
+
+def shown(value: object) -> str:
+    """A wrong value for a message, cut where it is long."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _entries(data: list[Any], source: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Each question's object, its context, and where it stands."""
+    for number, article in enumerate(data):
+        place = f"{source}: data[{number}]"
+        for index, paragraph in enumerate(_objects(_object(article, place), "paragraphs", place)):
+            inner = f"{place}.paragraphs[{index}]"
+            context = text_of(paragraph, "context", inner)
+            for row, entry in enumerate(_objects(paragraph, "qas", inner)):
+                yield entry, context, f"{inner}.qas[{row}]"
+
+
+def _question(entry: dict[str, Any], context: str, place: str, answers: Answers, source: str) -> Question:
+    name = text_of(entry, "id", place)
+    place = f"{source}: question {name}"
+    text = text_of(entry, "question", place)
+    if answers == "ignored":
+        return Question(name, text, context)
+    given = _objects(entry, "answers", place)
+    impossible = entry.get("is_impossible", not given)
+    if not isinstance(impossible, bool):
+        raise InputError(f"{place}: 'is_impossible' is {shown(impossible)}; true or false is due")
+    if impossible == bool(given):
+        said = "is_impossible is true" if impossible else "is_impossible is false"
+        raise InputError(f"{place}: {said}, but there {'are' if given else 'are no'} answers")
+    read = _checked if answers == "checked" else _text_alone
+    return Question(name, text, context, tuple(read(answer, context, place) for answer in given))
+
+
+def _text_alone(answer: dict[str, Any], context: str, place: str) -> tuple[str, int]:
+    return str(_field(answer, "text", str, place)), -1
+
+
+def _checked(answer: dict[str, Any], context: str, place: str) -> tuple[str, int]:
+    text = text_of(answer, "text", place)
+    first: int = _field(answer, "answer_start", int, place)
+    if context[first : first + len(text)] == text:
+        return text, first
+    other = context.find(text)
+    elsewhere = f"it begins at character {other}" if other >= 0 else "it is nowhere in the context"
+    there = context[first : first + len(text)]
+    raise InputError(
+        f"{place}: the answer '{shown(text)}' is not at character {first} of its context, "
+        f"where '{shown(there)}' stands; {elsewhere}"
+    )
+
+
+def _objects(entry: dict[str, Any], name: str, place: str) -> list[dict[str, Any]]:
+    found: list[Any] = _field(entry, name, list, place)
+    return [_object(value, f"{place}.{name}[{index}]") for index, value in enumerate(found)]
+
+
+def _object(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{place}: is {shown(value)}; an object is due")
+    return value
+
+
+def _field(entry: dict[str, Any], name: str, kind: type, place: str) -> Any:
+    value = entry.get(name)
+    negative = isinstance(value, int) and value < 0
+    if isinstance(value, kind) and not isinstance(value, bool) and not negative:
+        return value
+    what = f"is {shown(value)}" if name in entry else "is missing"
+    raise InputError(f"{place}: '{name}' {what}; {KINDS[kind]} is due")
+
+
+SQUAD1 = SpanTask(name="squad1")
+SQUAD2 = SpanTask(name="squad2", null=True)

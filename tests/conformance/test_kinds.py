@@ -30,8 +30,10 @@ from bertwright.tasks.classify import ClassificationTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.squad import SpanTask
 from bertwright.tasks.squad_score import normalised
+from bertwright.tasks.tagging import TaggingTask
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.machine import Numerics, resolve_numerics
+from tests import eight_sentences
 
 TASKS = find("bertwright.tasks", TaskSpec)
 PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
@@ -174,10 +176,16 @@ def spans(task: Any, folder: Path) -> Example:
     return Example(data, data / "dev.json", "answers", answers, plain, broken, trouble, perfect=100.0)
 
 
+def tags(task: Any, folder: Path) -> Example:
+    """Eight sentences in columns, with entities or with plain tags."""
+    return Example(**eight_sentences.example_data(task, folder))
+
+
 EXAMPLES: dict[type[TaskSpec], Callable[[Any, Path], Example]] = {
     ClassificationTask: sentences,
     ChoiceTask: choices,
     SpanTask: spans,
+    TaggingTask: tags,
 }
 SETTINGS = FinetuneSettings(
     epochs=30, batch_size=4, learning_rate=3e-3, max_length=LENGTH, threads=1, precision="fp32", warmup=0.05

@@ -38,6 +38,7 @@ def finetune(
     max_length: int | None = None,
     text_column: Several = (),
     label_column: str | None = None,
+    task_setting: Several = (),
     class_weights: Literal["none", "balanced"] = "none",
     long: Literal["truncate", "head-tail", "windows"] = "truncate",
     tokenizer: Path | None = None,
@@ -74,6 +75,7 @@ def finetune(
         max_length: tokens per example (default: the task's own, 128 for sentences).
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
+        task_setting: NAME=VALUE, a setting that this kind of task has; ner and pos: scheme, context.
         class_weights: balanced: a rare label weighs more in the loss, so that all labels weigh the same.
         long: texts over the maximal length lose their end (truncate) or middle (head-tail), or become several windows
             whose outputs are averaged (windows).
@@ -87,14 +89,17 @@ def finetune(
     from bertwright.recipes.finetune import finetune as run_finetuning
     from bertwright.recipes.settings import FinetuneSettings
     from bertwright.tasks.classify import ClassificationTask, with_columns, with_options
-    from bertwright.tasks.spec import get_spec
+    from bertwright.tasks.spec import get_spec, with_settings
+    from bertwright.tasks.tagging import TaggingTask, with_tag_columns
 
-    chosen = get_spec(task)
+    chosen = with_settings(get_spec(task), task_setting)
     if isinstance(chosen, ClassificationTask):
         chosen = with_columns(chosen, text=text_column, label=label_column)
         chosen = with_options(chosen, class_weights=class_weights, long=long)
     elif (class_weights, long) != ("none", "truncate"):
         raise InputError(f"--class-weights and --long are for tasks of sentences and pairs; {task} is of another kind")
+    elif isinstance(chosen, TaggingTask):
+        chosen = with_tag_columns(chosen, text=text_column, label=label_column)
     elif text_column or label_column:
         raise InputError(f"--text-column and --label-column are for tables; {task} has none")
     settings = FinetuneSettings(
@@ -136,6 +141,7 @@ def evaluate(
     length: int = 128,
     text_column: Several = (),
     label_column: str | None = None,
+    task_setting: Several = (),
 ) -> Result:
     """A fine-tuned model's metrics on a task, or the held-out figures of a pre-trained one (TASK = pretraining).
 
@@ -148,6 +154,7 @@ def evaluate(
         length: for pretraining: tokens per row.
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
+        task_setting: NAME=VALUE, instead of what the model was fine-tuned with.
     """
     from bertwright.recipes.evaluate import evaluate_pretraining, evaluate_task
 
@@ -155,28 +162,30 @@ def evaluate(
         if corpus is None:
             raise InputError("evaluate pretraining needs --corpus DIR, the held-out corpus")
         return evaluate_pretraining(model, corpus, rows=rows, length=length)
-    from bertwright.tasks.spec import get_spec
+    from bertwright.tasks.spec import get_spec, with_settings
 
-    chosen = get_spec(task)
+    chosen = with_settings(get_spec(task), task_setting)
     if data is None:
         raise InputError(f"evaluate {task} needs --data PATH, a folder with dev files or one file")
     return evaluate_task(chosen, model=model, data=data, text=text_column, label=label_column)
 
 
-def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = ()) -> Result:
-    """Answer every row of a table: order and fields are kept, label and probabilities (or score) are added.
+def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = (), raw: bool = False) -> Result:
+    """Answer every row of a file: order and fields are kept, label and probabilities (or score, or tags) are added.
 
     Questions are answered into a folder with predictions.json, nbest.json and null_odds.json, or line by line.
 
     Args:
         model: MODEL: a fine-tuned model folder or run folder.
-        input: a tsv, csv or JSON-lines file, questions in SQuAD's layout, or - for standard input.
+        input: a tsv, csv or JSON-lines file, words in CoNLL's columns, questions in SQuAD's layout, or - for standard
+            input.
         output: the file (for questions the folder, or a file *.jsonl) to write, or - for standard output.
         text_column: the column of the text where it is called otherwise than in training; twice for pairs.
+        raw: the input is plain text, one a line: entities with their places in it are written, as JSON lines.
     """
     from bertwright.recipes.evaluate import predict as answer
 
-    return answer(model, input, output, text=text_column)
+    return answer(model, input, output, text=text_column, raw=raw)
 
 
 def submission(*, model: Several, data: Path, out: Path) -> Result:

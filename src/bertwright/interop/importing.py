@@ -11,6 +11,8 @@ from bertwright.errors import InputError, MissingExtra
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
 from bertwright.tasks.classify import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
+from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.tagging import tagger_of, with_tag_columns
 
 _HUB = "hub:"
 _WANTED = ("*.json", "*.txt", "*.safetensors", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy")
@@ -85,16 +87,23 @@ def with_names(foreign: Foreign, labels: Sequence[str]) -> Foreign:
 
 def with_task(foreign: Foreign, text: Sequence[str]) -> Foreign:
     """The checkpoint with the note that lets `predict` and `evaluate` answer with it; a folder of ours has its own."""
-    if foreign.architecture != "BertForSequenceClassification" or "task" in foreign.extra:
+    is_tagger = foreign.architecture == "BertForTokenClassification"
+    if "task" in foreign.extra or not (is_tagger or foreign.architecture == "BertForSequenceClassification"):
         if text:
             raise InputError(f"{foreign.place}: --text-column is for classifiers that do not know their columns yet")
         return foreign
+    if is_tagger:
+        return _noted(foreign, with_tag_columns(tagger_of(foreign.labels), text=text))
     one_number = REGRESS if len(foreign.labels) == 1 else CLASSIFY
     task = with_columns(MULTILABEL if foreign.multi_label else one_number, text=text)
     if task.kind == "regression":
         task = task.model_copy(update={"standardise": False})
     else:
         task = with_labels(task, foreign.labels)
+    return _noted(foreign, task)
+
+
+def _noted(foreign: Foreign, task: TaskSpec) -> Foreign:
     noted = {"task": task.model_dump(mode="json"), "max_length": foreign.config.max_positions}
     return replace(foreign, extra={**foreign.extra, **noted})
 

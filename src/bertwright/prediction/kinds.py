@@ -9,10 +9,11 @@ from bertwright.model.folder import SavedModel
 from bertwright.prediction.chooser import CHOICE
 from bertwright.prediction.classification import CLASSIFICATION
 from bertwright.prediction.span import SPAN
+from bertwright.prediction.tagging import TAGGING
 from bertwright.prediction.work import Kind
 from bertwright.tasks.spec import TaskSpec
 
-KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE, SPAN)
+KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE, SPAN, TAGGING)
 
 
 def kind_of(task: TaskSpec) -> Kind:

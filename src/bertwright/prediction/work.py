@@ -67,6 +67,7 @@ class Kind:
     evaluate    (task, model, tokenizer, data) → figures
     predict     (model, tokenizer, input, output, text columns) → what was written
     features    as prepare, for the feature-based way: → FeatureData; None where a kind has no such way
+    texts       (model, tokenizer, input, output) → as predict, for plain text, one a line; None where a kind reads none
     """
 
     spec: type[TaskSpec]
@@ -74,6 +75,7 @@ class Kind:
     evaluate: Callable[[Any, SavedModel, Tokenizer, Path], dict[str, Any]]
     predict: Callable[[SavedModel, Tokenizer, str, str, tuple[str, ...]], dict[str, Any]]
     features: Callable[[Any, Path, Tokenizer, EncoderConfig, int], Any] | None = None
+    texts: Callable[[SavedModel, Tokenizer, str, str], dict[str, Any]] | None = None
 
 
 def open_tokenizer(saved: SavedModel) -> Tokenizer:

@@ -15,6 +15,7 @@ from bertwright.recipes.pretrain import HeldOut
 from bertwright.recipes.settings import HELD_OUT_ROWS
 from bertwright.tasks.classify import ClassificationTask, with_columns
 from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.tagging import TaggingTask, with_tag_columns
 from bertwright.training.machine import keep_memory
 
 
@@ -53,17 +54,27 @@ def evaluate_task(
         if task.name == trained.name:
             task = task.model_copy(update={"text": trained.text, "label": trained.label})
         task = with_columns(task, text=text, label=label)
+    elif isinstance(task, TaggingTask):
+        task = with_tag_columns(task, text=text, label=label)
     elif text or label:
         raise InputError(f"--text-column and --label-column are for tables; {task.name} has none")
     return kind.evaluate(task, saved, open_tokenizer(saved), data)
 
 
-def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Answer everything in a file; what was written and how much."""
+def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = (), raw: bool = False) -> dict[str, Any]:
+    """Answer everything in a file; what was written and how much. `raw`: the file is plain text, one a line."""
     keep_memory()
     if target != "-" and not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
     saved = open_model(model)
     task = task_of(saved)
-    found = kind_of(task).predict(saved, open_tokenizer(saved), source, target, text)
+    kind = kind_of(task)
+    if not raw:
+        found = kind.predict(saved, open_tokenizer(saved), source, target, text)
+    elif kind.texts is None or text:
+        raise InputError(
+            f"--raw is for plain text, without columns, and models that find entities; {model} is one of {task.name}"
+        )
+    else:
+        found = kind.texts(saved, open_tokenizer(saved), source, target)
     return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}

@@ -96,7 +96,7 @@ def read_table(
     keep = None if columns is None else frozenset(columns)
     with _open(path) as (stream, format):
         source = "standard input" if str(path) == "-" else str(path)
-        lines = _decode(stream, source)
+        lines = decode_lines(stream, source)
         if format == "jsonl":
             table = _table_of_objects(lines, source, keep)
         else:
@@ -164,17 +164,25 @@ def _open(path: Path | str) -> Iterator[tuple[Iterable[bytes], Format]]:
     if bare.suffix not in FORMATS:
         allowed = f"{', '.join(FORMATS)}, each also with {', '.join(OPENERS)}"
         raise InputError(f"{path}: not a table's name; allowed endings: {allowed}")
+    with open_bytes(path) as stream:
+        yield stream, FORMATS[bare.suffix]
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[Iterable[bytes]]:
+    """The lines of a file, plain or compressed, as bytes; InputError where it is absent or broken."""
     opener = OPENERS.get(path.suffix, open)
     try:
         with opener(path, "rb") as stream:
-            yield stream, FORMATS[bare.suffix]
+            yield stream
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
 
 
-def _decode(stream: Iterable[bytes], source: str) -> Iterator[str]:
+def decode_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
+    """Lines as text with their ends, without a byte order mark; InputError names the line that is not UTF-8."""
     for number, raw in enumerate(stream, 1):
         try:
             line = raw.decode("utf-8")
@@ -271,7 +279,7 @@ def _table_of_objects(lines: Iterable[str], source: str, keep: frozenset[str] | 
     objects: list[dict[str, object]] = []
     available: dict[str, None] = {}
     for number, line in _no_gaps(((number, line.strip()) for number, line in enumerate(lines, 1)), source):
-        fields = _object(line, f"{source}:{number}")
+        fields = json_object(line, f"{source}:{number}")
         available.update(dict.fromkeys(fields))
         numbers.append(number)
         objects.append({name: cell for name, cell in fields.items() if keep is None or name in keep})
@@ -287,7 +295,8 @@ def _table_of_objects(lines: Iterable[str], source: str, keep: frozenset[str] | 
     )
 
 
-def _object(line: str, place: str) -> dict[str, object]:
+def json_object(line: str, place: str) -> dict[str, object]:
+    """The object of one line of JSON; InputError, beginning with `place`, for anything else."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ in the order of a hash table and breaks ties by those numbers, so the sorted let
 special tokens; words are counted and rare letters dropped here, before it sees them.
 """
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -100,6 +101,19 @@ class Tokenizer:
         encodings = self._plain.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
+    def words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Give for each text where its words lie, as BERT parts them at white space and punctuation: (first, one past).
+
+        A combining mark belongs to the letter before it, also where the rules drop it; what becomes nothing is no word.
+        """
+        found = []
+        for text, encoding in zip(texts, self._plain.encode_batch(list(texts), add_special_tokens=False), strict=True):
+            words: dict[int | None, tuple[int, int]] = {}
+            for word, (first, last) in zip(encoding.word_ids, encoding.offsets, strict=True):
+                words[word] = (words[word][0] if word in words else first, last)
+            found.append([(first, _past_marks(text, last)) for first, last in words.values()])
+        return found
+
     def decode(self, ids: Sequence[int]) -> str:
         """Join pieces into readable text, special tokens included; spacing is that of English."""
         return str(self._plain.decode([int(id) for id in ids], skip_special_tokens=False))
@@ -164,6 +178,13 @@ class Tokenizer:
         )
         rust.encode_special_tokens = not special  # the package's name for reading "[MASK]" as ordinary text
         return rust
+
+
+def _past_marks(text: str, end: int) -> int:
+    """The first place from `end` on that is no combining mark."""
+    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return end
 
 
 def import_vocabulary(vocab_txt: Path, *, cased: bool) -> Tokenizer:

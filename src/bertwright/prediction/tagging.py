@@ -1,0 +1,216 @@
+"""words → tags or entities: the kind of task that recognising names is of, bound to its data (paper §5.3)."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.files import atomic_file, file_digest
+from bertwright.model.folder import SavedModel
+from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.feature_based import FeatureData, answer_with_features
+from bertwright.prediction.frozen import Places
+from bertwright.prediction.tagger import Tagger, open_tagger, predict_tags, tag_rows, tagger_task
+from bertwright.prediction.work import Answered, Kind, Work
+from bertwright.tasks.conll import Sentences, read_lines, sentences_of
+from bertwright.tasks.tag_answers import check_columns, tagged_lines, text_answer
+from bertwright.tasks.tag_files import split_sentences, tag_dev_file, tag_train_file
+from bertwright.tasks.tag_windows import Windows, windows_of
+from bertwright.tasks.tagging import (
+    Context,
+    Tagged,
+    TaggingTask,
+    check_known,
+    decode,
+    for_model,
+    label_ids,
+    learn,
+    read_tagged,
+    score,
+    with_tag_columns,
+)
+from bertwright.text.tokenizer import Tokenizer
+
+
+def load_data(task: TaggingTask, data: Path) -> tuple[TaggingTask, Sentences, Sentences]:
+    """The task as its training data complete it, train, and dev (a tenth of train without a dev file)."""
+    train = read_tagged(task, read_lines(tag_train_file(data)))
+    task = learn(task, train)
+    path = tag_dev_file(data)
+    train, dev = (train, read_tagged(task, read_lines(path))) if path else split_sentences(train)
+    check_known(task, dev)
+    return task, train, dev
+
+
+def prepare(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int) -> Work[Any]:
+    """The task bound to the files of a folder, or to one file."""
+    task, train, dev = load_data(task, data)
+    rows, measured = (_windows(words, part, task.context, max_length) for part in (train, dev))
+    labels = label_ids(task, train)
+    return Work(
+        task=task,
+        digests=_digests(train, dev),
+        lengths=np.array([len(ids) for ids in rows.ids]),
+        head="classifier",
+        build=lambda shape: Tagger(shape, len(task.labels)),
+        batch=lambda chosen: tag_rows(rows, chosen, pad_id=config.pad_id, labels=labels),
+        trainable=lambda model: tagger_task(_tagger(model)),
+        evaluate=lambda model: _figures(task, predict_tags(_tagger(model), measured, dev.num_words), dev),
+        answered=lambda model: Answered(
+            model,
+            "BertForTokenClassification",
+            task.labels,
+            {"task": task.model_dump(mode="json"), "max_length": max_length},
+        ),
+    )
+
+
+def features(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int) -> FeatureData:
+    """The task for the feature-based way: the first pieces of a sentence's words are read, and each is answered."""
+    task, train, dev = load_data(task, data)
+    rows, measured = (_places(part, _windows(words, part, task.context, max_length)) for part in (train, dev))
+    return FeatureData(
+        task=task,
+        digests=_digests(train, dev),
+        train=rows,
+        dev={"dev": measured},
+        targets=label_ids(task, train),
+        outputs=len(task.labels),
+        each=True,
+        figures=lambda logits: _figures(task, logits["dev"], dev),
+        labels=task.labels,
+        extra={"task": task.model_dump(mode="json"), "max_length": max_length},
+    )
+
+
+def evaluate(task: TaggingTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
+    """The figures on the dev file of a folder, or on one file, overall and by type."""
+    path = tag_dev_file(data) if data.is_dir() else data
+    if path is None:
+        raise InputError(f"{data}: holds no dev file (dev.txt, valid.conll, testa …); name a file")
+    task = for_model(task, task_of_model(saved))
+    sentences = read_tagged(task, read_lines(path))
+    check_known(task, sentences)
+    tags = _answers(task, saved, words, sentences, context=task.context).tags
+    return {**score(task, tags, sentences), "sentences": len(sentences), "words": sentences.num_words}
+
+
+def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text: tuple[str, ...]) -> dict[str, Any]:
+    """Tag every word of a file: its lines as they are, with one more column or field."""
+    task = with_tag_columns(task_of_model(saved), text=text)
+    lines = read_lines(source)
+    check_columns(task, lines)
+    sentences = sentences_of(lines, task.columns, with_tags=False)
+    tagged = _answers(task, saved, words, sentences, context=task.context)
+    _write(target, tagged_lines(task, lines, tagged))
+    return {"sentences": len(sentences), "words": sentences.num_words}
+
+
+def predict_texts(saved: SavedModel, words: Tokenizer, source: str, target: str) -> dict[str, Any]:
+    """Find the entities of every line of a plain text, empty ones included: one JSON object for each."""
+    task = task_of_model(saved)
+    lines = read_lines(source)
+    if lines.format == "jsonl" and source != "-":
+        raise InputError(f"{source}: --raw is for plain text, one a line; JSON lines hold words, in a field `tokens`")
+    texts = [line.rstrip("\r\n") for line in lines.lines]
+    places = words.words(texts)
+    sentences = Sentences(
+        source=lines.source,
+        words=tuple(tuple(text[begin:end] for begin, end in spans) for text, spans in zip(texts, places, strict=True)),
+        tags=None,
+        lines=tuple((number,) * max(1, len(spans)) for number, spans in enumerate(places, 1)),
+    )
+    tagged = _answers(task, saved, words, sentences, context="off")
+    cuts = np.cumsum([len(spans) for spans in places])[:-1]
+    rows = zip(texts, places, tagged.tags, np.split(tagged.probabilities, cuts), strict=True)
+    _write(target, (json.dumps(text_answer(task, *row), ensure_ascii=False) + "\n" for row in rows))
+    return {"texts": len(texts), "words": sentences.num_words}
+
+
+def task_of_model(saved: SavedModel) -> TaggingTask:
+    """The task that a model folder notes, its labels in the order of the outputs."""
+    task = TaggingTask.model_validate(saved.extra["task"])
+    if sorted(task.labels) != sorted(saved.labels):
+        raise InputError(
+            f"{saved.place}: config.json names the labels {', '.join(saved.labels)} in id2label "
+            f"and {', '.join(task.labels)} in its note of the task; they must be the same"
+        )
+    return task.model_copy(update={"labels": saved.labels})
+
+
+def _windows(words: Tokenizer, sentences: Sentences, context: Context, max_length: int) -> Windows:
+    """The rows of a file; what becomes of words that the tokenizer drops, and of missing documents, is said."""
+    if context == "documents" and sentences.documents is None and len(sentences) > 1:
+        say(f"{sentences.source}: marks no documents; each sentence stands alone")
+    windows = windows_of(words, sentences, context=context, max_length=max_length)
+    if windows.vanished:
+        ends = np.cumsum([len(row) for row in sentences.words])
+        row = int(np.searchsorted(ends, windows.vanished[0], side="right"))
+        word = windows.vanished[0] - int(ends[row]) + len(sentences.words[row])
+        say(
+            f"{sentences.source}: words of which the tokenizer leaves nothing, for which [UNK] stands: "
+            f"{len(windows.vanished)}, the first on line {sentences.lines[row][word]} ({sentences.words[row][word]!a})"
+        )
+    return windows
+
+
+def _answers(
+    task: TaggingTask, saved: SavedModel, words: Tokenizer, sentences: Sentences, *, context: Context
+) -> Tagged:
+    windows = _windows(words, sentences, context, int(saved.extra["max_length"]))
+    if "features" in saved.extra:
+        logits = answer_with_features(saved, _places(sentences, windows))
+    else:
+        logits = predict_tags(open_tagger(saved, len(task.labels)), windows, sentences.num_words)
+    return decode(task, logits, sentences)
+
+
+def _places(sentences: Sentences, windows: Windows) -> Places:
+    """The first piece of every word, sentence by sentence."""
+    asks = list(zip(windows.ids, windows.at, windows.words, strict=True))
+    return Places(asks, np.cumsum([0, *map(len, sentences.words)]))
+
+
+def _digests(train: Sentences, dev: Sentences) -> dict[str, Any]:
+    """Of the files; a part of the training file has none of its own."""
+    measured = [] if dev.source == train.source else [Path(dev.source)]
+    return {"train": file_digest(Path(train.source)), "dev": {path.name: file_digest(path) for path in measured}}
+
+
+def _figures(task: TaggingTask, logits: NDArray[np.float32], dev: Sentences) -> dict[str, float]:
+    """What is measured after an epoch: the overall figures."""
+    tags = decode(task, logits, dev).tags
+    figures = {name: value for name, value in score(task, tags, dev).items() if "." not in name}
+    return {**figures, "collapsed": float(_fell(tags, dev))}
+
+
+def _fell(tags: Iterable[Iterable[str]], dev: Sentences) -> bool:
+    """Whether every word got the same tag though they have different ones."""
+    assert dev.tags is not None
+    ours, theirs = (np.array([tag for row in rows for tag in row]) for rows in (tags, dev.tags))
+    return len(set(ours)) == 1 and bool((theirs != ours[0]).any())
+
+
+def _write(target: str, lines: Iterable[str]) -> None:
+    if target == "-":
+        for line in lines:
+            sys.stdout.buffer.write(line.encode())
+        sys.stdout.flush()
+        return
+    with atomic_file(Path(target)) as stream:
+        for line in lines:
+            stream.write(line.encode())
+
+
+def _tagger(model: Any) -> Tagger:
+    assert isinstance(model, Tagger)
+    return model
+
+
+TAGGING = Kind(TaggingTask, prepare, evaluate, predict, features, predict_texts)

@@ -16,6 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 OLDER := $(VENV)/transformers4
+TESTERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -6
@@ -54,7 +55,7 @@ quickstart: setup
 	$(BIN)/bertwright quickstart --out quickstart
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
 
 # Beside the environment, for the tests that open our model folders with it.
 $(OLDER): $(STAMP) tests/transformers4.txt

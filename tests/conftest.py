@@ -7,7 +7,8 @@ import pytest
 
 # Set before anything imports torch, and inherited by the commands that tests start. More threads than this only slow
 # the small tensors of tests down, and no test may ask a model hub for anything.
-os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+_SPREAD = "PYTEST_XDIST_WORKER" in os.environ  # one process for each core, a thread each
+os.environ.setdefault("OMP_NUM_THREADS", "1" if _SPREAD else str(min(2, os.cpu_count() or 1)))
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ["HF_HUB_OFFLINE"] = "1"
 

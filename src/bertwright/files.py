@@ -87,6 +87,8 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: there is no such file") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply to be read as JSON") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
 

@@ -96,6 +96,11 @@ def test_a_search_that_stopped_goes_on(given: dict[str, Any], tmp_path: Path, mo
         search(FAST, SST2, parse_grid("epochs=1", FAST), out=out, resume=True, **given)
     found = search(FAST, SST2, grid, out=out, resume=True, **given)
     assert [row["scores"] for row in found["rows"]] == [row["scores"] for row in whole["rows"]]
+    with pytest.raises(InputError, match=r"holds a search with other epochs \(1 there, 3 here\)"):
+        search(FAST.model_copy(update={"epochs": 3}), SST2, grid, out=out, resume=True, **given)
+    with pytest.raises(InputError, match="--max-length 1000: random:tiny takes at most 512 tokens"):
+        search(FAST.model_copy(update={"max_length": 1000}), SST2, grid, out=tmp_path / "new", **given)
+    assert not (tmp_path / "new").exists()  # a mistake before anything began leaves nothing
     with pytest.raises(InputError, match="is not empty and holds no search"):
         search(FAST, SST2, grid, out=given["data"], **given)
 

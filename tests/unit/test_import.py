@@ -270,6 +270,16 @@ def whole_object(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def with_pointer(folder: Path) -> None:
+    as_pickle(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+
+
+def with_nonsense(folder: Path) -> None:
+    as_pickle(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+
+
 WORDS = "bert.embeddings.word_embeddings.weight"
 BAD = {
     "no weights": (lambda m: (m / "model.safetensors").unlink(), "holds no weights: none of model.safetensors"),
@@ -300,6 +310,39 @@ BAD = {
         "only models that tie the two",
     ),
     "no tokenizer": (lambda m: (m / "tokenizer.json").unlink(), "tokenizer.json: there is no such file"),
+    "whole numbers as weights": (
+        lambda m: with_tensor(m, "cls.predictions.bias", torch.ones(400, dtype=torch.int32)),
+        "cls.predictions.bias is torch.int32",
+    ),
+    "no number": (
+        lambda m: with_tensor(m, "bert.pooler.dense.bias", torch.full((32,), torch.nan)),
+        "infinite values or values that are no numbers in bert.pooler.dense.bias",
+    ),
+    "one name twice": (
+        lambda m: with_tensor(m, "pooler.dense.bias", torch.ones(32)),
+        "is there twice, spelled in two ways and with two values",
+    ),
+    "no model type": (lambda m: change(m, model_type=None), "model_type is None"),
+    "an odd activation": (lambda m: change(m, hidden_act=[]), r"hidden_act is \[\]; allowed are gelu"),
+    "an odd note": (lambda m: change(m, bertwright=3), "bertwright is 3; it must be an object"),
+    "an odd class": (lambda m: change(m, architectures="BertModel"), "architectures is 'BertModel'; a list"),
+    "an odd size": (lambda m: change(m, hidden_size="wide"), "hidden_size is 'wide'"),
+    "an enormous size": (lambda m: change(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
+    "a negative padding": (lambda m: change(m, pad_token_id=-1), "pad_token_id is -1"),
+    "odd labels": (lambda m: change(m, id2label={"0": [1]}), "id2label must name the labels 0 to 0, each a text"),
+    "half a character": (lambda m: change(m, id2label={"0": "\ud800"}), "id2label must name the labels"),
+    "a deep hole": (lambda m: (m / "config.json").write_text("[" * 100_000), "nested too deeply"),
+    "a pointer": (with_pointer, "a Git LFS pointer, not the weights"),
+    "no pickle": (with_nonsense, "pytorch_model.bin: "),
+    "no description": (lambda m: (m / "tokenizer.json").write_text('{"model": null}'), "not the description of a BERT"),
+    "another unknown piece": (
+        lambda m: (m / "tokenizer_config.json").write_text('{"unk_token": "<unk>"}'),
+        "unk_token is '<unk>'; a BERT tokenizer has '\\[UNK\\]'",
+    ),
+    "an added token": (
+        lambda m: (m / "added_tokens.json").write_text('{"<new>": 400}'),
+        "the added token '<new>' with the id 400 is not in its vocabulary",
+    ),
     "no JSON": (lambda m: (m / "config.json").write_text("{"), "config.json:1: not valid JSON"),
     "a list": (lambda m: (m / "config.json").write_text("[]"), "holds a JSON list"),
 }
@@ -321,6 +364,31 @@ def test_a_classifier_of_unknown_kind_is_refused(tmp_path: Path, pieces: list[st
     change(tmp_path / "m", architectures=None)
     with pytest.raises(InputError, match="may be of BertForSequenceClassification, BertForMultipleChoice, BertForTok"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
+
+
+def test_another_kind_of_tokenizer_is_refused(tmp_path: Path, pieces: list[str]) -> None:
+    publish(tmp_path / "m", pieces)
+    (tmp_path / "m" / "tokenizer.json").unlink()
+    (tmp_path / "m" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
+    for name, value in (
+        ("tokenizer_class", "BertJapaneseTokenizer"),
+        ("do_basic_tokenize", False),
+        ("never_split", ["<a>"]),
+        ("strip_accents", "x"),
+    ):
+        (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False, name: value}))
+        with pytest.raises(InputError, match=f"{name} is "):
+            import_model(str(tmp_path / "m"), tmp_path / "own")
+    (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    import_model(str(tmp_path / "m"), tmp_path / "own")
+
+
+def test_labels_that_are_alike_are_refused(tmp_path: Path, pieces: list[str]) -> None:
+    publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=3)
+    change(tmp_path / "m", id2label={"0": "a", "1": "a", "2": "b"})
+    with pytest.raises(InputError, match="its labels are a, a, b; name each differently"):
+        import_model(str(tmp_path / "m"), tmp_path / "own")
+    assert import_model(str(tmp_path / "m"), tmp_path / "own", labels=["x", "y", "z"])["labels"] == ["x", "y", "z"]
 
 
 def test_labels_must_fit(tmp_path: Path, pieces: list[str]) -> None:

@@ -23,6 +23,7 @@ from bertwright.text.vocabulary import Rules, has_casing, read_vocabulary
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _HEADS: tuple[Head, ...] = ("pooler", "masked_lm", "next_sentence", "classifier", "span")
+_POINTER = b"version https://git-lfs"
 _WRAPPER = "module."
 """What torch's DataParallel puts before every name."""
 
@@ -41,7 +42,7 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
     raw, files = read_weights(folder)
     weights = own_weights(_unwrapped(raw), str(folder))
     architecture = _architecture(weights, described.architecture, folder)
-    classes = len(weights["classifier.linear.weight"]) if "classifier.linear.weight" in weights else 0
+    classes = num_outputs(weights, str(folder))
     labels = described.labels if classes else ()
     if labels and len(labels) != classes and architecture != "BertForMultipleChoice":
         raise InputError(
@@ -76,18 +77,25 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
+    with path.open("rb") as stream:
+        if stream.read(len(_POINTER)) == _POINTER:
+            raise InputError(f"{path}: a Git LFS pointer, not the weights; fetch them: git lfs pull")
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     except pickle.UnpicklingError as error:
         first = str(error).strip().splitlines()[0]
+        if "WeightsUnpickler" not in first and "Unsupported" not in first and "weights_only" not in str(error):
+            raise InputError(f"{path}: not a file of torch's: {first}") from None
         raise InputError(
             f"{path}: holds more than tensors, so it is not opened (it could run code; weights_only): {first}"
         ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise InputError(f"{path}: broken or truncated: {error}") from None
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+    except Exception as error:  # what a broken pickle raises is of many kinds
+        raise InputError(f"{path}: broken or truncated ({type(error).__name__}: {error})") from None
+    if not isinstance(found, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    ):
         raise InputError(f"{path}: holds a {type(found).__name__}; a state dict of named tensors is read")
     return dict(found)
 
@@ -116,6 +124,16 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], str]:
     return found, f"{len(set(places.values()))} shards of {index.name.removesuffix('.index.json')}"
 
 
+def num_outputs(weights: Mapping[str, Tensor], place: str) -> int:
+    """How many outputs a classifier has, 0 without one; InputError for a weight that is no matrix."""
+    weight = weights.get("classifier.linear.weight")
+    if weight is None:
+        return 0
+    if weight.ndim != 2:
+        raise InputError(f"{place}: classifier.weight has the shape {tuple(weight.shape)}; [outputs, hidden] is due")
+    return len(weight)
+
+
 def _unwrapped(raw: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     if raw and all(name.startswith(_WRAPPER) for name in raw):
         return {name.removeprefix(_WRAPPER): tensor for name, tensor in raw.items()}
@@ -132,6 +150,8 @@ def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path
     fitting = [name for name in fitting if "pooler" in there or "pooler" not in architecture_of(name).heads]
     if named in fitting:
         return named
+    if "classifier" in there and named in ARCHITECTURES and "pooler" not in there:
+        return named  # its pooler is missing, which whoever checks it will say
     if "classifier" in there:
         raise InputError(
             f"{folder / 'config.json'}: architectures is {json.dumps(named)}, and a classifier's weights may be of "

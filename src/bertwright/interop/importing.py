@@ -81,6 +81,12 @@ def with_names(foreign: Foreign, labels: Sequence[str]) -> Foreign:
         raise InputError(
             f"{len(labels)} labels ({', '.join(labels)}) for {classes} outputs; one different name for each"
         )
+    if any(not label.strip() or not label.isprintable() for label in labels):
+        raise InputError(f"--label {', '.join(map(repr, labels))}: a label is a text in one line")
+    if not labels and len(set(foreign.labels)) != len(foreign.labels):
+        raise InputError(
+            f"{foreign.place}: its labels are {', '.join(foreign.labels)}; name each differently (--label)"
+        )
     names = tuple(labels) or foreign.labels or tuple(f"LABEL_{index}" for index in range(classes))
     return replace(foreign, labels=names)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -77,6 +78,8 @@ _CONFIG_NAMES = {
 }
 MULTI_LABEL = "multi_label_classification"
 """The `problem_type` by which transformers knows a classifier whose outputs are each a yes or no of their own."""
+_UNWRITABLE = re.compile("[\x00-\x1f\ud800-\udfff]")
+"""Control characters, which would tear a table, and halves of characters, which no file can hold."""
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
@@ -282,22 +285,38 @@ def read_config(path: Path) -> Described:
         hint = "is needed here; open_gpt of bertwright.model.gpt_folder opens a GPT-1 in Python"
         raise InputError(f"{path}: model_type is 'openai-gpt': it is a GPT-1, and a BERT (model_type 'bert') {hint}")
     wanted = {
-        "model_type": (raw.get("model_type", "bert").replace(FEATURES_TYPE, "bert"), "bert"),
+        "model_type": ("bert" if raw.get("model_type") == FEATURES_TYPE else raw.get("model_type", "bert"), "bert"),
         "position_embedding_type": (raw.get("position_embedding_type", "absolute"), "absolute"),
         "is_decoder": (raw.get("is_decoder", False), False),
         "add_cross_attention": (raw.get("add_cross_attention", False), False),
     }
     check_values(path, wanted)
     values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
+    if values.get("pad_id", 0) is None:  # transformers' way of saying that there is none
+        del values["pad_id"]
     activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
-    if raw.get("hidden_act") not in activations:
-        raise InputError(f"{path}: hidden_act is {raw.get('hidden_act')!r}; allowed are {', '.join(activations)}")
+    activation = raw.get("hidden_act")
+    if not isinstance(activation, str) or activation not in activations:
+        raise InputError(f"{path}: hidden_act is {activation!r}; allowed are {', '.join(activations)}")
     try:
-        config = EncoderConfig.model_validate({**values, "activation": activations[raw["hidden_act"]]})
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
-    architecture = next(iter(raw.get("architectures") or ()), None)
-    return Described(config, architecture, _labels_of(raw.get("id2label") or {}, path), raw.get("bertwright", {}), raw)
+        config = EncoderConfig.model_validate({**values, "activation": activations[activation]})
+    except ValidationError as error:
+        raise InputError(f"{path}: {_in_words(error)}") from None
+    named, noted = raw.get("architectures") or [None], raw.get("bertwright", {})
+    if not isinstance(named, list) or not isinstance(named[0], str | None):
+        raise InputError(f"{path}: architectures is {named!r}; a list with the name of a class is due")
+    if not isinstance(noted, dict):
+        raise InputError(f"{path}: bertwright is {noted!r}; it must be an object")
+    return Described(config, named[0], _labels_of(raw.get("id2label") or {}, path), noted, raw)
+
+
+def _in_words(error: ValidationError) -> str:
+    """What is wrong with a configuration, by the names of the file."""
+    wrong = []
+    for part in error.errors():
+        name = _CONFIG_NAMES.get(str(part["loc"][0]), str(part["loc"][0])) if part["loc"] else ""
+        wrong.append(f"{name} is {part['input']!r}: {part['msg']}" if name else part["msg"])
+    return "; ".join(wrong)
 
 
 def check_values(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> None:
@@ -308,10 +327,11 @@ def check_values(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def _labels_of(named: Any, path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(named[str(index)] for index in range(len(named)))
-    except (KeyError, TypeError):
-        raise InputError(f"{path}: id2label must name the labels 0 to {len(named) - 1}; got {named!r}") from None
+    labels = [named.get(str(index)) for index in range(len(named))] if isinstance(named, dict) else [None]
+    if not all(isinstance(label, str) and not _UNWRITABLE.search(label) for label in labels):
+        last = max(0, len(labels) - 1)
+        raise InputError(f"{path}: id2label must name the labels 0 to {last}, each a text; got {named!r}")
+    return tuple(map(str, labels))
 
 
 def stored_tensors(folder: Path) -> dict[str, Tensor]:
@@ -334,8 +354,19 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def own_weights(given: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
     """Hugging Face's tensors, as spelled today or before, → ours in fp32; InputError names those without a place."""
-    named = {_full_name(name): tensor for name, tensor in given.items()}
-    found = {name: tensor.float() for name, tensor in named.items() if name not in _BUFFERS}
+    named: dict[str, Tensor] = {}
+    for name, tensor in given.items():
+        if (full := _full_name(name)) in _BUFFERS:
+            continue
+        if full in named and not torch.equal(named[full], tensor):
+            raise InputError(f"{place}: {name} is there twice, spelled in two ways and with two values")
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
+            kind = "without values" if tensor.is_meta else f"{tensor.dtype}, {tensor.layout}"
+            raise InputError(f"{place}: {name} is {kind}; weights are plain floating-point numbers")
+        named[full] = tensor
+    found = {name: tensor.float() for name, tensor in named.items()}
+    if broken := [name for name, tensor in found.items() if not bool(tensor.isfinite().all())]:
+        raise InputError(f"{place}: infinite values or values that are no numbers in {', '.join(broken)}")
     decoder, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
     if decoder in found and not (words in found and torch.equal(found[decoder], found[words])):
         raise InputError(f"{place}: {decoder} is not {words}; only models that tie the two can be read")

@@ -1,29 +1,32 @@
 """The shape of an encoder as data; the named sizes of paper §3 and of the 24 small models released in March 2020."""
 
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from bertwright.config import Positive, Settings, Share
+from bertwright.config import Count, Positive, Settings, Share
 from bertwright.errors import InputError
+
+Size = Annotated[int, Field(gt=0, lt=2**24)]
+"""One side of a matrix; far beyond what is built, and small enough to be multiplied."""
 
 
 class EncoderConfig(Settings):
     """Every figure that decides an encoder's shape and behaviour (paper §3 and A.2; names follow the field)."""
 
-    vocab_size: Positive
-    hidden: Positive
-    layers: Positive
-    heads: Positive
-    intermediate: Positive
-    max_positions: Positive = 512
+    vocab_size: Size
+    hidden: Size
+    layers: Annotated[int, Field(gt=0, lt=10_000)]
+    heads: Size
+    intermediate: Size
+    max_positions: Size = 512
     num_segments: Positive = 2
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     hidden_dropout: Share = 0.1
     attention_dropout: Share = 0.1
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
-    pad_id: int = 0
+    pad_id: Count = 0
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> Self:

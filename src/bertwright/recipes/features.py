@@ -36,6 +36,8 @@ def write_features(
     `vectors` [N, S, D]: the state of [CLS], or the mean or maximum over all tokens. `layers` [S] says which states.
     """
     keep_memory()
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"--output {target}: there is no folder {target.parent}")
     if model.startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
     saved = open_model(model)

@@ -54,6 +54,7 @@ def search(
 
     Each combination is a run in `out`, so a search that was stopped goes on where it was with `resume`.
     """
+    is_new = not out.exists()
     record = _open(out, settings, task, grid, model, resume=resume)
     combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     rows: list[dict[str, Any]] = []
@@ -71,6 +72,12 @@ def search(
                 resume=place.exists(),
                 allow_other_numerics=allow_other_numerics,
             )
+        except InputError:
+            if not any(path.is_dir() for path in out.iterdir()):  # nothing has begun: the mistake can be mended
+                (out / _RECORD).unlink()
+                if is_new:
+                    out.rmdir()
+            raise
         except Stopped:
             raise Stopped(
                 f"stopped with {len(rows)} of {len(combinations)} settings done; the same command with --resume goes on"
@@ -130,7 +137,18 @@ def _open(
     if not resume:
         raise InputError(f"{out}: already holds a search; continue it with --resume or choose another --out")
     found = read_json(path)
-    differing = [name for name in record if not isinstance(found, dict) or found.get(name) != record[name]]
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: holds a JSON {type(found).__name__}, and no search")
+    there, here = _flat(found), _flat(record)
+    differing = [
+        f"{name} ({there.get(name)!r} there, {here[name]!r} here)" for name in here if there.get(name) != here[name]
+    ]
     if differing:
         raise InputError(f"{out}: holds a search with other {', '.join(differing)}; choose another --out")
     return record
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: record[name] for name in ("task", "model", "grid") if name in record} | dict(
+        record.get("settings", {})
+    )

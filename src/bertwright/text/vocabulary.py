@@ -21,6 +21,8 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK
 CONTINUATION = "##"
 LONGEST_WORD = 100  # characters; longer words become [UNK]
 LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
+_CLASSES = ("BertTokenizer", "BertTokenizerFast", "BertTokenizerLegacy")
+_SAID = (True, False, None)
 OWN_KEY = "bertwright"
 """Where tokenizer_config.json holds what only this project reads."""
 
@@ -58,14 +60,16 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
     config = read_object(config_at) if config_at.is_file() else {}
     if not described_at.is_file():
         rules = _rules_of_config(config, config_at)
-        return read_vocabulary(vocabulary_at), rules, _base_of(config, config_at)
-    described = read_json(described_at)
-    rules = _rules_of(described, described_at)
-    inside = _pieces_of(described, described_at)
-    if vocabulary_at.is_file():
-        _check_same(inside, read_vocabulary(vocabulary_at), folder)
-    _check_config(config, config_at, rules)
-    return inside, rules, _base_of(config, config_at)
+        pieces = read_vocabulary(vocabulary_at)
+    else:
+        described = read_json(described_at)
+        rules = _rules_of(described, described_at)
+        pieces = _pieces_of(described, described_at)
+        if vocabulary_at.is_file():
+            _check_same(pieces, read_vocabulary(vocabulary_at), folder)
+        _check_config(config, config_at, rules)
+    _check_tokens(pieces, config, config_at)
+    return pieces, rules, _base_of(config, config_at)
 
 
 def has_casing(folder: Path) -> bool:
@@ -134,7 +138,7 @@ def _rules_of(described: Any, path: Path) -> Rules:
             strip_accents=lowercase if strip is None else strip,
             longest_word=model["max_input_chars_per_word"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not the description of a BERT tokenizer ({error!r})") from None
 
 
@@ -148,6 +152,12 @@ def _rules_of_config(config: dict[str, Any], path: Path) -> Rules:
         )
     if not config.get("tokenize_chinese_chars", True):
         raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer sets ideographs apart")
+    kind = config.get("tokenizer_class") or _CLASSES[0]
+    if kind not in _CLASSES:
+        raise InputError(f"{path}: tokenizer_class is {kind!r}; without a tokenizer.json {_CLASSES[0]} alone is read")
+    for name, usual in (("do_basic_tokenize", (True, None)), ("never_split", ([], None)), ("strip_accents", _SAID)):
+        if config.get(name) not in usual:
+            raise InputError(f"{path}: {name} is {config[name]!r}; a BERT tokenizer has {usual[0]!r}")
     return Rules(cased=not lower, strip_accents=lower if strip is None else bool(strip))
 
 
@@ -158,6 +168,8 @@ def _pieces_of(described: Any, path: Path) -> list[str]:
         raise InputError(f"{path}: holds no vocabulary")
     pieces = pieces_by_id(vocabulary, path)
     for token in described.get("added_tokens") or []:
+        if not isinstance(token, dict):
+            raise InputError(f"{path}: the added token {token!r} is no object")
         if vocabulary.get(token.get("content")) != token.get("id"):
             raise InputError(f"{path}: the added token {token.get('content')!r} is not in its vocabulary")
     return pieces
@@ -172,6 +184,26 @@ def pieces_by_id(ids: Mapping[str, Any], path: Path) -> list[str]:
         if ids[piece] != id:
             raise InputError(f"{path}: the piece {piece!r} has id {ids[piece]}, where {id} was expected")
     return pieces
+
+
+def _check_tokens(pieces: Sequence[str], config: dict[str, Any], path: Path) -> None:
+    """Refuse special tokens of other names, and added tokens that the vocabulary does not hold under their ids."""
+    names = zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True)
+    for name, usual in names:
+        given = config.get(name) or usual
+        given = given.get("content") if isinstance(given, dict) else given
+        if given != usual:
+            raise InputError(f"{path}: {name} is {given!r}; a BERT tokenizer has {usual!r}")
+    beside = path.parent / "added_tokens.json"
+    added: list[tuple[Any, Any]] = list((read_object(beside) if beside.is_file() else {}).items())
+    decoder = config.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict):
+        raise InputError(f"{path}: added_tokens_decoder is {decoder!r}; it must be an object")
+    added += [(token.get("content") if isinstance(token, dict) else token, id) for id, token in decoder.items()]
+    for token, id in added:
+        place = int(id) if str(id).isdigit() else -1
+        if not 0 <= place < len(pieces) or pieces[place] != token:
+            raise InputError(f"{path.parent}: the added token {token!r} with the id {id} is not in its vocabulary")
 
 
 def _check_same(inside: Sequence[str], pieces: Sequence[str], folder: Path) -> None:

@@ -316,7 +316,7 @@ BAD = {
     ),
     "no number": (
         lambda m: with_tensor(m, "bert.pooler.dense.bias", torch.full((32,), torch.nan)),
-        "infinite values or values that are no numbers in bert.pooler.dense.bias",
+        "infinite values or values that are no numbers in pooler.dense.bias",
     ),
     "one name twice": (
         lambda m: with_tensor(m, "pooler.dense.bias", torch.ones(32)),

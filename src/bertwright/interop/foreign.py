@@ -49,7 +49,7 @@ def check_whole(foreign: Foreign) -> None:
 
 
 def check_tensors(place: str, weights: Mapping[str, Tensor], *, model: nn.Module, kind: str) -> None:
-    """InputError where names or shapes of weights are not those of `model`, which is a whole `kind`.
+    """InputError where names or shapes of weights are not those of `model`, a whole `kind`, or values are no numbers.
 
     A pooler may always be there: many checkpoints have one that their class does not use.
     """
@@ -65,6 +65,8 @@ def check_tensors(place: str, weights: Mapping[str, Tensor], *, model: nn.Module
     wrong = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"no place for: {', '.join(surplus)}"] * bool(surplus)
     if wrong or shapes:
         raise InputError(f"{place}: not a whole {kind}; {'; '.join([*wrong, *shapes])}")
+    if broken := [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]:
+        raise InputError(f"{place}: infinite values or values that are no numbers in {', '.join(broken)}")
 
 
 def write_foreign(foreign: Foreign, out: Path) -> None:

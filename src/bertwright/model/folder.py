@@ -365,8 +365,6 @@ def own_weights(given: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
             raise InputError(f"{place}: {name} is {kind}; weights are plain floating-point numbers")
         named[full] = tensor
     found = {name: tensor.float() for name, tensor in named.items()}
-    if broken := [name for name, tensor in found.items() if not bool(tensor.isfinite().all())]:
-        raise InputError(f"{place}: infinite values or values that are no numbers in {', '.join(broken)}")
     decoder, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
     if decoder in found and not (words in found and torch.equal(found[decoder], found[words])):
         raise InputError(f"{place}: {decoder} is not {words}; only models that tie the two can be read")

@@ -96,6 +96,7 @@ def test_the_same_bytes_whatever_is_computed_together(
     published: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertwright.prediction import features as prediction
+    from bertwright.prediction import work
 
     folder, _ = published
     source = tmp_path / "many.txt"
@@ -104,7 +105,7 @@ def test_the_same_bytes_whatever_is_computed_together(
     write_features(str(folder), str(source), tmp_path / "b.npz", layers="last")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     monkeypatch.setattr(prediction, "_TEXTS", 7)
-    monkeypatch.setattr(prediction, "_TOKENS", 90)
+    monkeypatch.setattr(work, "ANSWERED_TOKENS", 90)
     write_features(str(folder), str(source), tmp_path / "c.npz", layers="last")
     with np.load(tmp_path / "a.npz") as whole, np.load(tmp_path / "c.npz") as parts:
         assert set(whole) == set(parts)

@@ -15,7 +15,7 @@ from bertwright.files import read_json
 from bertwright.model.architectures import Bert, open_architecture
 from bertwright.model.folder import open_model
 from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction import span as prediction
+from bertwright.prediction import work
 from bertwright.prediction.span import load_data, span_batch, span_logits, span_trainable
 from bertwright.recipes.evaluate import evaluate_task, predict
 from bertwright.recipes.finetune import finetune
@@ -241,7 +241,7 @@ def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
 
 def test_logits_are_those_of_each_window_alone(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, windows, model = long_rows(tokenizer)
-    monkeypatch.setattr(prediction, "_PREDICTION_TOKENS", 100)
+    monkeypatch.setattr(work, "ANSWERED_TOKENS", 100)
     shares: list[float] = []
     model.train()
     found = span_logits(model, windows, progress=shares.append)

@@ -19,11 +19,9 @@ from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.work import batches_by_length
 from bertwright.tasks.classify import ClassificationTask, Encoded, with_labels
 from bertwright.training.loop import Trainable
-
-_PREDICTION_TOKENS = 8192
-"""Tokens, padding included, predicted at a time."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +113,12 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
     """
     was_training = model.training
     model.eval()
-    order = np.argsort([-len(ids) for ids in encoded.ids], kind="stable")
-    found = np.zeros((len(order), model.classifier.linear.out_features), dtype=np.float32)
+    lengths = np.array([len(ids) for ids in encoded.ids])
+    found = np.zeros((len(lengths), model.classifier.linear.out_features), dtype=np.float32)
     pad_id = model.encoder.config.pad_id
-    begin = 0
     with torch.inference_mode():
-        while begin < len(order):
-            count = max(1, _PREDICTION_TOKENS // len(encoded.ids[order[begin]]))
-            rows = order[begin : begin + count]
+        for rows in batches_by_length(lengths):
             found[rows] = model(padded(encoded, rows, pad_id=pad_id)).float().numpy()
-            begin += count
     model.train(was_training)
     if encoded.begins is None:
         return found

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertwright.console import say
+from bertwright.console import Status, say
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import FEATURES, SavedModel, load_weights
 from bertwright.model.heads import for_loss
 from bertwright.model.recurrent import states_of
-from bertwright.model.sizes import EncoderConfig, Way
+from bertwright.model.sizes import Way
 from bertwright.prediction.frozen import FrozenModel, Places, States, predicted, states_for
 from bertwright.prediction.work import Answered, Work
 from bertwright.tasks.spec import TaskSpec
@@ -71,7 +71,9 @@ def feature_work(
 
     @cache_once
     def states(part: str | None) -> States:
-        return states_for(encoder, data.dev[part] if part else data.train, layers, cache=cache, key=weights)
+        wanted = data.dev[part] if part else data.train
+        with Status() as status:
+            return states_for(encoder, wanted, layers, cache=cache, key=weights, progress=status.update)
 
     def batch(rows: NDArray[np.int64]) -> FeatureBatch:
         padded, lengths = states(None).padded(rows)
@@ -85,7 +87,7 @@ def feature_work(
         digests=data.digests,
         lengths=np.diff(data.train.ends),
         head="head",
-        build=lambda config: build_frozen(config, way, data, width),
+        build=lambda config: FrozenModel(config, way, outputs=data.outputs, width=width, each=data.each),
         batch=batch,
         trainable=lambda model: _trainable(_frozen(model), regression=data.targets.dtype.kind == "f"),
         evaluate=evaluate,
@@ -96,11 +98,6 @@ def feature_work(
             {**data.extra, "features": {"way": way, "width": width, "each": data.each, "outputs": data.outputs}},
         ),
     )
-
-
-def build_frozen(config: EncoderConfig, way: Way, data: FeatureData, width: int) -> FrozenModel:
-    """The model of a task on features."""
-    return FrozenModel(config, way, outputs=data.outputs, width=width, each=data.each)
 
 
 def answer_with_features(saved: SavedModel, wanted: Places) -> NDArray[np.float32]:

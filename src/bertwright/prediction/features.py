@@ -5,20 +5,18 @@ Shapes: S states (layers asked for), T tokens of one text with [CLS] and [SEP], 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
 from bertwright.model.encoder import Encoder
+from bertwright.prediction.frozen import Places, states_for
 from bertwright.text.tokenizer import Tokenizer
 
 _TEXTS = 256
 """Texts held at a time; those of like length are computed together."""
-_TOKENS = 8192
-"""Tokens, padding included, computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +57,19 @@ def _block(
     pieces = [
         (ids[: limit - 2], offsets[: limit - 2], len(ids) > limit - 2) for ids, offsets in tokenizer.offsets(texts)
     ]
-    order = sorted(range(len(texts)), key=lambda place: -len(pieces[place][0]))
-    found: dict[int, Features] = {}
-    while order:
-        width = len(pieces[order[0]][0]) + 2
-        count = max(1, _TOKENS // width)
-        chosen, order = order[:count], order[count:]
-        ids = np.full((len(chosen), width), encoder.config.pad_id, dtype=np.int64)
-        for row, place in enumerate(chosen):
-            ids[row, : len(pieces[place][0]) + 2] = [tokenizer.cls_id, *pieces[place][0], tokenizer.sep_id]
-        lengths = np.array([len(pieces[place][0]) + 2 for place in chosen])
-        mask = torch.from_numpy(np.arange(width) < lengths[:, None])
-        given = torch.from_numpy(ids)
-        with torch.inference_mode():
-            hidden = encoder(given, torch.zeros_like(given), mask, all_hidden=True).hidden
-            states = torch.stack([hidden[layer] for layer in layers], dim=1).numpy()  # [B, S, T, D]
-        for row, place in enumerate(chosen):
-            _, offsets, truncated = pieces[place]
-            found[place] = Features(
-                states=states[row, :, : lengths[row]],
-                ids=ids[row, : lengths[row]],
-                offsets=np.array([(0, 0), *offsets, (0, 0)], dtype=np.int64),
-                truncated=truncated,
-            )
-    return [found[place] for place in range(len(texts))]
+    rows = [np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], dtype=np.int32) for ids, _, _ in pieces]
+    ends = np.cumsum([0, *map(len, rows)])
+    asks = [
+        (row, np.arange(len(row)), np.arange(begin, begin + len(row)))
+        for row, begin in zip(rows, ends[:-1], strict=True)
+    ]
+    states = states_for(encoder, Places(asks, ends), layers).values  # [all tokens, S, D]
+    return [
+        Features(
+            states=states[begin:end].swapaxes(0, 1),
+            ids=row.astype(np.int64),
+            offsets=np.array([(0, 0), *offsets, (0, 0)], dtype=np.int64),
+            truncated=truncated,
+        )
+        for row, (_, offsets, truncated), (begin, end) in zip(rows, pieces, pairwise(ends), strict=True)
+    ]

@@ -4,7 +4,7 @@ Shapes: N rows, R places of all rows one after another, S states, D hidden, B ro
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertwright.console import Status
 from bertwright.files import atomic_file
 from bertwright.model.encoder import Encoder
 from bertwright.model.heads import ClassificationHead
 from bertwright.model.recurrent import Recurrent, states_of
 from bertwright.model.sizes import EncoderConfig, Way
+from bertwright.prediction.work import batches_by_length
 
-_TOKENS = 8192
-"""Tokens, padding included, computed at a time."""
+Progress = Callable[[str], None]
+"""Hears how far it came."""
 
 Ask = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
 """A row of ids, the places in it whose states are wanted, and where among all R they belong."""
@@ -96,14 +96,20 @@ class Places:
 
 
 def states_for(
-    encoder: Encoder, wanted: Places, layers: Sequence[int], *, cache: Path | None = None, key: str = ""
+    encoder: Encoder,
+    wanted: Places,
+    layers: Sequence[int],
+    *,
+    cache: Path | None = None,
+    key: str = "",
+    progress: Progress = lambda text: None,
 ) -> States:
     """The states of all places; with a `cache` folder computed once, and read from there again under the same `key`.
 
     The key and the ids decide the file's name: the key names the weights.
     """
     if cache is None:
-        return States(_computed(encoder, wanted, layers), wanted.ends)
+        return States(_computed(encoder, wanted, layers, progress), wanted.ends)
     digest = hashlib.sha256(f"{key} {list(layers)}".encode())
     digest.update(b"" if wanted.first is None else wanted.first.tobytes())
     for parts in wanted.asks:
@@ -112,7 +118,7 @@ def states_for(
     path = cache / f"{digest.hexdigest()[:32]}.npy"
     if not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        values = _computed(encoder, wanted, layers)
+        values = _computed(encoder, wanted, layers, progress)
         with atomic_file(path) as stream:
             np.save(stream, values, allow_pickle=False)
     return States(np.load(path, mmap_mode="r", allow_pickle=False), wanted.ends)
@@ -125,7 +131,8 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
     outputs = model.classifier.linear.out_features
     found = np.zeros((int(states.ends[-1]) if model.each else len(states), outputs), dtype=np.float32)
     with torch.inference_mode():
-        for rows in _batches(states.lengths, np.flatnonzero(states.lengths)):
+        there = np.flatnonzero(states.lengths)
+        for rows in (there[batch] for batch in batches_by_length(states.lengths[there])):
             values, lengths = states.padded(rows)
             logits = model(values, lengths).numpy()
             for place, row in enumerate(rows):
@@ -137,14 +144,14 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
     return found
 
 
-def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int]) -> NDArray[np.float32]:
+def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int], progress: Progress) -> NDArray[np.float32]:
     asks = wanted.asks
     values = np.zeros((int(wanted.ends[-1]), len(layers), encoder.config.hidden), dtype=np.float32)
     lengths = np.array([len(ids) for ids, _, _ in asks])
     encoder.eval()
     done = 0
-    with torch.inference_mode(), Status() as status:
-        for rows in _batches(lengths, np.arange(len(asks))):
+    with torch.inference_mode():
+        for rows in batches_by_length(lengths):
             width = int(lengths[rows].max())
             ids = np.full((len(rows), width), encoder.config.pad_id, dtype=np.int64)
             for place, row in enumerate(rows):
@@ -159,15 +166,5 @@ def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int]) -> NDArra
                 _, at, target = asks[row]
                 values[target] = states[place, at]
             done += len(rows)
-            status.update(f"features of {done:,} of {len(asks):,} rows")
+            progress(f"features of {done:,} of {len(asks):,} rows")
     return values
-
-
-def _batches(lengths: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterable[NDArray[np.int64]]:
-    """Row numbers of batches of like length, longest first."""
-    order = rows[np.argsort(-lengths[rows], kind="stable")]
-    begin = 0
-    while begin < len(order):
-        count = max(1, _TOKENS // int(lengths[order[begin]]))
-        yield order[begin : begin + count]
-        begin += count

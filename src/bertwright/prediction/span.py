@@ -23,7 +23,7 @@ from bertwright.files import atomic_file, atomic_folder, file_digest, write_json
 from bertwright.model.architectures import Bert
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.work import Answered, Kind, Work
+from bertwright.prediction.work import Answered, Kind, Work, batches_by_length
 from bertwright.tasks.examples import split_rows
 from bertwright.tasks.squad import Questions, SpanTask
 from bertwright.tasks.squad_answers import Answer, SpanLogits, decode_spans, score_spans
@@ -35,8 +35,6 @@ from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.loop import Trainable
 
 _ARCHITECTURE: Final = "BertForQuestionAnswering"
-_PREDICTION_TOKENS: Final = 8192
-"""Tokens, padding included, answered at a time."""
 _PATIENCE: Final = 2.0
 """Seconds before a person is told how long it takes still."""
 _FILES: Final = ("predictions.json", "nbest.json", "null_odds.json")
@@ -136,11 +134,9 @@ def span_logits(model: Bert, windows: Windows, *, progress: Callable[[float], No
     begins, firsts = np.cumsum(sizes) - sizes, windows.first_piece
     found = [np.zeros(int(sizes.sum()), dtype=np.float32) for _ in range(2)]
     null = np.zeros(len(windows), dtype=np.float32)
-    order = np.argsort(-lengths, kind="stable")
-    begin, done = 0, 0
+    done = 0
     with torch.inference_mode():
-        while begin < len(order):
-            rows = order[begin : begin + max(1, _PREDICTION_TOKENS // int(lengths[order[begin]]))]
+        for rows in batches_by_length(lengths):
             batch = span_batch(windows, rows, pad_id=model.encoder.config.pad_id)
             logits = model(batch.ids, batch.segments, batch.mask)
             for flat, name in zip(found, ("start_logits", "end_logits"), strict=True):
@@ -149,7 +145,7 @@ def span_logits(model: Bert, windows: Windows, *, progress: Callable[[float], No
                 for place, row in enumerate(rows):
                     first = firsts[row]
                     flat[begins[row] : begins[row] + sizes[row]] = values[place, first : first + sizes[row]]
-            begin, done = begin + len(rows), done + int(lengths[rows].sum())
+            done += int(lengths[rows].sum())
             progress(done / lengths.sum())
     model.train(was_training)
     return SpanLogits(found[0], found[1], null)

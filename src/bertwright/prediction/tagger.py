@@ -17,11 +17,10 @@ from bertwright.model.encoder import Encoder
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.work import batches_by_length
 from bertwright.tasks.tag_windows import Windows
 from bertwright.training.loop import Trainable
 
-_PREDICTION_TOKENS = 8192
-"""Tokens, padding included, predicted at a time."""
 _NO_WORD = -100
 """The target where a row has fewer words than the batch's fullest."""
 
@@ -95,16 +94,12 @@ def predict_tags(model: Tagger, windows: Windows, num_words: int) -> NDArray[np.
     """Logits [W, L] in the order of the words, computed in batches of rows of like length with dropout off."""
     was_training = model.training
     model.eval()
-    order = np.argsort([-len(ids) for ids in windows.ids], kind="stable")
     found = np.zeros((num_words, model.classifier.linear.out_features), dtype=np.float32)
-    begin = 0
     with torch.inference_mode():
-        while begin < len(order):
-            rows = order[begin : begin + max(1, _PREDICTION_TOKENS // len(windows.ids[order[begin]]))]
+        for rows in batches_by_length(np.array([len(ids) for ids in windows.ids])):
             logits = model(tag_rows(windows, rows, pad_id=model.encoder.config.pad_id)).float().numpy()
             for place, row in enumerate(rows):
                 found[windows.words[row]] = logits[place, : len(windows.words[row])]
-            begin += len(rows)
     model.train(was_training)
     return found
 

@@ -1,6 +1,6 @@
 """task + data + encoder → what the recipe trains and measures: the one contract that every kind of task meets."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,6 +17,9 @@ from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.loop import Trainable
 
 Batch = TypeVar("Batch")
+
+ANSWERED_TOKENS = 8192
+"""Tokens, padding included, computed at a time where nothing is learned."""
 
 _WINDOW = 50
 """Batches that are sorted by length together: padding nearly vanishes, the order stays random beyond."""
@@ -87,6 +90,19 @@ def open_tokenizer(saved: SavedModel) -> Tokenizer:
             f"but {saved.place} has embeddings for {saved.config.vocab_size}"
         )
     return words
+
+
+def batches_by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Row numbers of batches to answer, longest rows first, each of about as many tokens as are computed at a time.
+
+    `lengths` [N] are all above 0; a batch is as wide as its first row.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    begin = 0
+    while begin < len(order):
+        count = max(1, ANSWERED_TOKENS // int(lengths[order[begin]]))
+        yield order[begin : begin + count]
+        begin += count
 
 
 def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:

@@ -81,6 +81,7 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
+    scale = limit / norm.clamp(min=limit)
     for gradient in gradients:
-        gradient.mul_(limit / norm.clamp(min=limit))
+        gradient.mul_(scale)
     return norm

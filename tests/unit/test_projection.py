@@ -5,14 +5,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.objectives.projection import projected_loss
+from bertwright.objectives.projection import _COLUMNS, projected_loss
 
 
 def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
+    size = 2 * _COLUMNS + 45  # whole tiles and a part of one
     states = torch.randn(37, 24, generator=generator)
-    words, bias = torch.randn(301, 24, generator=generator) * scale, torch.randn(301, generator=generator)
-    labels = torch.randint(0, 301, (37,), generator=generator)
+    words, bias = torch.randn(size, 24, generator=generator) * scale, torch.randn(size, generator=generator)
+    labels = torch.randint(0, size, (37,), generator=generator)
     return states.requires_grad_(), words.requires_grad_(), bias.requires_grad_(), labels
 
 
@@ -26,6 +27,27 @@ def test_loss_and_gradients_equal_torchs(scale: float) -> None:
     (plain * 0.3).backward()
     for mine, other in zip(ours[:3], theirs[:3], strict=True):
         torch.testing.assert_close(mine.grad, other.grad, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5])
+def test_in_bf16_it_is_as_near_to_fp32_as_torchs(scale: float) -> None:
+    def gradients(bf16: bool, ours: bool) -> tuple[Tensor, list[Tensor]]:
+        *learned, labels = leaves(scale)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = None if ours else F.linear(*learned)
+            loss = (
+                projected_loss(*learned, labels)
+                if logits is None
+                else F.cross_entropy(logits.float(), labels, reduction="sum")
+            )
+        loss.backward()
+        return loss.detach(), [part.grad for part in learned]  # type: ignore[misc]
+
+    exact, ours, theirs = gradients(False, False), gradients(True, True), gradients(True, False)
+    torch.testing.assert_close(ours[0], exact[0], atol=0, rtol=2e-3)
+    for true, mine, other in zip(exact[1], ours[1], theirs[1], strict=True):
+        away, others = (1 - F.cosine_similarity(true.flatten(), part.flatten(), dim=0) for part in (mine, other))
+        assert float(away) < max(2e-5, 1.5 * float(others))
 
 
 def test_a_probability_too_small_for_a_float_still_has_its_loss() -> None:

@@ -89,7 +89,7 @@ def train(
     With a run folder it logs, saves checkpoints and goes on from the newest one. SIGINT and SIGTERM save and stop.
     RunFailed when the loss or the gradient is not finite; the update is not applied and the checkpoints stay.
     """
-    loop = _Loop(trainable, plan, numerics, run)
+    loop = Loop(trainable, plan, numerics, run)
     first = loop.restore()
     measured = [line["held_out"] for line in run.metrics() if "held_out" in line] if run else []
     last: Mapping[str, float] = measured[-1] if measured else {}
@@ -126,7 +126,7 @@ def measure_step_seconds(
     ones compile and warm up and do not count, unless one alone takes longer than `seconds`.
     """
     before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
-    loop = _Loop(trainable, plan, numerics, None)
+    loop = Loop(trainable, plan, numerics, None)
     times: list[float] = []
     while len(times) < 6 or sum(times[3:]) < seconds:
         begin = time.perf_counter()
@@ -171,13 +171,13 @@ class Signals:
         self.received = True
 
 
-class _Loop(Generic[Batch]):
+class Loop(Generic[Batch]):
     """The state of one training: optimiser, sums since the last log line, clocks."""
 
     def __init__(self, trainable: Trainable[Batch], plan: Plan, numerics: Numerics, run: RunFolder | None) -> None:
         self.trainable, self.plan, self.numerics, self.run = trainable, plan, numerics, run
         self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale)
-        self._forward = torch.compile(trainable.step, dynamic=True) if numerics.compiled else trainable.step
+        self.forward = torch.compile(trainable.step, dynamic=True) if numerics.compiled else trainable.step
         self._sums: dict[str, float] = {}
         self._work = {"seconds": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
         self._saved = time.monotonic()
@@ -220,7 +220,7 @@ class _Loop(Generic[Batch]):
         for index, batch in enumerate(micro):
             torch.manual_seed(_dropout_seed(self.plan.seed, step, index))
             with precision(self.numerics):
-                terms = self._forward(batch)
+                terms = self.forward(batch)
             parts = [total / (totals[name] or 1.0) for total, name in terms.values()]  # counts may be weights below 1
             torch.stack(parts).sum().backward()
             for term, part in zip(terms, parts, strict=True):

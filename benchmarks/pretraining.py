@@ -1,0 +1,177 @@
+"""A pre-training step beside transformers' on the same rows: masked LM and next sentence, dropout 0.1, clipping, AdamW.
+
+python -m benchmarks.pretraining [--sizes tiny,base] [--corpus CORPUS] [--repeats 5] [--json]
+
+The rows are of 128 tokens at most, as the next-sentence walk makes them from a corpus; without --corpus one is built
+from the documentation on this machine with a vocabulary of 30,522 pieces at most. Ours makes its rows while it is
+timed, transformers gets its own ready-made. The roof is torch's product of the same matrices that a step multiplies.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from benchmarks.side_by_side import compare, finish, parser, roof
+from bertwright.corpus.build import build_corpus
+from bertwright.model.sizes import EncoderConfig
+from bertwright.objectives.pretraining import Inputs, pretraining_flops, pretraining_task
+from bertwright.recipes.library_docs import collect, write_corpus
+from bertwright.recipes.pretrain import Pretraining, prepare
+from bertwright.recipes.settings import Phase, PretrainSettings
+from bertwright.text.documents import TextSettings, read_all
+from bertwright.text.tokenizer import train_tokenizer
+from bertwright.training.loop import Loop
+from bertwright.training.machine import Numerics, apply_numerics
+
+LENGTH = 128
+ROWS = {"tiny": 32, "base": 16}
+STEPS = {"tiny": 8, "base": 1}
+"""Of a turn."""
+
+
+def documentation_corpus(folder: Path) -> Path:
+    """A corpus of the documentation on this machine."""
+    text, settings = folder / "text.txt", TextSettings(lines="sentences")
+    write_corpus(collect(), text, exclude_modules=())
+    texts = (line for document in read_all([text], settings) for line in document.paragraphs)
+    train_tokenizer(texts, vocab_size=30_522).save(folder / "tokenizer")
+    build_corpus([text], tokenizer=folder / "tokenizer", out=folder / "corpus", settings=settings)
+    return folder / "corpus"
+
+
+def ours(made: Pretraining, numerics: Numerics, *, steps: int) -> Callable[[], float]:
+    """The program's own loop, from the making of rows to the update."""
+    loop, batches, place = (
+        Loop(pretraining_task(made.model), made.plan(10**6), numerics, None),
+        made.batches(10**6),
+        [0],
+    )
+
+    def run() -> float:
+        apply_numerics(numerics)
+        for step in range(place[0], place[0] + steps):
+            loop.step(step, batches)
+        place[0] += steps
+        return float(steps * made.settings.batch_size)
+
+    return run
+
+
+def theirs(config: EncoderConfig, steps: Sequence[list[Inputs]], *, bf16: bool, compiled: bool) -> Callable[[], float]:
+    """transformers' BertForPreTraining under a training loop as its examples write one."""
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            intermediate_size=config.intermediate,
+        )
+    )
+    model.train()
+    forward: Any = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    ready = [[_columns(inputs) for inputs in micro] for micro in steps]
+
+    def run() -> float:
+        torch.use_deterministic_algorithms(False)  # as it comes
+        rows = 0
+        for micro in ready:
+            optimizer.zero_grad()
+            for columns in micro:
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                    loss = forward(**columns).loss / len(micro)
+                loss.backward()
+                rows += len(columns["input_ids"])
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return float(rows)
+
+    return run
+
+
+def _columns(inputs: Inputs) -> dict[str, Tensor]:
+    labels = torch.full(inputs.ids.shape, -100)
+    rows, places = inputs.picked // inputs.at.shape[1], inputs.at.flatten()[inputs.picked]
+    labels[rows, places] = inputs.labels
+    return {
+        "input_ids": inputs.ids.long(),
+        "token_type_ids": inputs.segments.long(),
+        "attention_mask": inputs.mask.long(),
+        "labels": labels,
+        "next_sentence_label": inputs.is_random,
+    }
+
+
+def shapes(config: EncoderConfig, inputs: Inputs) -> list[tuple[int, int, int]]:
+    """The matrix products of the encoder's whole layer and of the vocabulary, forward and backward."""
+    tokens, picked = int(inputs.mask.sum()), len(inputs.labels)
+    width, inner = config.hidden, config.intermediate
+    forward = [(tokens, width, 3 * width), (tokens, width, width), (tokens, width, inner), (tokens, inner, width)]
+    forward = forward * config.layers + [(picked, width, config.vocab_size)]
+    return [
+        shape for n, k, m in forward for shape in ((n, k, m), (n, m, k), (k, n, m))
+    ]  # the product, and the gradients of its input and of its weight
+
+
+def measure(size: str, corpus: Path, given: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """The rows of one size, and the rates of its matrix products."""
+    settings = PretrainSettings(
+        size=size,
+        phases=(Phase(length=LENGTH, share=1.0),),
+        batch_size=ROWS[size],
+        steps=10**6,
+        threads=given.threads,
+        compile=given.compile,
+    )
+    made, numerics = prepare(
+        settings, corpus=corpus, out=Path("unused"), held_out=None, init_from=None, write_plans=False
+    )
+    apply_numerics(numerics)
+    batches = made.batches(10**6)
+    steps = [batches(step) for step in range(STEPS[size])]
+    has_bf16 = numerics.precision == "bf16"
+    peers = {"transformers, fp32": theirs(made.config, steps, bf16=False, compiled=False)}
+    if has_bf16:
+        peers["transformers, bf16"] = theirs(made.config, steps, bf16=True, compiled=False)
+    best = "bf16" if has_bf16 else "fp32"
+    peers[f"transformers, {best}, torch.compile"] = theirs(made.config, steps, bf16=has_bf16, compiled=True)
+    program = ours(made, numerics, steps=STEPS[size])
+    name = f"pretraining {size}, {numerics.precision}" + (", compiled" if numerics.compiled else "")
+    rows = compare(name, program, peers, repeats=given.repeats, unit="rows/s")
+    apply_numerics(numerics)
+    whole = [inputs for micro in steps for inputs in micro]
+    work = sum(pretraining_flops(made.config, inputs) for inputs in whole) / sum(len(inputs.ids) for inputs in whole)
+    found = {"needed": work * rows[0]["ours"]}
+    found["roof"] = roof(shapes(made.config, whole[0]), torch.bfloat16 if has_bf16 else torch.float32)
+    found["share"] = found["needed"] / found["roof"]
+    return rows, found
+
+
+def main() -> None:
+    """Measure each size and print the table."""
+    given_parser = parser(__doc__)
+    given_parser.add_argument("--sizes", default="tiny,base")
+    given_parser.add_argument("--corpus", type=Path)
+    given_parser.add_argument("--compile", action="store_true", help="ours compiled too")
+    given = given_parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    rows, roofs = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = given.corpus or documentation_corpus(Path(folder))
+        for size in given.sizes.split(","):
+            found, roofs[size] = measure(size, corpus, given)
+            rows += found
+            print(f"{size}: {roofs[size]['share']:.0%} of the roof", file=sys.stderr)
+    finish(given, rows, packages=["transformers"], roof=roofs)
+
+
+if __name__ == "__main__":
+    main()

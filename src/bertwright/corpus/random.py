@@ -9,31 +9,15 @@ The functions are compiled into their callers, whose machine code is kept on dis
 file: whoever edits this file removes the `__pycache__/*.nbi` files of the package.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from bertwright.compiled import compiled
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _ONE = np.uint64(1)
 _30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
-
-
-def compiled(function: Function) -> Function:
-    """Compile with numba, without the interpreter lock; the machine code is kept on disk for the next process.
-
-    numba looks for a place beside the source, then in the person's own cache folder. Where neither can be written, the
-    function is compiled anew in every process: a slower start, the same numbers.
-    """
-    try:
-        return cast(Function, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:
-        return cast(Function, numba.njit(nogil=True)(function))
 
 
 @compiled

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bertwright.corpus.random import child, compiled, draw, signed, stream_key
+from bertwright.compiled import compiled
+from bertwright.corpus.random import child, draw, signed, stream_key
 
 _ORDER = 0x0DE5  # the purpose in the stream's key
 _ROUNDS = 6

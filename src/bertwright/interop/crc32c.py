@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.corpus.random import compiled
+from bertwright.compiled import compiled
 
 _POLYNOMIAL = np.uint32(0x82F63B78)  # 1EDC6F41 with its bits in reverse
 _ALL = np.uint32(0xFFFFFFFF)

@@ -7,7 +7,8 @@ corpus.
 
 import numpy as np
 
-from bertwright.corpus.random import below, child, compiled, draw, happens, probability, signed, stream_key
+from bertwright.compiled import compiled
+from bertwright.corpus.random import below, child, draw, happens, probability, signed, stream_key
 from bertwright.errors import InputError
 
 PLAN = np.dtype([("a", "<i8"), ("a_count", "<i4"), ("b", "<i8"), ("b_count", "<i4"), ("random", "u1")])

@@ -6,7 +6,8 @@ Letters: B rows, T tokens of a row, P predictions of a row, V vocabulary.
 
 import numpy as np
 
-from bertwright.corpus.random import below, child, compiled, draw, happens, signed
+from bertwright.compiled import compiled
+from bertwright.corpus.random import below, child, draw, happens, signed
 from bertwright.objectives.spans import choose_spans
 
 _BITS = 64

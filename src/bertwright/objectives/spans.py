@@ -8,7 +8,8 @@ original cuts that word instead). There is no span-boundary objective.
 
 import numpy as np
 
-from bertwright.corpus.random import below, compiled, draw, signed
+from bertwright.compiled import compiled
+from bertwright.corpus.random import below, draw, signed
 
 LONGEST_SPAN = 10
 """Words."""

@@ -170,6 +170,10 @@ def _train_seed(
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     load_weights(model, prepared.saved, fresh=_anew(settings, work.head, prepared.saved))
     _freeze(model, settings.frozen_layers)
+    if not settings.features:
+        words = model.get_submodule("encoder.embeddings.word")
+        assert isinstance(words, nn.Embedding)
+        words.sparse = True  # a batch reads few of its rows
     best = _Best(own, model, prepared, numerics)
     per_epoch = -(-len(work.lengths) // settings.batch_size)
     steps = settings.epochs * per_epoch

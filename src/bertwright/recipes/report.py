@@ -153,6 +153,8 @@ def _tiles(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     speeds = [run.speed for run in runs]
     tiles.append(("speed, mean", [f"{speed.tokens_per_second:,.0f} tokens/s" if speed else "–" for speed in speeds]))
     tiles.append(("of the matrix rate", [f"{speed.matrix_share:.0%}" if speed else "–" for speed in speeds]))
+    waits = [speed.data_share if speed else None for speed in speeds]
+    tiles.append(("waiting for data", ["–" if share is None else f"{share:.1%}" for share in waits]))
     tiles.append(("in training steps", [clock(speed.seconds) or "not recorded" if speed else "–" for speed in speeds]))
     return tiles
 

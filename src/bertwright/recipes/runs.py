@@ -16,7 +16,7 @@ from bertwright.training.sessions import State, state_of
 from bertwright.training.tracking import read_metrics
 
 NOT_LOSSES = frozenset(
-    {"step", "gradient_norm", "learning_rate", "seconds", "tokens_per_second", "matrix_share", "held_out"}
+    {"step", "gradient_norm", "learning_rate", "seconds", "data_share", "tokens_per_second", "matrix_share", "held_out"}
 )
 COUNTS = frozenset({"rows", "predictions"})
 """Held-out entries that count what was measured."""
@@ -29,6 +29,8 @@ class Speed:
 
     tokens_per_second: float
     matrix_share: float
+    data_share: float | None
+    """Of the time of a step, what it waits for its batch; None for a run whose lines do not say."""
     seconds: float | None
 
 
@@ -92,7 +94,10 @@ class Run:
         total = sum(times)
         rates = [line["tokens_per_second"] for line, _ in parts]
         shares = [number(line.get("matrix_share")) or 0.0 for line, _ in parts]
+        waits = [number(line.get("data_share")) for line, _ in parts]
+        known = [share for share in waits if share is not None]
         return Speed(
+            data_share=sum(map(operator.mul, known, times)) / total if len(known) == len(parts) else None,
             tokens_per_second=sum(map(operator.mul, rates, times)) / total,
             matrix_share=sum(map(operator.mul, shares, times)) / total,
             seconds=total if measured else None,

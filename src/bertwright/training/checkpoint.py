@@ -35,7 +35,7 @@ def save_checkpoint(
     moments = {
         f"{key}.{name}": optimizer.state[parameter][key]
         for name, parameter in trained_parameters(module)
-        for key in ("exp_avg", "exp_avg_sq", "step")
+        for key in optimizer.state[parameter]
     }
     with atomic_folder(target) as temporary:
         try:
@@ -79,8 +79,8 @@ def load_checkpoint(
 
 def _load_moments(moments: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for name, parameter in trained_parameters(module):
-        for key in ("exp_avg", "exp_avg_sq", "step"):
-            optimizer.state[parameter][key].copy_(moments[f"{key}.{name}"])
+        for key, tensor in optimizer.state[parameter].items():
+            tensor.copy_(moments[f"{key}.{name}"])
 
 
 def _state(path: Path) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def train(
             if done % plan.log_every == 0 or done == plan.steps:
                 loop.log(done)
             if done == plan.steps:
+                loop.optimizer.settle()
                 loop.refuse_broken(done)
             if plan.evaluate and done in plan.evaluate_at:
                 last = loop.evaluate(done)
@@ -179,7 +180,7 @@ class Loop(Generic[Batch]):
         self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale)
         self.forward = torch.compile(trainable.step, dynamic=True) if numerics.compiled else trainable.step
         self._sums: dict[str, float] = {}
-        self._work = {"seconds": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
+        self._work = {"seconds": 0.0, "waiting": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
         self._saved = time.monotonic()
 
     def restore(self) -> int:
@@ -198,6 +199,7 @@ class Loop(Generic[Batch]):
         """One optimiser step over its micro-batches, making them included."""
         start = time.perf_counter()
         micro = batches(step)
+        made = time.perf_counter()
         losses, norm = self.learn(step, micro)
         if not math.isfinite(norm) or not all(map(math.isfinite, losses.values())):
             self._save_last_good(step)
@@ -208,7 +210,7 @@ class Loop(Generic[Batch]):
             "flops": sum(map(self.trainable.flops, micro)),
             "steps": 1,
         }
-        self._work = _added((self._work, work, {"seconds": time.perf_counter() - start}))
+        self._work = _added((self._work, work, {"seconds": time.perf_counter() - start, "waiting": made - start}))
 
     def learn(self, step: int, micro: Sequence[Batch]) -> tuple[dict[str, float], float]:
         """Forward and backward over the micro-batches of a step: losses, and the gradient's norm before clipping."""
@@ -244,6 +246,7 @@ class Loop(Generic[Batch]):
             **{name: value / work["steps"] for name, value in self._sums.items()},
             "learning_rate": settings.learning_rate * rate_at(done - 1, self.plan.steps, settings.warmup),
             "seconds": work["seconds"],
+            "data_share": work["waiting"] / work["seconds"],
             "tokens_per_second": work["tokens"] / work["seconds"],
             "matrix_share": work["flops"] / work["seconds"] / self.numerics.matrix_rate,
         }
@@ -254,6 +257,7 @@ class Loop(Generic[Batch]):
     def evaluate(self, done: int) -> Mapping[str, float]:
         """Held-out figures with dropout off."""
         assert self.plan.evaluate
+        self.optimizer.settle()
         self.trainable.module.eval()
         with torch.inference_mode():
             figures = self.plan.evaluate(done)

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bertwright.config import Settings, Share
+from bertwright.training.tables import TableRows, sparse_tables
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 _NO_CORRECTION = 1e9
@@ -42,14 +43,35 @@ def trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad)
 
 
+class AdamW(torch.optim.AdamW):
+    """torch's, but for tables with sparse gradients, whose rows are updated by themselves."""
+
+    tables: tuple[TableRows, ...] = ()
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Apply the gradients, those of tables first; they are gone then."""
+        for group in self.param_groups:
+            for table in self.tables:
+                if any(table.weight is parameter for parameter in group["params"]) and table.weight.grad is not None:
+                    table.step(group)
+                    table.weight.grad = None
+        super().step(closure)
+
+    def settle(self) -> None:
+        """Bring every row of every table up to date: before weights are read other than in training."""
+        for table in self.tables:
+            table.settle()
+
+
 def build_optimizer(
     module: nn.Module, settings: OptimizerSettings, *, scale: Callable[[str], float] = lambda _: 1.0
-) -> torch.optim.AdamW:
+) -> AdamW:
     """AdamW over `module`; `scale(name)` multiplies the rate of a parameter (layer decay, a faster head)."""
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in trained_parameters(module):
         groups.setdefault((scale(name), parameter.ndim > 1), []).append(parameter)
-    optimizer = torch.optim.AdamW(
+    optimizer = AdamW(
         [
             {"params": part, "weight_decay": settings.weight_decay if decays else 0.0, "scale": times}
             for (times, decays), part in groups.items()
@@ -65,6 +87,7 @@ def build_optimizer(
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
+    optimizer.tables = tuple(TableRows(table, optimizer.state[table.weight]) for table in sparse_tables(module))
     return optimizer
 
 
@@ -79,9 +102,18 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
 
     torch's own function divides by a norm that is 1e-6 larger.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [_values(parameter) for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     scale = limit / norm.clamp(min=limit)
     for gradient in gradients:
         gradient.mul_(scale)
     return norm
+
+
+def _values(parameter: Tensor) -> Tensor:
+    """The numbers of a gradient; a sparse one is left with one row for each that was read."""
+    assert parameter.grad is not None
+    if not parameter.grad.is_sparse:
+        return parameter.grad
+    parameter.grad = parameter.grad.coalesce()
+    return parameter.grad._values()

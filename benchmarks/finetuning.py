@@ -1,0 +1,150 @@
+"""Fine-tuning a classifier beside transformers on the same sentences: dropout 0.1, clipping, AdamW, batches of 32.
+
+python -m benchmarks.finetuning [--sizes tiny,base] [--data SST-2 --tokenizer DIR] [--repeats 5] [--json]
+
+Without --data the sentences are beginnings of those of the documentation on this machine, about as long as SST-2's.
+transformers pads every batch to 128 tokens, as its GLUE script does unless told otherwise, or to its longest row (its
+rows in random order); its batches are ready-made, ours are made while they are timed. All weights are random.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from benchmarks.side_by_side import compare, finish, parser
+from bertwright.model.encoder import init_weights
+from bertwright.model.sizes import EncoderConfig, size_config
+from bertwright.prediction.classification import prepare
+from bertwright.prediction.classifier import Rows
+from bertwright.prediction.work import Work, steps_of
+from bertwright.recipes.library_docs import collect
+from bertwright.tasks.spec import get_spec
+from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+from bertwright.training.loop import Loop, Plan
+from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
+from bertwright.training.optimizer import OptimizerSettings
+
+BATCH = 32
+LENGTH = 128
+STEPS = {"tiny": 100, "base": 4}
+"""Of a turn; as it comes, padded to 128, transformers does a tenth of them, one at least."""
+MEAN_WORDS = 9.4
+"""Of SST-2's training rows, most of which are parts of sentences."""
+
+
+def documentation_data(folder: Path) -> tuple[Path, Tokenizer]:
+    """20,000 beginnings of sentences under two labels in SST-2's layout, and a vocabulary of 30,522 pieces at most."""
+    sentences = [sentence for module in collect().modules for sentence in module.sentences]
+    tokenizer = train_tokenizer(sentences, vocab_size=30_522)
+    random = np.random.default_rng(0)
+    lengths = random.geometric(1 / MEAN_WORDS, 20_000)
+    chosen = random.choice(len(sentences), 20_000)
+    for name, rows in (("train", slice(100, None)), ("dev", slice(0, 100))):
+        lines = [
+            f"{' '.join(sentences[row].split()[:length])}\t{place % 2}\n"
+            for place, (row, length) in enumerate(zip(chosen[rows], lengths[rows], strict=True))
+        ]
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(lines), "utf-8")
+    return folder, tokenizer
+
+
+def ours(work: Work[Any], config: EncoderConfig, numerics: Numerics, *, steps: int) -> Callable[[], float]:
+    """The program's own loop."""
+    model = work.build(config)
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
+    plan = Plan(steps=10**6, seed=0, optimizer=OptimizerSettings(learning_rate=3e-5, bias_correction=True))
+    loop, batches, done = Loop(work.trainable(model), plan, numerics, None), steps_of(work, BATCH, seed=0), [0]
+
+    def run() -> float:
+        apply_numerics(numerics)
+        for step in range(done[0], done[0] + steps):
+            loop.step(step, batches)
+        done[0] += steps
+        return float(steps * BATCH)
+
+    return run
+
+
+def theirs(config: EncoderConfig, batches: Sequence[Rows], *, whole: bool, bf16: bool) -> Callable[[], float]:
+    """transformers' BertForSequenceClassification under a training loop as its examples write one."""
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            intermediate_size=config.intermediate,
+        )
+    )
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, fused=True)
+    ready = [_columns(rows, LENGTH if whole else rows.ids.shape[1]) for rows in batches]
+
+    def run() -> float:
+        torch.use_deterministic_algorithms(False)  # as it comes
+        for columns in ready:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = model(**columns).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return float(len(ready) * BATCH)
+
+    return run
+
+
+def _columns(rows: Rows, length: int) -> dict[str, torch.Tensor]:
+    assert rows.targets is not None
+    wider = (0, length - rows.ids.shape[1])
+    return {
+        "input_ids": torch.nn.functional.pad(rows.ids.long(), wider),
+        "token_type_ids": torch.nn.functional.pad(rows.segments.long(), wider),
+        "attention_mask": torch.nn.functional.pad(rows.mask.long(), wider),
+        "labels": rows.targets,
+    }
+
+
+def measure(size: str, data: Path, tokenizer: Tokenizer, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one size."""
+    config = size_config(size, tokenizer.vocab_size)
+    numerics = resolve_numerics(threads=given.threads)
+    work = prepare(get_spec("sst2"), data, tokenizer, config, LENGTH)
+    order = np.random.default_rng(0).permutation(len(work.lengths))
+    random = [work.batch(order[begin : begin + BATCH]) for begin in range(0, STEPS[size] * BATCH, BATCH)]
+    has_bf16 = numerics.precision == "bf16"
+    peers = {
+        "transformers, padded to 128": theirs(config, random[: max(1, STEPS[size] // 10)], whole=True, bf16=False),
+        "transformers, dynamic padding": theirs(config, random, whole=False, bf16=False),
+    }
+    if has_bf16:
+        peers["transformers, dynamic padding, bf16"] = theirs(config, random, whole=False, bf16=True)
+    program = ours(work, config, numerics, steps=STEPS[size])
+    name = f"fine-tuning {size}, {numerics.precision}"
+    return compare(name, program, peers, repeats=given.repeats, unit="examples/s")
+
+
+def main() -> None:
+    """Measure each size and print the table."""
+    given_parser = parser(__doc__)
+    given_parser.add_argument("--sizes", default="tiny,base")
+    given_parser.add_argument("--data", type=Path)
+    given_parser.add_argument("--tokenizer", type=Path)
+    given = given_parser.parse_args()
+    if (given.data is None) != (given.tokenizer is None):
+        given_parser.error("--data and --tokenizer go together")
+    transformers.logging.set_verbosity_error()
+    with tempfile.TemporaryDirectory() as folder:
+        found = (given.data, Tokenizer.load(given.tokenizer)) if given.data else documentation_data(Path(folder))
+        rows = [row for size in given.sizes.split(",") for row in measure(size, *found, given)]
+    finish(given, rows, packages=["transformers"])
+
+
+if __name__ == "__main__":
+    main()

@@ -72,6 +72,7 @@ def pretrain(
     micro_tokens: Int = None,
     precision: Annotated[Literal["auto", "fp32", "bf16"] | None, _GIVEN] = None,
     compile: bool = False,
+    recompute: bool = False,
     threads: Int = None,
     allow_other_numerics: bool = False,
 ) -> Result:
@@ -116,6 +117,7 @@ def pretrain(
         micro_tokens: tokens computed at a time (default: 8192).
         precision: of the matrix products; auto measures the machine (default: auto).
         compile: compile the step with torch.compile.
+        recompute: compute layers anew in backward: less memory for about a quarter more time, the same numbers.
         threads: one per core where not given.
         allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
     """
@@ -157,6 +159,7 @@ def pretrain(
         "log_every": log_every,
         "precision": precision,
         "compile": compile or None,
+        "recompute": recompute or None,
         "threads": threads,
     }
     settings = resolve_settings(recipe, given)

@@ -22,7 +22,7 @@ from bertwright.recipes.report import try_report
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.tokenizer import Tokenizer
-from bertwright.training.loop import Plan, precision, train
+from bertwright.training.loop import Plan, precision, recompute_inside, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.sessions import session
@@ -174,6 +174,8 @@ def _train_seed(
         words = model.get_submodule("encoder.embeddings.word")
         assert isinstance(words, nn.Embedding)
         words.sparse = True  # a batch reads few of its rows
+        if settings.recompute:
+            recompute_inside(work.trainable(model).blocks)
     best = _Best(own, model, prepared, numerics)
     per_epoch = -(-len(work.lengths) // settings.batch_size)
     steps = settings.epochs * per_epoch

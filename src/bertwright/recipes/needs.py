@@ -84,7 +84,10 @@ def activation_bytes(settings: "PretrainSettings", config: EncoderConfig, *, len
     scores = 3 * config.heads * length if settings.dropout else 0  # softmax, dropout's mask, and their product
     layer = 18 * width + scores  # numbers for each token: 10 D of attention, norms and dropout, 8 D of the inner layer
     last = 3 * width * length + (15 * width + scores) * (masked + 1)  # the masked places and [CLS] alone are asked for
-    kept = rows * (length * ((config.layers - 1) * layer + 2 * width) + last)
+    layers = (config.layers - 1) * layer
+    if settings.recompute and config.layers > 1:
+        layers, last = config.layers * width + layer, 0  # the inputs of all, and the inside of one at a time
+    kept = rows * (length * (layers + 2 * width) + last)
     return (NUMBER if precision == "fp32" else 2) * kept + NUMBER * rows * masked * config.vocab_size
 
 

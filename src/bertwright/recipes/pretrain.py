@@ -30,7 +30,7 @@ from bertwright.recipes.needs import refuse_unfit
 from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
 from bertwright.recipes.report import try_report
 from bertwright.recipes.settings import HELD_OUT_LENGTH, PretrainSettings
-from bertwright.training.loop import Outcome, Plan, train
+from bertwright.training.loop import Outcome, Plan, recompute_inside, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.sessions import session
 from bertwright.training.tracking import RunFolder, start_run
@@ -138,6 +138,8 @@ def prepare(
     numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
     refuse_unfit(settings, config, precision=numerics.precision, out=out, tokenizer=data.folder / "tokenizer")
     model = build_model(settings, config, saved, data)
+    if settings.recompute:
+        recompute_inside(model.encoder.layers)
     return Pretraining(settings, model, corpora, measured, write_plans=write_plans), numerics
 
 

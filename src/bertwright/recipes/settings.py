@@ -49,6 +49,8 @@ class PretrainSettings(Settings):
     log_every: Positive = 50
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
+    recompute: bool = False
+    """Compute each layer anew in backward instead of keeping its inside: the same numbers, less memory, more time."""
     threads: Positive | None = None
 
     @model_validator(mode="after")
@@ -86,6 +88,8 @@ class FinetuneSettings(Settings):
     seeds: Positive = 1
     first_seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    recompute: bool = False
+    """As in pre-training."""
     threads: Positive | None = None
 
     def rate(self, hidden: int) -> float:

@@ -7,14 +7,16 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertwright.console import Status
 from bertwright.errors import RunFailed
@@ -309,6 +311,15 @@ class Loop(Generic[Batch]):
         return (
             f"step {step + 1}: the loss is not finite ({values}, gradient norm {norm}); stopped before the update{kept}"
         )
+
+
+def recompute_inside(blocks: Iterable[nn.Module]) -> None:
+    """From now on keep only the inputs of the blocks for backward, and compute what is inside anew there (in place).
+
+    Dropout draws the same numbers again, so that results do not change.
+    """
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def precision(numerics: Numerics) -> AbstractContextManager[object]:

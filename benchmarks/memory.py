@@ -1,0 +1,139 @@
+"""Peak memory of a training step beside transformers', and the largest batch that fits into some memory.
+
+python -m benchmarks.memory [--size base] [--batch 16] [--gibibytes 8] [--json]
+
+Each contender runs in a process of its own: two steps of masked LM and next sentence on rows of 128 tokens, AdamW and
+clipping. The peak is what the system says the process held at most.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from benchmarks.pretraining import theirs
+from benchmarks.side_by_side import parser, processor, versions
+from bertwright.model.encoder import init_weights
+from bertwright.model.sizes import size_config
+from bertwright.objectives.pretraining import Inputs, PretrainingModel, pretraining_task
+from bertwright.training.loop import Loop, Plan, recompute_inside
+from bertwright.training.machine import apply_numerics, resolve_numerics
+from bertwright.training.memory import peak_bytes
+from bertwright.training.optimizer import OptimizerSettings
+
+LENGTH, VOCABULARY, MASKED = 128, 30_522, 20
+LARGEST = 512
+"""Rows that are tried at most."""
+
+
+def rows(batch: int) -> Inputs:
+    """Whole rows of random pieces with 20 predictions each."""
+    random = torch.Generator().manual_seed(0)
+    places = torch.stack([torch.randperm(LENGTH - 1, generator=random)[:MASKED] + 1 for _ in range(batch)])
+    at = torch.cat([torch.zeros(batch, 1, dtype=torch.int64), places], dim=1)
+    picked = (torch.arange(batch)[:, None] * (MASKED + 1) + torch.arange(1, MASKED + 1)).flatten()
+    return Inputs(
+        ids=torch.randint(5, VOCABULARY, (batch, LENGTH), generator=random, dtype=torch.int32),
+        segments=torch.zeros(batch, LENGTH, dtype=torch.int32),
+        mask=torch.ones(batch, LENGTH, dtype=torch.bool),
+        at=at,
+        picked=picked,
+        labels=torch.randint(5, VOCABULARY, (len(picked),), generator=random),
+        is_random=torch.zeros(batch, dtype=torch.int64),
+    )
+
+
+def ours(size: str, batch: int, micro: int, recompute: bool) -> None:
+    """Two steps of the program's own loop, `micro` rows at a time."""
+    config = size_config(size, VOCABULARY)
+    model = PretrainingModel(config)
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
+    if recompute:
+        recompute_inside(model.encoder.layers)
+    numerics = resolve_numerics("fp32")
+    apply_numerics(numerics)
+    loop = Loop(pretraining_task(model), Plan(steps=10, seed=0, optimizer=OptimizerSettings()), numerics, None)
+    parts = [rows(min(micro, batch - begin)) for begin in range(0, batch, micro)]
+    for step in range(2):
+        loop.step(step, lambda _: parts)
+
+
+def transformers_step(size: str, batch: int) -> None:
+    """Two steps of transformers' model."""
+    transformers.logging.set_verbosity_error()
+    run = theirs(size_config(size, VOCABULARY), [[rows(batch)]], bf16=False, compiled=False)
+    run()
+    run()
+
+
+def in_own_process(run: Callable[..., None], *arguments: Any) -> int | None:
+    """Bytes at the peak; None where the process did not live."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_measured, args=(there, run, arguments))
+    process.start()
+    there.close()
+    try:
+        peak: int = here.recv()
+    except EOFError:
+        return None
+    finally:
+        process.join()
+    return peak
+
+
+def _measured(answer: Connection, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    run(*arguments)
+    answer.send(peak_bytes())
+
+
+def largest(limit: int, run: Callable[[int], int | None]) -> int:
+    """The largest batch, to an eighth, whose peak is at most `limit`; 0 where not even one row fits."""
+    fits, over = 0, 1
+    while over <= LARGEST and (run(over) or limit + 1) <= limit:
+        fits, over = over, 2 * over
+    while over - fits > max(1, fits // 8):
+        middle = (fits + over) // 2
+        if (run(middle) or limit + 1) <= limit:
+            fits = middle
+        else:
+            over = middle
+    return fits
+
+
+def main() -> None:
+    """Measure and print."""
+    given_parser = parser(__doc__, threads=False)
+    given_parser.add_argument("--size", default="base")
+    given_parser.add_argument("--batch", type=int, default=16)
+    given_parser.add_argument("--gibibytes", type=float, default=8.0)
+    given: argparse.Namespace = given_parser.parse_args()
+    size, batch = given.size, given.batch
+    whole = {
+        "transformers": lambda rows: in_own_process(transformers_step, size, rows),
+        "bertwright": lambda rows: in_own_process(ours, size, rows, rows, False),
+        "bertwright --recompute": lambda rows: in_own_process(ours, size, rows, rows, True),
+    }
+    table = []
+    for name, run in whole.items():
+        peak, most = run(batch), largest(int(given.gibibytes * 2**30), run)
+        table.append({"work": f"memory {size}", "contender": name, "batch": batch, "peak": peak, "largest_batch": most})
+        shown = "did not live" if peak is None else f"{peak / 2**30:.2f} GiB"
+        print(f"{name:28}{batch} rows at once: {shown}; in {given.gibibytes} GiB: {most} rows", file=sys.stderr)
+    pieces = int(np.ceil(batch / 4))
+    peak = in_own_process(ours, size, batch, pieces, False)
+    table.append({"work": f"memory {size}", "contender": f"bertwright, {pieces} rows at a time", "peak": peak})
+    print(f"{table[-1]['contender']:28}{batch} rows: {(peak or 0) / 2**30:.2f} GiB", file=sys.stderr)
+    if given.json:
+        print(json.dumps({"rows": table, "versions": versions(["transformers"]), "processor": processor()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -89,6 +89,8 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"work": name, "epochs": settings.epochs, "learning_rate": row.learning_rate}
     found["majority"] = {key: value for key, value in majority(task, data).items() if key in ("f1", "em", "accuracy")}
     for column, source in (("random", f"random:{size_name(saved.config)}"), ("pretrained", str(given.model))):
+        if column not in given.columns.split(","):
+            continue
         start = time.perf_counter()
         out = given.out / f"{name.replace(' ', '-')}-{column}"
         ended = finetune(settings, task, model=source, data=data, out=out, tokenizer=saved.tokenizer, resume=True)
@@ -110,8 +112,8 @@ def shown(row: dict[str, Any]) -> str:
     """A row for people."""
     parts = [row["work"]]
     for key in ("f1", "em", "accuracy", "test f1"):
-        if key in row["pretrained"]:
-            columns = (row["random"][key], row["pretrained"][key])
+        columns = [row[name][key] for name in ("random", "pretrained") if key in row.get(name, {})]
+        if columns:
             figures = " | ".join(f"{column['mean']:.4f} ± {column['sd']:.4f}" for column in columns)
             first = row["majority"].get(key)
             parts.append(f"{key} {'' if first is None else f'{first:.4f}'} | {figures}")
@@ -125,6 +127,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--columns", default="random,pretrained", help="of the two, which to train")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="for all rows, instead of each one's own")
     parser.add_argument("--threads", type=int)

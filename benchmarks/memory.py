@@ -28,21 +28,21 @@ from bertwright.training.machine import apply_numerics, resolve_numerics
 from bertwright.training.memory import peak_bytes
 from bertwright.training.optimizer import OptimizerSettings
 
-LENGTH, VOCABULARY, MASKED = 128, 30_522, 20
+LENGTH, VOCABULARY = 128, 30_522
 LARGEST = 512
 """Rows that are tried at most."""
 
 
-def rows(batch: int) -> Inputs:
-    """Whole rows of random pieces with 20 predictions each."""
-    random = torch.Generator().manual_seed(0)
-    places = torch.stack([torch.randperm(LENGTH - 1, generator=random)[:MASKED] + 1 for _ in range(batch)])
+def rows(batch: int, length: int = LENGTH) -> Inputs:
+    """Whole rows of random pieces, 15 % of them to be predicted."""
+    random, masked = torch.Generator().manual_seed(0), round(0.15 * length)
+    places = torch.stack([torch.randperm(length - 1, generator=random)[:masked] + 1 for _ in range(batch)])
     at = torch.cat([torch.zeros(batch, 1, dtype=torch.int64), places], dim=1)
-    picked = (torch.arange(batch)[:, None] * (MASKED + 1) + torch.arange(1, MASKED + 1)).flatten()
+    picked = (torch.arange(batch)[:, None] * (masked + 1) + torch.arange(1, masked + 1)).flatten()
     return Inputs(
-        ids=torch.randint(5, VOCABULARY, (batch, LENGTH), generator=random, dtype=torch.int32),
-        segments=torch.zeros(batch, LENGTH, dtype=torch.int32),
-        mask=torch.ones(batch, LENGTH, dtype=torch.bool),
+        ids=torch.randint(5, VOCABULARY, (batch, length), generator=random, dtype=torch.int32),
+        segments=torch.zeros(batch, length, dtype=torch.int32),
+        mask=torch.ones(batch, length, dtype=torch.bool),
         at=at,
         picked=picked,
         labels=torch.randint(5, VOCABULARY, (len(picked),), generator=random),

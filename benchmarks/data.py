@@ -1,14 +1,18 @@
-"""How fast one thread plans epochs and makes pre-training rows, on a synthetic corpus written on the fly.
+"""How fast one thread plans epochs and makes pre-training rows, and how near a corpus build comes to its tokenizer.
 
     python -m benchmarks.data [--json]
 
-The table goes to standard error; with --json the last line of standard output is {"rows": [...], "versions": {...}}.
-Each figure is the median of five runs, its spread their largest minus their smallest.
+Rows are made of a synthetic corpus. The build reads the documentation on this machine, its sentences shuffled anew for
+each of several copies, with all cores; beside it the bare tokenizer encodes the same sentences, already read and
+parted, with all cores. The table goes to standard error; with --json the last line of standard output is
+{"rows": [...], "versions": {...}}. Each figure is the median of five runs (the build: three), its spread their largest
+minus their smallest.
 """
 
 import argparse
 import json
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
@@ -21,19 +25,24 @@ import numba
 import numpy as np
 
 import bertwright
+from benchmarks.side_by_side import compare, show
+from bertwright.corpus.build import build_corpus
 from bertwright.corpus.encode import EncodedDocuments
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.nsp import plan_pairs
-from bertwright.text.tokenizer import import_vocabulary
+from bertwright.recipes.library_docs import collect
+from bertwright.text.documents import TextSettings
+from bertwright.text.tokenizer import Tokenizer, import_vocabulary, train_tokenizer
 
 RUNS = 5
 VOCAB_SIZE = 30_522
 LENGTH = 128
 BATCH = 256
 STEPS = 100  # in a run
+COPIES = 2  # of the documentation, for the build
 DOCUMENTS = 20_000  # of 1 to 49 sentences of 5 to 44 pieces: about 12 million tokens
 
 
@@ -43,6 +52,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(synthetic_corpus(Path(folder)))
+    with tempfile.TemporaryDirectory() as folder:
+        building = compare_building(Path(folder))
+    show(building)
     print(f"{'work':<60}{'median':>14}{'spread':>12}", file=sys.stderr)
     for row in rows:
         print(f"{row['work']:<60}{row['ours']:>12,}/s{row['spread']:>10,}/s", file=sys.stderr)
@@ -53,7 +65,7 @@ def main() -> None:
         "numba": numba.__version__,
     }
     if arguments.json:
-        print(json.dumps({"rows": rows, "versions": versions}))
+        print(json.dumps({"rows": rows + building, "versions": versions}))
 
 
 def measure(corpus: Corpus) -> list[dict[str, Any]]:
@@ -83,6 +95,31 @@ def measure(corpus: Corpus) -> list[dict[str, Any]]:
 
     rows.append(measured("sentences planned into pairs, one thread", one_plan))
     return rows
+
+
+def compare_building(folder: Path) -> list[dict[str, Any]]:
+    """Characters a second of `corpus build` and of the tokenizer alone."""
+    sentences = [sentence for module in collect().modules for sentence in module.sentences]
+    train_tokenizer(sentences, vocab_size=VOCAB_SIZE).save(folder / "tokenizer")
+    tokenizer, random = Tokenizer.load(folder / "tokenizer"), np.random.default_rng(0)
+    lines = [sentences[row] for _ in range(COPIES) for row in random.permutation(len(sentences))]
+    text, batches = folder / "text.txt", [lines[begin : begin + 20] for begin in range(0, len(lines), 20)]
+    text.write_text("\n\n".join("\n".join(batch) for batch in batches), "utf-8")
+    characters = float(sum(map(len, lines)))
+
+    def build() -> float:
+        shutil.rmtree(folder / "corpus", ignore_errors=True)
+        build_corpus(
+            [text], tokenizer=folder / "tokenizer", out=folder / "corpus", settings=TextSettings(lines="sentences")
+        )
+        return characters
+
+    def encode() -> float:
+        for begin in range(0, len(lines), 50_000):
+            tokenizer.ids(lines[begin : begin + 50_000])
+        return characters
+
+    return compare("corpus build", build, {"the bare tokenizer": encode}, repeats=3, unit="characters/s")
 
 
 def measured(work: str, run: Callable[[int], int]) -> dict[str, Any]:

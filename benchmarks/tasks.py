@@ -50,8 +50,8 @@ ROWS = {
     "swag": Row("swag", "swag", epochs=4, learning_rate=3e-4),
     "wnut17": WNUT17,
     "wikigold": Row("ner", "ner/wikigold", epochs=10, learning_rate=1e-3),
-    "squad1": Row("squad1", "squad", epochs=3, learning_rate=1e-3, max_length=384),
-    "squad2": Row("squad2", "squad", epochs=3, learning_rate=1e-3, max_length=384),
+    "squad1": Row("squad1", "squad", epochs=2, learning_rate=1e-3, max_length=384),
+    "squad2": Row("squad2", "squad", epochs=2, learning_rate=1e-3, max_length=384),
     **{f"wnut17 features {way}": replace(WNUT17, features=way, epochs=3) for way in get_args(Way)},
 }
 

@@ -105,6 +105,19 @@ def test_a_search_that_stopped_goes_on(given: dict[str, Any], tmp_path: Path, mo
         search(FAST, SST2, grid, out=given["data"], **given)
 
 
+def test_what_has_finished_is_found_where_it_lies_now(given: dict[str, Any], tmp_path: Path) -> None:
+    """A search is moved after it ended: the same command with resume tells the same, and names the new place."""
+    grid = parse_grid("learning-rate=1e-3,1e-5", FAST)
+    first = search(FAST, SST2, grid, out=tmp_path / "s", **given)
+    (tmp_path / "s").rename(tmp_path / "moved")
+    again = search(FAST, SST2, grid, out=tmp_path / "moved", resume=True, **given)
+    assert json.loads(json.dumps(first).replace(str(tmp_path / "s"), str(tmp_path / "moved"))) == again
+    before = finetune(FAST, SST2, out=tmp_path / "one", **given)
+    (tmp_path / "one").rename(tmp_path / "other")
+    after = finetune(FAST, SST2, out=tmp_path / "other", resume=True, **given)
+    assert json.loads(json.dumps(before).replace(str(tmp_path / "one"), str(tmp_path / "other"))) == after
+
+
 def test_frozen_layers_stay_and_new_ones_begin_anew(given: dict[str, Any], tmp_path: Path) -> None:
     finetune(FAST, SST2, out=tmp_path / "first", **given)
     before = weights(tmp_path / "first" / "model")

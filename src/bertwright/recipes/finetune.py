@@ -56,7 +56,7 @@ def finetune(
     run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
-        return dict(run.record["result"])
+        return {**_where_it_lies(run), "report": try_report(run.folder)}
     with session(run):
         run.note(places={"model": model, "data": str(data.absolute())})
         numerics = _numerics(settings, run, allow_other=allow_other_numerics)
@@ -164,7 +164,7 @@ def _train_seed(
     name = f"seed-{seed}"
     own = start_run(run.folder / name, kind="finetune-seed", settings={"seed": seed}, data={}, resume=True)
     if own.finished:
-        return dict(own.record["result"]), False
+        return {**own.record["result"], "model": str(own.model)}, False
     work, config = prepared.work, prepared.saved.config
     model = work.build(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
@@ -280,6 +280,14 @@ def _finish(run: RunFolder, prepared: Prepared, seeds: list[dict[str, Any]]) -> 
         "out": str(run.folder),
     }
     run.note(finished=True, result=result)
+    return {**result, "text": _text(result)}
+
+
+def _where_it_lies(run: RunFolder) -> dict[str, Any]:
+    """What a finished run found, with the places of today: the folder may have been moved since."""
+    noted = run.record["result"]
+    seeds = [{**found, "model": str(run.folder / f"seed-{found['seed']}" / "model")} for found in noted["seeds"]]
+    result = {**noted, "seeds": seeds, "model": str(run.model), "out": str(run.folder)}
     return {**result, "text": _text(result)}
 
 

@@ -128,6 +128,7 @@ def test_bad_input_is_named_and_nothing_written(published: tuple[Path, Any], tmp
         (str(latin), {}, r"latin.txt:2: not UTF-8 text \(byte 1 of the line\)"),
         (str(folder / "texts.txt"), {"layers": "4"}, r"--layers 4: write all, last, or numbers"),
         (str(folder / "texts.txt"), {"max_length": 51}, "max_length 51: allowed are 3 to 50"),
+        (str(folder / "texts.txt"), {"max_length": 0}, "max_length 0: allowed are 3 to 50"),
     ):
         with pytest.raises(InputError, match=words):
             write_features(str(folder), source, out, **given)

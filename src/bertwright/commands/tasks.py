@@ -117,7 +117,7 @@ def finetune(
         frozen_layers=frozen_layers,
         features=features,
         lstm_width=lstm_width,
-        max_length=max_length or chosen.max_length,
+        max_length=chosen.max_length if max_length is None else max_length,
         seeds=seeds,
         first_seed=first_seed,
         precision=precision,

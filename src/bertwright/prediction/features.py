@@ -43,7 +43,7 @@ def features_of(
     `max_length` tokens (default: the model's positions) is cut at its end. The caller puts the encoder in evaluation
     mode.
     """
-    limit = max_length or encoder.config.max_positions
+    limit = encoder.config.max_positions if max_length is None else max_length
     if not 3 <= limit <= encoder.config.max_positions:
         raise InputError(f"max_length {limit}: allowed are 3 to {encoder.config.max_positions}, this model's positions")
     remaining = iter(texts)

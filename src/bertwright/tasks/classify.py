@@ -149,6 +149,8 @@ def with_columns(
     """The task on a table whose columns are called otherwise; `columns` names all of a file without a header line."""
     if len(text) > 2:
         raise InputError(f"{len(text)} text columns ({', '.join(text)}); allowed: one or two")
+    if len(set(text)) < len(text):
+        raise InputError(f"--text-column {text[0]}: stands there twice; a pair has two columns, a text alone has one")
     given = {"text": tuple(text) or task.text, "label": label or task.label, "columns": tuple(columns) or task.columns}
     return task.model_copy(update=given)
 

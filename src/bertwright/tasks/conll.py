@@ -243,13 +243,19 @@ def _of_objects(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
     words: list[tuple[str, ...]] = []
     tags: list[tuple[str, ...]] = []
     marks: list[object] = []
+    word, tag = columns.word or "tokens", columns.tag or "tags"
+    if with_tags and word == tag:
+        raise InputError(
+            f"{lines.source}: field '{word}' cannot be both the words and their tags; "
+            "--text-column and --label-column name them"
+        )
     for number, fields in objects_of(lines):
         place = f"{lines.source}:{number}"
-        words.append(_texts(fields, columns.word or "tokens", place, "words"))
+        words.append(_texts(fields, word, place, "words"))
         marks.append(fields.get("document"))
         if not with_tags:
             continue
-        tags.append(_texts(fields, columns.tag or "tags", place, "tags"))
+        tags.append(_texts(fields, tag, place, "tags"))
         if len(words[-1]) != len(tags[-1]):
             raise InputError(f"{place}: {len(words[-1])} words and {len(tags[-1])} tags; each word has one tag")
         if not words[-1]:

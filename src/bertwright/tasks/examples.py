@@ -118,6 +118,7 @@ def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
         return task.model_copy(update={"centre": float(np.mean(numbers, dtype=np.float64)), "spread": spread})
     if task.labels:
         return task
+    _refuse_told(task, path)
     table = _read(task, path, [task.label])
     several = task.kind == "multilabel"
     read = _label_texts if several else _label_text
@@ -137,6 +138,8 @@ def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
 
 def read_examples(task: ClassificationTask, path: Path | str, *, require_label: bool = True) -> Examples:
     """Read a table of the task; InputError with file and line for a missing column or cell and an unknown label."""
+    if require_label:
+        _refuse_told(task, path)
     columns = [*task.text, task.label] if require_label else list(task.text)
     return examples_of(task, _read(task, path, columns), require_label=require_label)
 
@@ -185,6 +188,15 @@ def text_key(examples: Examples, row: int) -> str:
     """What two rows have in common whose texts are equal but for case and blanks."""
     sides = [examples.texts_a[row]] if examples.texts_b is None else [examples.texts_a[row], examples.texts_b[row]]
     return "\n".join(" ".join(side.casefold().split()) for side in sides)
+
+
+def _refuse_told(task: ClassificationTask, path: Path | str) -> None:
+    """InputError where the text that is read is the answer that is asked for."""
+    if task.label in task.text:
+        raise InputError(
+            f"{path}: column '{task.label}' cannot be both the text and its label; --text-column and --label-column "
+            "name them"
+        )
 
 
 def _read(task: ClassificationTask, path: Path | str, columns: Sequence[str]) -> Table:

@@ -2,6 +2,9 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 
 from rich.console import Console
@@ -9,9 +12,27 @@ from rich.console import Console
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+_said: ContextVar[set[str] | None] = ContextVar("said", default=None)
+
+
 def say(text: str) -> None:
     """Print one line of plain text for the person."""
+    said = _said.get()
+    if said is not None:
+        if text in said:
+            return
+        said.add(text)
     console.print(text, markup=False)
+
+
+@contextmanager
+def without_repeats(said: set[str]) -> Iterator[None]:
+    """Within, `say` leaves out what is in `said` and adds what it prints: the same file may be looked at often."""
+    token = _said.set(said)
+    try:
+        yield
+    finally:
+        _said.reset(token)
 
 
 class Status:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from safetensors.torch import load_file, save_file
 from bertwright.errors import InputError, Stopped
 from bertwright.model.folder import open_model
 from bertwright.recipes import grid as module
-from bertwright.recipes.finetune import finetune
+from bertwright.recipes.finetune import _Best, finetune, tune
 from bertwright.recipes.grid import parse_grid, search
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.classify import get_task
 from bertwright.text.tokenizer import train_tokenizer
+from bertwright.training import sessions
 
 SST2 = get_task("sst2")
 FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
@@ -51,6 +53,8 @@ def test_the_papers_grid_and_own_ones() -> None:
         ("learning-rate=", "'' is no value of learning-rate"),
         ("learning-rate=nan", "'nan' is no value of learning-rate"),
         ("epochs=1 epochs=2", "epochs stands there twice"),
+        ("epochs=1,2,1", "--grid epochs=1,2,1: the same value stands there twice"),
+        ("warmup=0.1,1e-1", "the same value stands there twice"),
         (" ", "write paper, or NAME=VALUE"),
     ],
 )
@@ -80,13 +84,13 @@ def test_a_search_that_stopped_goes_on(given: dict[str, Any], tmp_path: Path, mo
     out = tmp_path / "s"
     calls: list[Path] = []
 
-    def stopping(*arguments: Any, **named: Any) -> dict[str, Any]:
+    def stopping(*arguments: Any, **named: Any) -> tuple[dict[str, Any], bool]:
         calls.append(named["out"])
         if len(calls) == 2:
             raise Stopped("stopped")
-        return finetune(*arguments, **named)
+        return tune(*arguments, **named)
 
-    monkeypatch.setattr(module, "finetune", stopping)
+    monkeypatch.setattr(module, "tune", stopping)
     with pytest.raises(Stopped, match="stopped with 1 of 3 settings done; the same command with --resume goes on"):
         search(FAST, SST2, grid, out=out, **given)
     assert not (out / "model").exists()
@@ -103,6 +107,65 @@ def test_a_search_that_stopped_goes_on(given: dict[str, Any], tmp_path: Path, mo
     assert not (tmp_path / "new").exists()  # a mistake before anything began leaves nothing
     with pytest.raises(InputError, match="is not empty and holds no search"):
         search(FAST, SST2, grid, out=given["data"], **given)
+
+
+def test_the_end_of_a_search_is_looked_at_before_its_beginning(given: dict[str, Any], tmp_path: Path) -> None:
+    for grid, words in (
+        ("learning-rate=1e-3,1e-4 new-layers=0,3", "--new-layers 3 and --frozen-layers 0: random:tiny has 2 layers"),
+        ("max-length=16,900", "--max-length 900: random:tiny takes at most 512 tokens"),
+    ):
+        with pytest.raises(InputError, match=words):
+            search(FAST, SST2, parse_grid(grid, FAST), out=tmp_path / "s", **given)
+        assert not (tmp_path / "s").exists()
+
+
+def test_values_that_hardly_differ_have_folders_of_their_own(given: dict[str, Any], tmp_path: Path) -> None:
+    grid = parse_grid("learning-rate=1e-3,1.0000001e-3", FAST)
+    found = search(FAST, SST2, grid, out=tmp_path / "s", **given)
+    folders = {Path(row["model"]).parent.name for row in found["rows"]}
+    assert folders == {"learning-rate=0.001", "learning-rate=0.0010000001"}
+
+
+def test_what_is_said_of_the_data_is_said_once(
+    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (given["data"] / "dev.tsv").unlink()
+    search(FAST, SST2, parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST), out=tmp_path / "s", **given)
+    told = capsys.readouterr().err
+    assert told.count("no dev file; a tenth of train.tsv") == 1
+    assert told.count("seed 0: best epoch 1") == 3
+
+
+def test_two_processes_do_not_search_in_one_folder(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = parse_grid("learning-rate=1e-3,1e-4", FAST)
+    search(FAST, SST2, grid, out=tmp_path / "s", **given)
+    monkeypatch.setattr(sessions, "_PAUSE", 0.0)
+    with (
+        sessions.locked(tmp_path / "s"),
+        pytest.raises(InputError, match="s: another process works on this run; wait for it or stop it"),
+    ):
+        search(FAST, SST2, grid, out=tmp_path / "s", resume=True, **given)
+
+
+def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the last epoch of the first setting is measured, there is no step left that could hear of it."""
+    really = _Best.evaluate
+
+    def interrupted(self: _Best, step: int) -> dict[str, float]:
+        signal.raise_signal(signal.SIGINT)
+        return really(self, step)
+
+    grid = parse_grid("learning-rate=1e-3,1e-4", FAST)
+    with monkeypatch.context() as patched:
+        patched.setattr(_Best, "evaluate", interrupted)
+        with pytest.raises(Stopped, match="stopped with 1 of 2 settings done"):
+            search(FAST, SST2, grid, out=tmp_path / "s", **given)
+        found = search(FAST, SST2, grid, out=tmp_path / "s", resume=True, **given)  # at the very end it is too late
+    assert len(found["rows"]) == 2
 
 
 def test_what_has_finished_is_found_where_it_lies_now(given: dict[str, Any], tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ def place(tmp_path: Path, own_text: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     rows = "".join(f"the {'large' if n % 2 else 'small'} house {n}\t{'ab'[n % 2]}\n" for n in range(24))
     Path("rows.tsv").write_text("text\tlabel\n" + rows)
     Path("words.conll").write_text("".join(f"house O\nParis B-LOC\nno{n} O\n\n" for n in range(12)))
-    Path("words.jsonl").write_text(
-        "".join(f'{{"tokens": ["a", "b{n}"], "tags": ["x", "y"]}}\n' for n in range(12))
-    )
+    Path("words.jsonl").write_text("".join(f'{{"tokens": ["a", "b{n}"], "tags": ["x", "y"]}}\n' for n in range(12)))
     return tmp_path
 
 
@@ -46,3 +44,13 @@ def test_what_makes_no_sense_is_refused_at_once(
     assert typed(f"finetune {given} {TUNE}") == 2
     assert words in capsys.readouterr().err
     assert not Path("run").exists()
+
+
+def test_which_file_is_trained_on_is_said_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("codah").mkdir()
+    rows = "".join(f"Who?,A man {n},sits,stands,{n % 2}\n" for n in range(12))
+    Path("codah/codah-train.csv").write_text("sent1,sent2,ending0,ending1,label\n" + rows)
+    assert typed(f"finetune swag --data codah {TUNE}") == 0
+    told = capsys.readouterr().err
+    assert told.count("training on codah-train.csv") == 1
+    assert told.count("no dev file; a tenth of the rows") == 1

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertwright.console import say
+from bertwright.console import say, without_repeats
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder, file_digest
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
+from bertwright.model.sizes import EncoderConfig
 from bertwright.prediction.feature_based import feature_work, frozen_encoder
 from bertwright.prediction.kinds import kind_of
 from bertwright.prediction.work import Work, open_tokenizer, steps_of
@@ -50,17 +51,40 @@ def finetune(
     allow_other_numerics: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}."""
-    prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
+    where: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
+    where |= {"resume": resume, "allow_other_numerics": allow_other_numerics}
+    return tune(settings, task, said=set(), **where)[0]
+
+
+def tune(
+    settings: FinetuneSettings,
+    task: TaskSpec,
+    *,
+    model: str,
+    data: Path,
+    out: Path,
+    tokenizer: Path | None,
+    resume: bool,
+    allow_other_numerics: bool,
+    said: set[str],
+) -> tuple[dict[str, Any], bool]:
+    """As `finetune`, for one of several; also whether a signal came that was too late to stop this one.
+
+    said: what was said of the data already, and need not be again.
+    """
+    with without_repeats(said):
+        prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
     named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
     facts = {"task": prepared.work.task.model_dump(mode="json"), "model": named, **prepared.digests}
     run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume)
     if run.finished:
         say(f"{out}: this run has finished; its model is in {run.model}")
-        return {**_where_it_lies(run), "report": try_report(run.folder)}
+        return {**_where_it_lies(run), "report": try_report(run.folder)}, False
     with session(run):
         run.note(places={"model": model, "data": str(data.absolute())})
         numerics = _numerics(settings, run, allow_other=allow_other_numerics)
         seeds: list[dict[str, Any]] = []
+        signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
             found, signalled = _train_seed(settings, prepared, seed, run, numerics)
             seeds += [found] if found else []
@@ -70,29 +94,40 @@ def finetune(
                 )
         result = _finish(run, prepared, seeds)
         shutil.rmtree(out / "features", ignore_errors=True)
-    return {**result, "report": try_report(run.folder)}
+    return {**result, "report": try_report(run.folder)}, signalled
+
+
+def opened(source: str, tokenizer: Path | None) -> tuple[SavedModel, Tokenizer]:
+    """The model to start from and its tokenizer, which for random weights is the one that is named."""
+    vocabulary = Tokenizer.load(tokenizer) if tokenizer else None
+    saved = open_model(source, tokenizer=tokenizer, vocab_size=vocabulary.vocab_size if vocabulary else None)
+    words = open_tokenizer(saved)
+    if vocabulary and vocabulary.hash != words.hash:
+        raise InputError(f"{tokenizer}: is another tokenizer than the one of {source}, which brings its own")
+    return saved, words
+
+
+def refuse_unfit(settings: FinetuneSettings, config: EncoderConfig, source: str) -> None:
+    """InputError where a model of that shape cannot be trained with the settings."""
+    if settings.max_length > config.max_positions:
+        raise InputError(f"--max-length {settings.max_length}: {source} takes at most {config.max_positions} tokens")
+    if settings.features and (settings.new_layers or settings.frozen_layers):
+        raise InputError("--features leaves every layer as it is: --new-layers and --frozen-layers do not go with it")
+    if settings.new_layers + settings.frozen_layers > config.layers:
+        raise InputError(
+            f"--new-layers {settings.new_layers} and --frozen-layers {settings.frozen_layers}: "
+            f"{source} has {config.layers} layers in all"
+        )
 
 
 def _prepare(
     settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None, *, cache: Path
 ) -> Prepared:
-    vocabulary = Tokenizer.load(folder) if folder else None
-    saved = open_model(source, tokenizer=folder, vocab_size=vocabulary.vocab_size if vocabulary else None)
-    words = open_tokenizer(saved)
-    if vocabulary and vocabulary.hash != words.hash:
-        raise InputError(f"{folder}: is another tokenizer than the one of {source}, which brings its own")
-    if settings.max_length > saved.config.max_positions:
-        raise InputError(
-            f"--max-length {settings.max_length}: {source} takes at most {saved.config.max_positions} tokens"
-        )
+    saved, words = opened(source, folder)
+    refuse_unfit(settings, saved.config, source)
     if settings.features:
         return _prepare_features(settings, task, saved, words, data, cache)
     work = kind_of(task).prepare(task, data, words, saved.config, settings.max_length)
-    if settings.new_layers + settings.frozen_layers > saved.config.layers:
-        raise InputError(
-            f"--new-layers {settings.new_layers} and --frozen-layers {settings.frozen_layers}: "
-            f"{source} has {saved.config.layers} layers in all"
-        )
     anew = _anew(settings, work.head, saved)
     if saved.weights is not None:  # an earlier task's head has other labels, or the same in another order
         kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith(anew)}
@@ -111,8 +146,6 @@ def _prepare_features(
     kind = kind_of(task)
     if kind.features is None or settings.features is None:
         raise InputError(f"--features: {task.name} cannot be learned from features")
-    if settings.new_layers or settings.frozen_layers:
-        raise InputError("--features leaves every layer as it is: --new-layers and --frozen-layers do not go with it")
     bound = kind.features(task, data, words, saved.config, settings.max_length)
     digest = _digest_of(saved)
     work = feature_work(

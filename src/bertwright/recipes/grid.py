@@ -1,7 +1,7 @@
 """A search over settings, each a fine-tuning of its own with all its seeds; the best on dev is kept (paper §A.3)."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder, read_json, write_json
-from bertwright.recipes.finetune import finetune
+from bertwright.recipes.finetune import opened, refuse_unfit, tune
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.spec import TaskSpec
+from bertwright.training.sessions import LOCK, locked
 
 PAPER = "batch-size=16,32 learning-rate=5e-5,3e-5,2e-5 epochs=2,3,4"
 _RECORD = "grid.json"
@@ -33,6 +34,8 @@ def parse_grid(given: str, base: FinetuneSettings) -> Grid:
         if key in found:
             raise InputError(f"--grid: {name} stands there twice")
         found[key] = tuple(_value(base, key, text, part) for text in values.split(","))
+        if len(set(found[key])) < len(found[key]):
+            raise InputError(f"--grid {part}: the same value stands there twice")
     if not found:
         raise InputError(f"--grid {given!r}: write paper, or NAME=VALUE,VALUE … such as '{PAPER}'")
     return found
@@ -54,43 +57,59 @@ def search(
 
     Each combination is a run in `out`, so a search that was stopped goes on where it was with `resume`.
     """
+    combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    saved, _ = opened(model, tokenizer)
+    for chosen in combinations:  # the last of them must not fail after days
+        refuse_unfit(settings.model_copy(update=chosen), saved.config, model)
     is_new = not out.exists()
     record = _open(out, settings, task, grid, model, resume=resume)
-    combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    rows: list[dict[str, Any]] = []
-    for number, chosen in enumerate(combinations, start=1):
-        place = out / "-".join(f"{key.replace('_', '-')}={value:g}" for key, value in chosen.items())
-        say(f"[{number}/{len(combinations)}] {place.name}")
+    where: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
+    with locked(out):
         try:
-            found = finetune(
-                settings.model_copy(update=chosen),
-                task,
-                model=model,
-                data=data,
-                out=place,
-                tokenizer=tokenizer,
-                resume=place.exists(),
-                allow_other_numerics=allow_other_numerics,
-            )
+            rows = _rows(settings, task, combinations, out=out, where=where)
         except InputError:
             if not any(path.is_dir() for path in out.iterdir()):  # nothing has begun: the mistake can be mended
-                (out / _RECORD).unlink()
+                for name in (_RECORD, LOCK):
+                    (out / name).unlink()
                 if is_new:
                     out.rmdir()
             raise
+        rows.sort(key=lambda row: (-row["mean"], row["sd"]))
+        best = out / "model"
+        with atomic_folder(best) as folder:
+            shutil.copytree(rows[0]["model"], folder, dirs_exist_ok=True)
+        result = {"task": task.name, "metric": rows[0]["metric"], "rows": rows, "model": str(best), "out": str(out)}
+        write_json(out / _RECORD, {**record, "result": result})
+    return {**result, "text": grid_table(result)}
+
+
+def _rows(
+    settings: FinetuneSettings,
+    task: TaskSpec,
+    combinations: Sequence[Mapping[str, Any]],
+    *,
+    out: Path,
+    where: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """The figures of every combination, in their order; Stopped where a signal came before the last one was done."""
+    rows: list[dict[str, Any]] = []
+    said: set[str] = set()
+    for number, chosen in enumerate(combinations, start=1):
+        place = out / "-".join(f"{key.replace('_', '-')}={_written(value)}" for key, value in chosen.items())
+        say(f"[{number}/{len(combinations)}] {place.name}")
+        signalled = False
+        try:
+            one = settings.model_copy(update=dict(chosen))
+            found, signalled = tune(one, task, out=place, resume=place.exists(), said=said, **where)
+            kept = {name: found[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
+            rows.append({"settings": dict(chosen), **kept})
         except Stopped:
+            signalled = True
+        if signalled and len(rows) < len(combinations):
             raise Stopped(
                 f"stopped with {len(rows)} of {len(combinations)} settings done; the same command with --resume goes on"
-            ) from None
-        kept = {name: found[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
-        rows.append({"settings": chosen, **kept})
-    rows.sort(key=lambda row: (-row["mean"], row["sd"]))
-    best = out / "model"
-    with atomic_folder(best) as folder:
-        shutil.copytree(rows[0]["model"], folder, dirs_exist_ok=True)
-    result = {"task": task.name, "metric": rows[0]["metric"], "rows": rows, "model": str(best), "out": str(out)}
-    write_json(out / _RECORD, {**record, "result": result})
-    return {**result, "text": grid_table(result)}
+            )
+    return rows
 
 
 def grid_table(result: Mapping[str, Any]) -> str:
@@ -99,11 +118,17 @@ def grid_table(result: Mapping[str, Any]) -> str:
     head = "".join(f"{name.replace('_', ' '):>16}" for name in names)
     lines = [f"{head}   {result['metric']} on dev"]
     for row in result["rows"]:
-        values = "".join(f"{row['settings'][name]:>16g}" for name in names)
+        values = "".join(f"{_written(row['settings'][name]):>16}" for name in names)
         fell = f"   {len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
         lines.append(f"{values}   {row['mean']:.4f} ± {row['sd']:.4f}{fell}")
     lines.append("The first was chosen on dev, so its figure there is better than it will be elsewhere.")
     return "\n".join([*lines, f"its model: {result['model']}"])
+
+
+def _written(value: float) -> str:
+    """A value as people write it, with as many digits as tell it from every other one."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _value(base: FinetuneSettings, key: str, text: str, part: str) -> Any:

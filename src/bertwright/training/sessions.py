@@ -27,12 +27,12 @@ def session(run: RunFolder) -> Iterator[None]:
 
     InputError where another process works on it; one raised inside is a refusal, after which nothing is noted.
     """
-    with _locked(run.folder) as locked:
+    with locked(run.folder) as is_ours:
         run.record = dict(read_json(run.folder / "run.json"))  # another process may have ended it a moment ago
         before = [*run.record.get("sessions", [])]
         if before and "ended" not in before[-1]:
             before[-1] = {**before[-1], "ended": _last_written(run.folder) or before[-1]["started"], "how": "killed"}
-        this = {"started": _now(), "host": platform.node(), "pid": os.getpid(), "locked": locked}
+        this = {"started": _now(), "host": platform.node(), "pid": os.getpid(), "locked": is_ours}
         run.note(sessions=[*before, this])
         try:
             yield
@@ -89,8 +89,8 @@ def is_locked(folder: Path) -> bool:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the folder's lock; yields False on a file system that has none."""
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold the folder's lock; yields False on a file system that has none. InputError where another process has it."""
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         yield _take(handle, folder)

@@ -148,6 +148,15 @@ def test_a_bad_label_is_named_with_its_line(write, task, row, message):
         read_examples(task, write("a.tsv", f"sentence\tlabel\nfine\t1\n{row}\n"))
 
 
+def test_of_many_labels_an_error_names_a_few(write):
+    """Ten thousand of them would be a message of pages."""
+    task = with_labels(get_task("classify"), [f"l{n}" for n in range(10_000)])
+    with pytest.raises(InputError, match=r"known: l0, l1, .*l19, … \(10,000 in all\)$"):
+        read_examples(task, write("a.tsv", "text\tlabel\nfine\tother\n"))
+    with pytest.raises(InputError, match=r"labels are l0, .*l19, … \(10,000 in all\); sst2 has negative, positive$"):
+        with_labels(get_task("sst2"), task.labels)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -205,7 +205,7 @@ def test_a_model_of_another_kind_of_tags_is_refused(tagger: str, write: Any) -> 
         evaluate_task(POS, model=tagger, data=source)
     with pytest.raises(InputError, match=r"another kind of task than sst2"):
         evaluate_task(get_task("sst2"), model=tagger, data=source)
-    with pytest.raises(InputError, match=r"dev\.conll:1: unknown tag 'B-ANIMAL'"):
+    with pytest.raises(InputError, match=r"dev\.conll:1: unknown type 'ANIMAL' of entity"):
         evaluate_task(NER, model=tagger, data=write("dev.conll", "a B-ANIMAL\n"))
     with pytest.raises(InputError, match="holds no dev file"):
         evaluate_task(NER, model=tagger, data=write("empty/notes.md", "").parent)

@@ -99,12 +99,21 @@ def test_context_is_on_where_training_files_mark_documents(write):
         (NER, "context=on", "--task-setting context=on: Input should be 'auto', 'documents', 'file' or 'off'"),
         (NER, "scheme=bio", "Input should be 'auto', 'iob1', 'iob2', 'iobes' or 'plain'"),
         (NER, "words=2", r"ner has no setting 'words'; there are: scheme=…, context=…"),
+        (NER, "scheme=plain", "--task-setting scheme=plain: entities have a scheme and other tags have none"),
+        (POS, "scheme=iob2", "--task-setting scheme=iob2: entities have a scheme and other tags have none"),
+        (POS, "scheme=auto", "the first is the task ner, the other pos"),
         (get_task("sst2"), "context=off", "sst2 has no setting 'context'; there are: none"),
     ],
 )
 def test_settings_that_are_not_there_are_refused(task, setting, message):
     with pytest.raises(InputError, match=message):
         with_settings(task, [setting])
+
+
+def test_a_setting_is_given_once():
+    with pytest.raises(InputError, match="--task-setting scheme=iob2: scheme is set twice"):
+        with_settings(NER, ["scheme=iob1", "context=off", "scheme=iob2"])
+    assert with_settings(POS, ["scheme=plain"]) == POS
 
 
 @pytest.mark.parametrize(
@@ -152,11 +161,18 @@ def test_training_files_that_teach_nothing_are_refused(write, task, content, mes
         learn(task, read_tagged(task, read_lines(write("a.conll", content))))
 
 
-@pytest.mark.parametrize("task", [NER, POS])
-def test_a_tag_that_the_model_does_not_know_is_named_with_its_line(write, tmp_path, task):
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (NER, r"dev\.conll:3: unknown type 'Y' of entity; the model's are X$"),
+        (POS, r"dev\.conll:3: unknown tag 'I-Y'; the model's are B-X, O$"),
+    ],
+)
+def test_what_the_model_does_not_know_is_named_with_its_line(write, tmp_path, task, message):
+    """In the dev file's own words: it is IOB1, and the model learned from IOB2."""
     write("data/train.conll", "a B-X\nb O\n")
-    write("data/dev.conll", "a B-X\n\nb B-Y\n")
-    with pytest.raises(InputError, match=r"dev\.conll:3: unknown tag 'B-Y'; the model's are "):
+    write("data/dev.conll", "a O\n\nb I-Y\n")
+    with pytest.raises(InputError, match=message):
         load_data(task, tmp_path / "data")
 
 

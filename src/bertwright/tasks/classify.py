@@ -17,7 +17,7 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.registry import get
 from bertwright.tasks.long_texts import Long, shortened, windows
 from bertwright.tasks.metrics import METRICS, SET_METRICS, measure
-from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.spec import TaskSpec, shown
 from bertwright.tasks.tables import Table, add_columns
 
 SEPARATOR: Final = "|"
@@ -169,8 +169,8 @@ def with_labels(task: ClassificationTask, labels: Sequence[str]) -> Classificati
     """The task with its labels in a model's order; InputError where the model knows other labels."""
     open_ended = task.has_labels and not task.labels
     if not open_ended and sorted(labels) != sorted(task.labels):
-        expected = ", ".join(task.labels) or "a number instead"
-        raise InputError(f"the model's labels are {', '.join(labels) or 'none'}; {task.name} has {expected}")
+        expected = shown(task.labels) or "a number instead"
+        raise InputError(f"the model's labels are {shown(labels) or 'none'}; {task.name} has {expected}")
     ordered: dict[str, Any] = {"labels": tuple(labels)}
     for name in ("codes", "weights"):
         of_label = dict(zip(task.labels, getattr(task, name), strict=bool(getattr(task, name))))

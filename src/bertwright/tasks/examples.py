@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.tasks.classify import SEPARATOR, ClassificationTask
+from bertwright.tasks.spec import shown
 from bertwright.tasks.tables import Table, read_table, table_stem
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
@@ -225,7 +226,7 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
     def known(label: str, row: int) -> int:
         if label not in ids:
             raise InputError(
-                f"{table.place(row)}: unknown label '{label}' in '{task.label}'; known: {', '.join(spellings)}"
+                f"{table.place(row)}: unknown label '{label}' in '{task.label}'; known: {shown(spellings)}"
             )
         return ids[label]
 

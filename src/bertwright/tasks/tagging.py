@@ -28,11 +28,10 @@ from bertwright.tasks.entities import (
     parts,
     scheme_of_labels,
 )
-from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.spec import TaskSpec, shown
 
 FEW_WORDS: Final = 20  # from so many on, tags that hardly repeat are taken for a wrong column
 Context = Literal["auto", "documents", "file", "off"]
-LABELS_SHOWN: Final = 20  # of those known, in an error
 
 
 class TaggingTask(TaskSpec):
@@ -53,6 +52,11 @@ class TaggingTask(TaskSpec):
         if self.labels and self.scheme != "plain" and scheme_of_labels(self.labels) == "plain":
             raise ValueError(f"labels {', '.join(self.labels)} do not fit the scheme {self.scheme}")
         return self
+
+    def refuse_change(self, changed: Self) -> None:
+        """ValueError where entities become names by themselves, or the other way round."""
+        if (changed.scheme == "plain") != (self.scheme == "plain"):
+            raise ValueError("entities have a scheme and other tags have none; the first is the task ner, the other pos")
 
     @property
     def columns(self) -> Columns:
@@ -224,8 +228,10 @@ def _tags(sentences: Sentences) -> Iterator[tuple[int, int, str]]:
 
 
 def _unknown(task: TaggingTask, place: str, tag: str) -> InputError:
-    known = ", ".join(task.labels[:LABELS_SHOWN]) + ", …" * (len(task.labels) > LABELS_SHOWN)
-    return InputError(f"{place}: unknown tag '{tag}'; the model's are {known}")
+    if task.learned_scheme != "plain" and parts(tag)[1]:  # the file may spell the tag in another scheme
+        kinds = sorted({parts(label)[1] for label in task.labels} - {""})
+        return InputError(f"{place}: unknown type '{parts(tag)[1]}' of entity; the model's are {shown(kinds)}")
+    return InputError(f"{place}: unknown tag '{tag}'; the model's are {shown(task.labels)}")
 
 
 def _entity_labels(seen: Sequence[str]) -> list[str]:

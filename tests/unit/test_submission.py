@@ -113,7 +113,22 @@ def test_long_texts_are_answered_as_predict_does(glue: Path, models: dict[str, s
     assert answers["truncate"] != answers["head-tail"]
 
 
-def test_what_cannot_be_submitted_is_said(glue: Path, models: dict[str, str], tmp_path: Path) -> None:
+def test_a_model_on_features_answers_too(glue: Path, models: dict[str, str], tmp_path: Path) -> None:
+    task = get_task("rte")
+    settings = FAST.model_copy(update={"features": "last", "lstm_width": 8})
+    data = Path(models["rte"]).parent / "rte" / "train.csv"
+    tokenizer = data.parent.parent / "tok"
+    finetune(settings, task, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    write_submission({**models, "rte": str(tmp_path / "run")}, glue, tmp_path / "a.zip")
+    predict(str(tmp_path / "run"), str(glue / "RTE" / "test.tsv"), str(tmp_path / "own.tsv"))
+    own = [line.split("\t")[3] for line in (tmp_path / "own.tsv").read_text().splitlines()[1:]]
+    assert [row[1] for row in rows_of(tmp_path / "a.zip")["RTE"][1:]] == own
+
+
+def test_what_cannot_be_submitted_is_said(
+    glue: Path, models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
     out = tmp_path / "a.zip"
     with pytest.raises(InputError, match="no model for rte; the server wants cola, sst2"):
         write_submission({name: place for name, place in models.items() if name != "rte"}, glue, out)
@@ -121,6 +136,9 @@ def test_what_cannot_be_submitted_is_said(glue: Path, models: dict[str, str], tm
         write_submission({**models, "squad": "m"}, glue, out)
     with pytest.raises(InputError, match="was fine-tuned for cola, and cannot answer SST-2"):
         write_submission({**models, "sst2": models["cola"]}, glue, out)
+    with pytest.raises(InputError, match="was fine-tuned for rte, and cannot answer QNLI"):  # their labels are the same
+        write_submission({**models, "qnli": models["rte"]}, glue, out)
+    assert "rows answered" not in capsys.readouterr().err  # all of that before the first answer
     with pytest.raises(InputError, match=r"CoLA needs test\.tsv there; 0 such files"):
         write_submission(models, tmp_path, out)
     assert not out.exists()

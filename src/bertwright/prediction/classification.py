@@ -164,7 +164,7 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data
     for name, path in files.items():
         part = read_examples(asked, path)
         encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=trained.long)
-        logits = _logits(saved, encoded)
+        logits = logits_of(saved, encoded)
         prefix = "" if len(files) == 1 else f"{name}."
         assert part.targets is not None
         figures |= {f"{prefix}{key}": value for key, value in score(asked, logits, part.targets).items()}
@@ -178,7 +178,7 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
     task = with_texts_of(with_columns(task, text=text), task, saved.place)
     table = read_table(source, headerless=task.columns)
     part = examples_of(task, table, require_label=False)
-    logits = _logits(saved, encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long))
+    logits = logits_of(saved, encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long))
     answered = add_predictions(task, table, decode(task, logits))
     if target == "-":
         write_table(answered, sys.stdout.buffer)
@@ -196,7 +196,7 @@ def _say_what_is_long(rows: Encoded, num_examples: int, max_length: int) -> None
         say(f"{several} of {num_examples} examples exceed {max_length} tokens: with their windows, {len(rows)} rows")
 
 
-def _logits(saved: SavedModel, encoded: Encoded) -> NDArray[np.float32]:
+def logits_of(saved: SavedModel, encoded: Encoded) -> NDArray[np.float32]:
     """What a fine-tuned model, or one on features, says of each row."""
     if "features" in saved.extra:
         return answer_with_features(saved, places_of(encoded))

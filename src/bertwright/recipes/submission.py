@@ -15,10 +15,11 @@ from typing import Any
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
-from bertwright.model.folder import open_model
-from bertwright.prediction.classifier import open_classifier, predict_logits
+from bertwright.model.folder import SavedModel, open_model
+from bertwright.prediction.classification import logits_of
+from bertwright.prediction.classifier import noted_task
 from bertwright.prediction.work import open_tokenizer
-from bertwright.tasks.classify import decode, encode, get_task, with_columns, with_texts_of
+from bertwright.tasks.classify import ClassificationTask, decode, encode, get_task, with_columns, with_texts_of
 from bertwright.tasks.examples import examples_of
 from bertwright.tasks.tables import read_table, table_stem
 from bertwright.training.machine import keep_memory
@@ -69,6 +70,9 @@ def write_submission(models: Mapping[str, str], data: Path, target: Path) -> dic
         wrong = f"{', '.join(unknown)} is no task of GLUE's" if unknown else f"no model for {', '.join(missing)}"
         raise InputError(f"{wrong}; the server wants {', '.join(TASKS)}, and wnli's may be left out")
     files = {part.file: _test_file(data, part) for part in PARTS}
+    for part in PARTS:  # the last model must not be refused after hours of the others' answers
+        if part.task in models:
+            _trained_for(part, open_model(models[part.task]))
     answers = {part.file: _answers(part, files[part.file], models.get(part.task)) for part in PARTS}
     with atomic_file(target) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, rows in answers.items():
@@ -89,22 +93,34 @@ def _answers(part: Part, path: Path, model: str | None) -> Sequence[str]:
         say(f"{part.file}: no model; every row is answered with the majority, as the paper did")
         return [_MAJORITY[part.task]] * len(table)
     saved = open_model(model)
-    classifier, trained, max_length = open_classifier(saved)
+    trained, max_length = _trained_for(part, saved)
     wanted = get_task(part.task)
-    if trained.kind != wanted.kind or sorted(trained.labels) != sorted(wanted.labels):
-        raise InputError(f"{model}: was fine-tuned for {trained.name}, and cannot answer {part.file}")
     text = ("sentence1", "sentence2") if part.file == "AX" else wanted.text
-    task = with_texts_of(with_columns(trained, text=text), trained, model)
+    task = with_columns(trained, text=text)
     part_rows = examples_of(task, table, require_label=False)
     encoded = encode(
         open_tokenizer(saved), part_rows.texts_a, part_rows.texts_b, max_length=max_length, long=trained.long
     )
-    found = decode(task, predict_logits(classifier, encoded))
+    found = decode(task, logits_of(saved, encoded))
     say(f"{part.file}: {len(table):,} rows answered")
     if found.labels is None:
         return [f"{min(5.0, max(0.0, float(value))):.3f}" for value in found.values]
     codes = dict(zip(wanted.labels, wanted.codes or wanted.labels, strict=True))
     return [codes[label] if part.codes else label for label in found.labels]
+
+
+def _trained_for(part: Part, saved: SavedModel) -> tuple[ClassificationTask, int]:
+    """The task of a model, and its maximal length; InputError where it cannot answer this file.
+
+    That it is one of GLUE's other tasks counts as such: RTE's labels are QNLI's.
+    """
+    trained, max_length = noted_task(saved)
+    wanted = get_task(part.task)
+    is_other = trained.name in TASKS and trained.name != part.task
+    if is_other or trained.kind != wanted.kind or sorted(trained.labels) != sorted(wanted.labels):
+        raise InputError(f"{saved.place}: was fine-tuned for {trained.name}, and cannot answer {part.file}")
+    with_texts_of(with_columns(trained, text=wanted.text), trained, saved.place)
+    return trained, max_length
 
 
 def _test_file(data: Path, part: Part) -> Path:

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.status import Status as Line
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -35,18 +39,35 @@ def without_repeats(said: set[str]) -> Iterator[None]:
         _said.reset(token)
 
 
-class Status:
-    """One line that changes in place on a terminal, and is printed at most every few seconds elsewhere."""
+def clock(seconds: float) -> str:
+    """A duration as a clock shows it: 0:05, 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
-    def __init__(self, *, seconds: float = 10.0) -> None:
-        self._live = console.status("") if console.is_terminal else None
-        self._seconds = seconds
+
+class Status:
+    """One line that changes in place on a terminal, and is printed at most every few seconds elsewhere.
+
+    One within another takes over its line for a while. `ends`: whether a last text that came too soon to be printed is
+    printed at the end.
+    """
+
+    _shown: ClassVar["Status | None"] = None
+
+    def __init__(self, *, seconds: float = 10.0, ends: bool = True) -> None:
+        self._outer = Status._shown
+        self._live: Line | None = None
+        if console.is_terminal:
+            self._live = self._outer._live if self._outer else console.status("")
+        self._seconds, self._ends = seconds, ends
         self._last = time.monotonic()
         self._unseen: str | None = None
 
     def __enter__(self) -> "Status":
-        if self._live:
+        if self._live and not self._outer:
             self._live.start()
+        Status._shown = self
         return self
 
     def update(self, text: str) -> None:
@@ -63,7 +84,9 @@ class Status:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        Status._shown = self._outer
         if self._live:
-            self._live.stop()
-        elif self._unseen:
+            if not self._outer:
+                self._live.stop()
+        elif self._unseen and self._ends:
             print(self._unseen, file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """The feature-based way: an encoder that stays as it is, its states computed once, a BiLSTM that learns from them."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,18 @@ def given(tmp_path: Path, own_text: Path) -> dict[str, Any]:
         rows = "".join(f"{'the river is wide' if n % 2 else 'no'} {n}\t{n % 2}\n" for n in range(count))
         (data / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
     return {"model": "random:tiny", "data": data, "tokenizer": tmp_path / "tok"}
+
+
+def test_features_are_computed_where_ctrl_c_ends_it_at_once(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the training loop it would be heard after the step, of which the first one would wait for all features."""
+    with monkeypatch.context() as patched:
+        patched.setattr(frozen, "_computed", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            finetune(FAST, SST2, out=tmp_path / "run", **given)
+    again = finetune(FAST, SST2, out=tmp_path / "run", resume=True, **given)
+    assert again["scores"] == finetune(FAST, SST2, out=tmp_path / "whole", **given)["scores"]
 
 
 def test_a_way_names_its_states() -> None:

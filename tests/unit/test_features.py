@@ -104,9 +104,20 @@ def test_the_same_bytes_whatever_is_computed_together(
     write_features(str(folder), str(source), tmp_path / "a.npz", layers="last")
     write_features(str(folder), str(source), tmp_path / "b.npz", layers="last")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    held = []
+
+    def counted(encoder: Any, wanted: Any, layers: Any) -> Any:
+        held.append([len(ids) for ids, _, _ in wanted.asks])
+        return really(encoder, wanted, layers)
+
+    really = prediction.states_for
+    monkeypatch.setattr(prediction, "states_for", counted)
     monkeypatch.setattr(prediction, "_TEXTS", 7)
+    monkeypatch.setattr(prediction, "_TOKENS", 45)
     monkeypatch.setattr(work, "ANSWERED_TOKENS", 90)
     write_features(str(folder), str(source), tmp_path / "c.npz", layers="last")
+    assert max(map(len, held)) > 1  # several texts at a time, but no more than are to be held
+    assert all(sum(lengths) <= 45 or len(lengths) == 1 for lengths in held)
     with np.load(tmp_path / "a.npz") as whole, np.load(tmp_path / "c.npz") as parts:
         assert set(whole) == set(parts)
         for name in whole:

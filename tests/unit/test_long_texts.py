@@ -198,6 +198,7 @@ def test_what_is_learned_is_evaluated_and_predicted_alike(
     noted = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["bertwright"]["task"]
     assert noted.get("long", "truncate") == long
     figures = evaluate_task(get_task("sst2"), model=str(tmp_path / "run"), data=tmp_path)
+    assert f"{tmp_path / 'dev.tsv'}: 24 of 24 examples exceed 16 tokens" in capsys.readouterr().err
     trained = json.loads((tmp_path / "run" / "run.json").read_text())["result"]["seeds"][0]["scores"]
     assert figures == {**trained, "examples": 24}
     assert (figures["accuracy"] == 0.5) == (long == "truncate")

@@ -101,7 +101,7 @@ def test_context_is_on_where_training_files_mark_documents(write):
         (NER, "words=2", r"ner has no setting 'words'; there are: scheme=…, context=…"),
         (NER, "scheme=plain", "--task-setting scheme=plain: entities have a scheme and other tags have none"),
         (POS, "scheme=iob2", "--task-setting scheme=iob2: entities have a scheme and other tags have none"),
-        (POS, "scheme=auto", "the first is the task ner, the other pos"),
+        (POS, "scheme=auto", "other tags have none: the tasks ner and pos"),
         (get_task("sst2"), "context=off", "sst2 has no setting 'context'; there are: none"),
     ],
 )

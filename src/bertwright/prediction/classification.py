@@ -68,10 +68,11 @@ def prepare(
     task, examples, dev = load_data(task, data)
 
     def encoded(part: Examples) -> Encoded:
-        return encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
+        rows = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
+        say_what_is_long(rows, part, max_length)
+        return rows
 
     rows = encoded(examples)
-    _say_what_is_long(rows, len(examples), max_length)
     assert examples.targets is not None
     goals = np.repeat(loss_targets(task, examples.targets), rows.num_rows, axis=0)
     weights = row_weights(task, examples.targets, rows)
@@ -110,7 +111,9 @@ def features(
     task, examples, dev = load_data(task, data)
 
     def encoded(part: Examples) -> Encoded:
-        return encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
+        rows = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
+        say_what_is_long(rows, part, max_length)
+        return rows
 
     parts = {name: encoded(part) for name, part in dev.items()}
     train = encoded(examples)
@@ -164,6 +167,7 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data
     for name, path in files.items():
         part = read_examples(asked, path)
         encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=trained.long)
+        say_what_is_long(encoded, part, max_length)
         logits = logits_of(saved, encoded)
         prefix = "" if len(files) == 1 else f"{name}."
         assert part.targets is not None
@@ -178,7 +182,9 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
     task = with_texts_of(with_columns(task, text=text), task, saved.place)
     table = read_table(source, headerless=task.columns)
     part = examples_of(task, table, require_label=False)
-    logits = logits_of(saved, encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long))
+    encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
+    say_what_is_long(encoded, part, max_length)
+    logits = logits_of(saved, encoded)
     answered = add_predictions(task, table, decode(task, logits))
     if target == "-":
         write_table(answered, sys.stdout.buffer)
@@ -189,11 +195,13 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
     return {"rows": len(table)}
 
 
-def _say_what_is_long(rows: Encoded, num_examples: int, max_length: int) -> None:
+def say_what_is_long(rows: Encoded, part: Examples, max_length: int) -> None:
+    """Tell the person how many examples exceed the maximal length, and what becomes of them."""
+    exceed = f"of {len(part)} examples exceed {max_length} tokens"
     if rows.num_truncated:
-        say(f"{rows.num_truncated} of {num_examples} examples exceed {max_length} tokens and are cut")
+        say(f"{part.source}: {rows.num_truncated} {exceed} and are cut")
     if several := int((rows.num_rows > 1).sum()):
-        say(f"{several} of {num_examples} examples exceed {max_length} tokens: with their windows, {len(rows)} rows")
+        say(f"{part.source}: {several} {exceed}: with their windows, {len(rows)} rows")
 
 
 def logits_of(saved: SavedModel, encoded: Encoded) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.work import batches_by_length
+from bertwright.prediction.work import answered_batches
 from bertwright.tasks.classify import ClassificationTask, Encoded, with_labels
 from bertwright.training.loop import Trainable
 
@@ -117,7 +117,7 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
     found = np.zeros((len(lengths), model.classifier.linear.out_features), dtype=np.float32)
     pad_id = model.encoder.config.pad_id
     with torch.inference_mode():
-        for rows in batches_by_length(lengths):
+        for rows in answered_batches(lengths):
             found[rows] = model(padded(encoded, rows, pad_id=pad_id)).float().numpy()
     model.train(was_training)
     if encoded.begins is None:

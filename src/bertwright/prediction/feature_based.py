@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertwright.console import Status, say
+from bertwright.console import say
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import FEATURES, SavedModel, load_weights
 from bertwright.model.heads import for_loss
@@ -22,6 +22,9 @@ from bertwright.prediction.frozen import FrozenModel, Places, States, predicted,
 from bertwright.prediction.work import Answered, Work
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.loop import Trainable
+
+READ = "rows read by the encoder"
+"""What is said to be done while features are computed."""
 
 _NO_TARGET = -100
 """Where a row has fewer places than the batch's longest."""
@@ -61,7 +64,7 @@ class FeatureBatch:
 def feature_work(
     data: FeatureData, way: Way, *, width: int, saved: SavedModel, cache: Path, weights: str
 ) -> Work[FeatureBatch]:
-    """What learns from the features of train and dev, which are computed when they are first asked for.
+    """What learns from the features of train and dev, which are computed before the first step.
 
     cache: the folder that keeps them. weights: the digest of the encoder's, which decides the names of its files.
     """
@@ -72,8 +75,11 @@ def feature_work(
     @cache_once
     def states(part: str | None) -> States:
         wanted = data.dev[part] if part else data.train
-        with Status() as status:
-            return states_for(encoder, wanted, layers, cache=cache, key=weights, progress=status.update)
+        return states_for(encoder, wanted, layers, cache=cache, key=weights, what=READ)
+
+    def ready() -> None:
+        for part in (None, *data.dev):
+            states(part)
 
     def batch(rows: NDArray[np.int64]) -> FeatureBatch:
         padded, lengths = states(None).padded(rows)
@@ -83,6 +89,7 @@ def feature_work(
         return data.figures({name: predicted(_frozen(model).head, states(name)) for name in data.dev})
 
     return Work(
+        ready=ready,
         task=data.task,
         digests=data.digests,
         lengths=np.diff(data.train.ends),
@@ -105,7 +112,7 @@ def answer_with_features(saved: SavedModel, wanted: Places) -> NDArray[np.float3
     noted = saved.extra["features"]
     model = FrozenModel(saved.config, noted["way"], outputs=noted["outputs"], width=noted["width"], each=noted["each"])
     load_weights(model, saved)
-    states = states_for(model.encoder, wanted, states_of(noted["way"], saved.config.layers))
+    states = states_for(model.encoder, wanted, states_of(noted["way"], saved.config.layers), what=READ)
     return predicted(model.head, states)
 
 

@@ -16,7 +16,14 @@ from bertwright.prediction.frozen import Places, states_for
 from bertwright.text.tokenizer import Tokenizer
 
 _TEXTS = 256
-"""Texts held at a time; those of like length are computed together."""
+"""Texts held at a time."""
+
+_TOKENS = 8192
+"""Tokens whose states are held at a time, if a text has no more; texts of like length are computed together."""
+
+
+Pieces = tuple[list[int], list[tuple[int, int]], bool]
+"""The ids of a text, where each lies in it, and whether some were cut off."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +60,22 @@ def features_of(
 
 def _block(
     encoder: Encoder, tokenizer: Tokenizer, texts: Sequence[str], layers: Sequence[int], limit: int
-) -> list[Features]:
+) -> Iterator[Features]:
     pieces = [
         (ids[: limit - 2], offsets[: limit - 2], len(ids) > limit - 2) for ids, offsets in tokenizer.offsets(texts)
     ]
+    begin = held = 0
+    for place, (ids, _, _) in enumerate(pieces):
+        if held + len(ids) + 2 > _TOKENS and place > begin:
+            yield from _computed(encoder, tokenizer, pieces[begin:place], layers)
+            begin, held = place, 0
+        held += len(ids) + 2
+    yield from _computed(encoder, tokenizer, pieces[begin:], layers)
+
+
+def _computed(
+    encoder: Encoder, tokenizer: Tokenizer, pieces: Sequence[Pieces], layers: Sequence[int]
+) -> list[Features]:
     rows = [np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], dtype=np.int32) for ids, _, _ in pieces]
     ends = np.cumsum([0, *map(len, rows)])
     asks = [

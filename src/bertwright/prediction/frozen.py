@@ -4,7 +4,7 @@ Shapes: N rows, R places of all rows one after another, S states, D hidden, B ro
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,7 @@ from bertwright.model.encoder import Encoder
 from bertwright.model.heads import ClassificationHead
 from bertwright.model.recurrent import Recurrent, states_of
 from bertwright.model.sizes import EncoderConfig, Way
-from bertwright.prediction.work import batches_by_length
-
-Progress = Callable[[str], None]
-"""Hears how far it came."""
+from bertwright.prediction.work import answered_batches, batches_by_length
 
 Ask = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
 """A row of ids, the places in it whose states are wanted, and where among all R they belong."""
@@ -102,14 +99,15 @@ def states_for(
     *,
     cache: Path | None = None,
     key: str = "",
-    progress: Progress = lambda text: None,
+    what: str = "",
 ) -> States:
     """The states of all places; with a `cache` folder computed once, and read from there again under the same `key`.
 
-    The key and the ids decide the file's name: the key names the weights.
+    The key and the ids decide the file's name: the key names the weights. `what` is done to the rows, where it is to be
+    said how far it came.
     """
     if cache is None:
-        return States(_computed(encoder, wanted, layers, progress), wanted.ends)
+        return States(_computed(encoder, wanted, layers, what), wanted.ends)
     digest = hashlib.sha256(f"{key} {list(layers)}".encode())
     digest.update(b"" if wanted.first is None else wanted.first.tobytes())
     for parts in wanted.asks:
@@ -118,7 +116,7 @@ def states_for(
     path = cache / f"{digest.hexdigest()[:32]}.npy"
     if not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        values = _computed(encoder, wanted, layers, progress)
+        values = _computed(encoder, wanted, layers, what)
         with atomic_file(path) as stream:
             np.save(stream, values, allow_pickle=False)
     return States(np.load(path, mmap_mode="r", allow_pickle=False), wanted.ends)
@@ -132,7 +130,7 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
     found = np.zeros((int(states.ends[-1]) if model.each else len(states), outputs), dtype=np.float32)
     with torch.inference_mode():
         there = np.flatnonzero(states.lengths)
-        for rows in (there[batch] for batch in batches_by_length(states.lengths[there])):
+        for rows in (there[batch] for batch in answered_batches(states.lengths[there])):
             values, lengths = states.padded(rows)
             logits = model(values, lengths).numpy()
             for place, row in enumerate(rows):
@@ -144,14 +142,13 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
     return found
 
 
-def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int], progress: Progress) -> NDArray[np.float32]:
+def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int], what: str) -> NDArray[np.float32]:
     asks = wanted.asks
     values = np.zeros((int(wanted.ends[-1]), len(layers), encoder.config.hidden), dtype=np.float32)
     lengths = np.array([len(ids) for ids, _, _ in asks])
     encoder.eval()
-    done = 0
     with torch.inference_mode():
-        for rows in batches_by_length(lengths):
+        for rows in answered_batches(lengths, what) if what else batches_by_length(lengths):
             width = int(lengths[rows].max())
             ids = np.full((len(rows), width), encoder.config.pad_id, dtype=np.int64)
             for place, row in enumerate(rows):
@@ -165,6 +162,4 @@ def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int], progress:
             for place, row in enumerate(rows):
                 _, at, target = asks[row]
                 values[target] = states[place, at]
-            done += len(rows)
-            progress(f"features of {done:,} of {len(asks):,} rows")
     return values

@@ -17,7 +17,7 @@ from bertwright.model.encoder import Encoder
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.work import batches_by_length
+from bertwright.prediction.work import answered_batches
 from bertwright.tasks.tag_windows import Windows
 from bertwright.training.loop import Trainable
 
@@ -96,7 +96,7 @@ def predict_tags(model: Tagger, windows: Windows, num_words: int) -> NDArray[np.
     model.eval()
     found = np.zeros((num_words, model.classifier.linear.out_features), dtype=np.float32)
     with torch.inference_mode():
-        for rows in batches_by_length(np.array([len(ids) for ids in windows.ids])):
+        for rows in answered_batches(np.array([len(ids) for ids in windows.ids])):
             logits = model(tag_rows(windows, rows, pad_id=model.encoder.config.pad_id)).float().numpy()
             for place, row in enumerate(rows):
                 found[windows.words[row]] = logits[place, : len(windows.words[row])]

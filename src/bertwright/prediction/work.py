@@ -1,5 +1,6 @@
 """task + data + encoder → what the recipe trains and measures: the one contract that every kind of task meets."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from bertwright.console import Status, clock
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.model.sizes import EncoderConfig
@@ -20,6 +22,9 @@ Batch = TypeVar("Batch")
 
 ANSWERED_TOKENS = 8192
 """Tokens, padding included, computed at a time where nothing is learned."""
+
+_PATIENCE = 2.0
+"""Seconds after which it is said how far an answer is."""
 
 _WINDOW = 50
 """Batches that are sorted by length together: padding nearly vanishes, the order stays random beyond."""
@@ -49,6 +54,7 @@ class Work(Generic[Batch]):
     evaluate    dev figures with dropout off, the one that chooses the best epoch first; keys that end with "collapsed"
                 tell (1.0) that a dev set was answered the same throughout
     answered    the model as it is saved
+    ready       what is computed once, before the first seed
     """
 
     task: TaskSpec
@@ -60,6 +66,7 @@ class Work(Generic[Batch]):
     trainable: Callable[[nn.Module], Trainable[Batch]]
     evaluate: Callable[[nn.Module], dict[str, float]]
     answered: Callable[[nn.Module], Answered]
+    ready: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,19 @@ def batches_by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]
         count = max(1, ANSWERED_TOKENS // int(lengths[order[begin]]))
         yield order[begin : begin + count]
         begin += count
+
+
+def answered_batches(lengths: NDArray[np.int64], what: str = "rows answered") -> Iterator[NDArray[np.int64]]:
+    """`batches_by_length`, with a word on how far it came where it takes long; `what` is done to the rows."""
+    begin, done, total = time.monotonic(), 0, int(lengths.sum())
+    with Status(ends=False) as status:
+        for rows in batches_by_length(lengths):
+            yield rows
+            done += int(lengths[rows].sum())
+            spent = time.monotonic() - begin
+            if spent > _PATIENCE:
+                left = clock(spent * (total / done - 1))
+                status.update(f"{done / total:.0%} of {len(lengths):,} {what} · {left} left")
 
 
 def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:

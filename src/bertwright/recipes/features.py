@@ -1,8 +1,10 @@
 """A text per line, in; the states of a frozen encoder for each, out, as one .npz file (paper §5.3)."""
 
 import sys
+import time
 import zipfile
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from bertwright.console import Status, clock
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.model.encoder import Encoder
@@ -19,6 +22,8 @@ from bertwright.prediction.work import open_tokenizer
 from bertwright.training.machine import keep_memory
 
 Pool = Literal["none", "cls", "mean", "max"]
+_PATIENCE = 2.0
+"""Seconds after which it is said how far it came."""
 
 
 def write_features(
@@ -46,11 +51,12 @@ def write_features(
     load_weights(nn.ModuleDict({"encoder": encoder}), saved)
     encoder.eval()
     chosen = parse_layers(layers, saved.config.layers)
+    wanted: Any = {"layers": chosen, "max_length": max_length}
     texts = tokens = cut = 0
     vectors = []
     with atomic_file(target) as stream, zipfile.ZipFile(stream, "w") as archive:
         _put(archive, "layers", np.array(chosen))
-        for found in features_of(encoder, words, lines(source), layers=chosen, max_length=max_length):
+        for found in _aloud(source, lambda texts: features_of(encoder, words, texts, **wanted)):
             if pool == "none":
                 _put(archive, f"hidden_{texts}", found.states)
                 _put(archive, f"tokens_{texts}", np.array([words.pieces[id] for id in found.ids]))
@@ -101,6 +107,27 @@ def lines(source: str) -> Iterator[str]:
         raise InputError(f"{source}: there is no such file; it holds one text on every line")
     with path.open("rb") as stream:
         yield from _decoded(stream, source)
+
+
+def _aloud(source: str, computed: Callable[[Iterator[str]], Iterator[Features]]) -> Iterator[Features]:
+    """What is `computed` from the lines of `source`, with a word on how far it came where it takes long."""
+    size = Path(source).stat().st_size if Path(source).is_file() else 0
+    waiting: deque[int] = deque()  # bytes of the lines that were read and not yet computed
+    begin, done = time.monotonic(), 0
+
+    def counted() -> Iterator[str]:
+        for line in lines(source):
+            waiting.append(len(line.encode()) + 1)
+            yield line
+
+    with Status(ends=False) as status:
+        for number, found in enumerate(computed(counted()), start=1):
+            yield found
+            done += waiting.popleft()
+            spent = time.monotonic() - begin
+            if spent > _PATIENCE:
+                left = f" · {clock(spent * max(0.0, size / done - 1))} left" if size else ""
+                status.update(f"{number:,} lines{left}")
 
 
 def _decoded(stream: IO[bytes], place: str) -> Iterator[str]:

@@ -83,6 +83,7 @@ def tune(
     with session(run):
         run.note(places={"model": model, "data": str(data.absolute())})
         numerics = _numerics(settings, run, allow_other=allow_other_numerics)
+        prepared.work.ready()  # here, where Ctrl-C ends it at once: in the loop one waits for the end of a step
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):

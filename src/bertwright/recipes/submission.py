@@ -16,7 +16,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.model.folder import SavedModel, open_model
-from bertwright.prediction.classification import logits_of
+from bertwright.prediction.classification import logits_of, say_what_is_long
 from bertwright.prediction.classifier import noted_task
 from bertwright.prediction.work import open_tokenizer
 from bertwright.tasks.classify import ClassificationTask, decode, encode, get_task, with_columns, with_texts_of
@@ -101,6 +101,7 @@ def _answers(part: Part, path: Path, model: str | None) -> Sequence[str]:
     encoded = encode(
         open_tokenizer(saved), part_rows.texts_a, part_rows.texts_b, max_length=max_length, long=trained.long
     )
+    say_what_is_long(encoded, part_rows, max_length)
     found = decode(task, logits_of(saved, encoded))
     say(f"{part.file}: {len(table):,} rows answered")
     if found.labels is None:

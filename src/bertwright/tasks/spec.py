@@ -9,7 +9,6 @@ from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
 from bertwright.registry import get
 
-
 LABELS_SHOWN: Final = 20
 """Of those known, in an error: there may be thousands."""
 
@@ -22,7 +21,6 @@ class TaskSpec(Settings):
 
     name: str
     max_length: Positive = Field(default=128, exclude=True)  # the run's settings hold the one that was used
-
 
     def refuse_change(self, changed: Self) -> None:
         """ValueError where `changed`, the same with other settings, is no longer this kind of task."""

@@ -56,7 +56,7 @@ class TaggingTask(TaskSpec):
     def refuse_change(self, changed: Self) -> None:
         """ValueError where entities become names by themselves, or the other way round."""
         if (changed.scheme == "plain") != (self.scheme == "plain"):
-            raise ValueError("entities have a scheme and other tags have none; the first is the task ner, the other pos")
+            raise ValueError("entities have a scheme and other tags have none: the tasks ner and pos")
 
     @property
     def columns(self) -> Columns:

@@ -1,6 +1,7 @@
 """The feature-based way: an encoder that stays as it is, its states computed once, a BiLSTM that learns from them."""
 
 import json
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,39 @@ def test_features_are_computed_where_ctrl_c_ends_it_at_once(
 ) -> None:
     """Within the training loop it would be heard after the step, of which the first one would wait for all features."""
     with monkeypatch.context() as patched:
-        patched.setattr(frozen, "_computed", lambda *_: signal.raise_signal(signal.SIGINT))
+        patched.setattr(frozen, "_fill", lambda *_: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             finetune(FAST, SST2, out=tmp_path / "run", **given)
     again = finetune(FAST, SST2, out=tmp_path / "run", resume=True, **given)
     assert again["scores"] == finetune(FAST, SST2, out=tmp_path / "whole", **given)["scores"]
+
+
+def test_states_are_kept_in_a_file_that_need_not_fit_into_memory(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has numpy's own bytes; where the disk has no room, nothing is computed and nothing is left."""
+    words = Tokenizer.load(given["tokenizer"])
+    encoder = frozen_encoder(open_model("random:tiny", tokenizer=given["tokenizer"], vocab_size=words.vocab_size))
+    wanted = places_of(encode(words, ["the river is wide", "no"], max_length=16))
+    filled = []
+    really = frozen._fill
+    monkeypatch.setattr(frozen, "_fill", lambda *given: (filled.append(given[0]), really(*given)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            frozen.states_for(encoder, wanted, [0, 2], cache=tmp_path / "cache")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert filled == list((tmp_path / "cache").iterdir()) == []
+    found = frozen.states_for(encoder, wanted, [0, 2], cache=tmp_path / "cache")
+    assert isinstance(filled[0], np.memmap)
+    assert isinstance(found.values, np.memmap)
+    alone = frozen.states_for(encoder, wanted, [0, 2])
+    assert np.array_equal(found.values, alone.values)
+    np.save(tmp_path / "numpys.npy", alone.values)
+    (path,) = (tmp_path / "cache").iterdir()
+    assert path.read_bytes() == (tmp_path / "numpys.npy").read_bytes()
 
 
 def test_a_way_names_its_states() -> None:
@@ -131,13 +160,13 @@ def test_the_encoder_stays_and_its_states_are_computed_once(
 ) -> None:
     finetune(FAST.model_copy(update={"features": None, "epochs": 1}), SST2, out=tmp_path / "first", **given)
     calls = []
-    really = frozen._computed
+    really = frozen._fill
 
     def counted(*arguments: Any) -> Any:
         calls.append(1)
         return really(*arguments)
 
-    monkeypatch.setattr(frozen, "_computed", counted)
+    monkeypatch.setattr(frozen, "_fill", counted)
     found = finetune(
         FAST.model_copy(update={"seeds": 3}),
         SST2,

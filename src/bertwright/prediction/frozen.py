@@ -4,9 +4,12 @@ Shapes: N rows, R places of all rows one after another, S states, D hidden, B ro
 """
 
 import hashlib
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -107,7 +110,9 @@ def states_for(
     said how far it came.
     """
     if cache is None:
-        return States(_computed(encoder, wanted, layers, what), wanted.ends)
+        values = np.zeros(_shape(encoder, wanted, layers), dtype=np.float32)
+        _fill(values, encoder, wanted, layers, what)
+        return States(values, wanted.ends)
     digest = hashlib.sha256(f"{key} {list(layers)}".encode())
     digest.update(b"" if wanted.first is None else wanted.first.tobytes())
     for parts in wanted.asks:
@@ -116,9 +121,8 @@ def states_for(
     path = cache / f"{digest.hexdigest()[:32]}.npy"
     if not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        values = _computed(encoder, wanted, layers, what)
         with atomic_file(path) as stream:
-            np.save(stream, values, allow_pickle=False)
+            _fill(_on_disk(stream, _shape(encoder, wanted, layers)), encoder, wanted, layers, what)
     return States(np.load(path, mmap_mode="r", allow_pickle=False), wanted.ends)
 
 
@@ -142,9 +146,26 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
     return found
 
 
-def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int], what: str) -> NDArray[np.float32]:
+def _shape(encoder: Encoder, wanted: Places, layers: Sequence[int]) -> tuple[int, int, int]:
+    return int(wanted.ends[-1]), len(layers), encoder.config.hidden
+
+
+def _on_disk(stream: IO[bytes], shape: tuple[int, int, int]) -> NDArray[np.float32]:
+    """An array of .npy's format whose values are the file's: there may be more of them than there is memory.
+
+    OSError, before anything is computed, where the disk has no room for them.
+    """
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    stream.flush()
+    begin, size = stream.tell(), 4 * math.prod(shape)
+    if hasattr(os, "posix_fallocate"):  # a hole that finds no room later would kill the process
+        os.posix_fallocate(stream.fileno(), begin, size)
+    return np.memmap(stream, dtype=np.float32, mode="r+", offset=begin, shape=shape)
+
+
+def _fill(values: NDArray[np.float32], encoder: Encoder, wanted: Places, layers: Sequence[int], what: str) -> None:
     asks = wanted.asks
-    values = np.zeros((int(wanted.ends[-1]), len(layers), encoder.config.hidden), dtype=np.float32)
     lengths = np.array([len(ids) for ids, _, _ in asks])
     encoder.eval()
     with torch.inference_mode():
@@ -162,4 +183,3 @@ def _computed(encoder: Encoder, wanted: Places, layers: Sequence[int], what: str
             for place, row in enumerate(rows):
                 _, at, target = asks[row]
                 values[target] = states[place, at]
-    return values

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertwright.console import Status
+from bertwright.console import Status, clock
 from bertwright.errors import RunFailed
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.machine import Numerics
@@ -289,7 +289,7 @@ class Loop(Generic[Batch]):
         left = steps_left * work["seconds"] / work["steps"]
         share = work["flops"] / work["seconds"] / self.numerics.matrix_rate
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · {share:.0%} of the matrix rate"
-        return f"step {done}/{self.plan.steps} · {losses} · {speed} · {_clock(left)} left"
+        return f"step {done}/{self.plan.steps} · {losses} · {speed} · {clock(left)} left"
 
     def refuse_broken(self, done: int) -> None:
         """RunFailed where the last update, which no further loss could tell of, left weights that are not finite."""
@@ -340,9 +340,3 @@ def _added(parts: Any) -> dict[str, float]:
         for name, value in part.items():
             total[name] = total.get(name, 0.0) + value
     return total
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

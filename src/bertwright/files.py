@@ -1,5 +1,6 @@
 """Files that are either whole or absent: every write goes to a temporary name, is flushed, then renamed."""
 
+import errno
 import hashlib
 import json
 import os
@@ -8,9 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from bertwright.errors import InputError
+
+_FULL: Final = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+"""What the system says where there is no room: it does not say where."""
 
 
 @contextmanager
@@ -32,8 +36,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(stream.fileno())
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        _say_where(error, path)
         raise
     sync_folder(path.parent)
 
@@ -58,8 +63,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        _say_where(error, path)
         raise
     sync_folder(path.parent)
 
@@ -99,6 +105,11 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds a JSON {type(value).__name__}; it must be an object")
     return value
+
+
+def _say_where(error: BaseException, path: Path) -> None:
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        error.filename = str(path)
 
 
 def _umask() -> int:

@@ -1,12 +1,16 @@
 """Files that are whole or absent, through links and into what is no file."""
 
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from bertwright.errors import InputError
-from bertwright.files import atomic_file
+from bertwright.errors import InputError, RunFailed
+from bertwright.files import atomic_file, atomic_folder
+from bertwright.model.folder import write_folder
 from bertwright.text.documents import find_inputs
 
 
@@ -38,6 +42,28 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
         fail()
     assert (tmp_path / "file").read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file may grow beyond 1 KB; the system's error for that names no file, as that of a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_told_with_the_place_and_leaves_nothing(tmp_path: Path, full_disk: None) -> None:
+    with (
+        pytest.raises(OSError, match=r"File too large: '.*/answers\.json'"),
+        atomic_file(tmp_path / "answers.json") as stream,
+    ):
+        stream.write(b"x" * 5000)
+    with pytest.raises(OSError, match=r"File too large: '.*/answers'"), atomic_folder(tmp_path / "answers") as folder:
+        (folder / "file").write_bytes(b"x" * 5000)
+    with pytest.raises(RunFailed, match=r"model: the model cannot be written \(is the disk full\?\)"):
+        write_folder(tmp_path / "model", {"weight": torch.zeros(5000)}, described={}, beside=[])
+    assert not list(tmp_path.iterdir())
 
 
 def test_folders_are_found_through_links_and_each_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder, read_object
 from bertwright.model.sizes import SIZES, EncoderConfig, size_config
 
@@ -148,9 +148,7 @@ def save_weights(
     described = _foreign_config(config, architecture, labels) | {"bertwright": noted}
     if isinstance(noted.get("task"), Mapping) and noted["task"].get("kind") == "multilabel":
         described |= {"problem_type": MULTI_LABEL}
-    write_folder(
-        folder, to_foreign(weights), described=described, beside=[tokenizer / name for name in _TOKENIZER_FILES]
-    )
+    write_folder(folder, to_foreign(weights), described=described, beside=map(tokenizer.joinpath, _TOKENIZER_FILES))
 
 
 def write_folder(
@@ -159,7 +157,10 @@ def write_folder(
     """Write tensors, `described` as config.json and the files `beside` that exist as one folder, atomically."""
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
-        save_file(named, temporary / "model.safetensors", metadata={"format": "pt"})
+        try:
+            save_file(named, temporary / "model.safetensors", metadata={"format": "pt"})
+        except SafetensorError as error:  # without a number: a full disk looks like any other trouble
+            raise RunFailed(f"{folder}: the model cannot be written (is the disk full?): {error}") from error
         for file in beside:
             if file.is_file():  # a published folder may lack vocab.txt or tokenizer.json
                 shutil.copyfile(file, temporary / file.name)

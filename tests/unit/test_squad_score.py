@@ -226,5 +226,12 @@ def test_null_odds_are_for_2_0(write: Any, capsys: pytest.CaptureFixture[str]) -
     assert main(["score", "squad", *files, "--null-odds", str(write("o.json", dict.fromkeys(RIGHT, 0)))]) == 2
     assert "is of SQuAD 1.1, which has no unanswerable questions" in capsys.readouterr().err
     two = write("gold2.json", gold(["lake"], [], version="2.0"))
+    with pytest.raises(InputError, match="--null-threshold nan: a number is due"):
+        score_files(
+            two,
+            write("p2.json", {"q0": "", "q1": ""}),
+            null_odds=write("o2.json", {"q0": 0, "q1": 0}),
+            threshold=float("nan"),
+        )
     with pytest.raises(InputError, match="--null-threshold needs --null-odds FILE"):
         score_files(two, write("p2.json", {"q0": "", "q1": ""}), threshold=1.0)

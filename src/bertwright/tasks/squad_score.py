@@ -124,6 +124,8 @@ def score_files(
     null = questions.version == "2.0"
     if (null_odds or threshold is not None) and not null:
         raise InputError(f"{gold}: is of SQuAD 1.1, which has no unanswerable questions; null odds are for 2.0")
+    if threshold is not None and math.isnan(threshold):
+        raise InputError("--null-threshold nan: a number is due")
     if threshold is not None and null_odds is None:
         raise InputError("--null-threshold needs --null-odds FILE")
     given = _values(predictions, questions, str, allow_missing=allow_missing)

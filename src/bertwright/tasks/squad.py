@@ -4,6 +4,7 @@ The specs, and the official JSON read with every doubt raised: data → paragrap
 """
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ def questions_of(raw: Any, source: str, *, answers: Answers = "checked") -> Ques
     if not isinstance(raw, dict) or not isinstance(raw.get("data"), list):
         raise InputError(f"{source}: is not of SQuAD's layout: an object with a list 'data' is due")
     items: dict[str, Question] = {}
-    says_two = str(raw.get("version", "")).lstrip("vV").startswith("2")
+    says_two = re.fullmatch(r"[vV]?2(\.[0-9]+)*", str(raw.get("version", ""))) is not None  # and no year
     for entry, context, place in _entries(raw["data"], source):
         question = _question(entry, context, place, answers, source)
         if question.id in items:
@@ -100,22 +101,24 @@ def read_text(path: Path | str) -> str:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start + 1})") from None
 
 
-def load_json(text: str, source: str, *, line: int = 1) -> Any:
-    """The value of a JSON text that begins on `line`; InputError where it is broken, or has a name twice."""
+def load_json(text: str, source: str, *, line: int | None = None) -> Any:
+    """The value of a JSON text, of a file or of one `line` of it; InputError where it is broken or has a name twice."""
+    begin = line or 1
 
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise InputError(f"{source}: '{shown(twice)}' is there twice in one object; names must differ")
+            place = f"{source}:{line}" if line else source
+            raise InputError(f"{place}: '{shown(twice)}' is there twice in one object; names must differ")
         return found
 
     try:
         return json.loads(text, object_pairs_hook=distinct)
     except json.JSONDecodeError as error:
-        raise InputError(f"{source}:{line + error.lineno - 1}: not valid JSON: {error.msg}") from None
+        raise InputError(f"{source}:{begin + error.lineno - 1}: not valid JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
-        raise InputError(f"{source}:{line}: not valid JSON: {error}") from None
+        raise InputError(f"{source}:{begin}: not valid JSON: {error}") from None
 
 
 def text_of(entry: dict[str, Any], name: str, place: str) -> str:

@@ -1,5 +1,6 @@
 """… → task: which files of a folder are a SQuAD's, and questions asked without a file of its layout."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,10 @@ def read_asked(path: Path | str) -> Questions:
     if not lines[0].strip():
         raise InputError(f"{source}: {'the first line is empty' if len(lines) > 1 else 'is empty'}; questions are due")
     try:
-        first: Any = load_json(lines[0], source)
-    except InputError:  # one object over many lines, or broken: what reads the whole says which
+        json.loads(lines[0])
+    except (ValueError, RecursionError):  # one object over many lines, or broken: what reads the whole says which
         return questions_of(load_json(text, source), source, answers="ignored")
+    first: Any = load_json(lines[0], source, line=1)
     if isinstance(first, dict) and "data" in first:
         raw = first if len(lines) == 1 else load_json(text, source)
         return questions_of(raw, source, answers="ignored")

@@ -151,7 +151,7 @@ def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, tokenizer: Path) -> 
     assert each[1] == pytest.approx(float(F.cross_entropy(alone[None].float(), torch.tensor([1]))), abs=1e-6)
 
 
-def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path) -> None:
+def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Fine-tuned on rows whose right choice can be told: all right after a few epochs, also from the folder."""
     data = tmp_path / "data"
     data.mkdir()
@@ -175,6 +175,10 @@ def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path) -> No
     predict(str(tmp_path / "run"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     answer = json.loads((tmp_path / "out.jsonl").read_text())
     assert answer["label"] == 1
+    assert "are cut" not in capsys.readouterr().err
+    as_lines(tmp_path / "long.jsonl", [{**line, "context": "The miller waits. " * 20}])
+    predict(str(tmp_path / "run"), str(tmp_path / "long.jsonl"), str(tmp_path / "out.jsonl"))
+    assert "long.jsonl: 3 of 3 choices exceed 40 tokens and are cut" in capsys.readouterr().err
     assert len(answer["probabilities"]) == 3
     saved = open_model(str(tmp_path / "run"))
     assert saved.architecture == open_architecture(saved).architecture == "BertForMultipleChoice"

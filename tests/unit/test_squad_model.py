@@ -167,12 +167,42 @@ def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], t
     assert (kept / "notes.txt").read_text() == "mine"
     with pytest.raises(InputError, match=r"notes\.txt: is a file; answers are a folder"):
         predict(model, gold, str(kept / "notes.txt"))
+    with pytest.raises(InputError, match=r"answers\.json: answers to questions are a folder, a file \*\.jsonl"):
+        predict(model, gold, str(tmp_path / "answers.json"))
+    assert not (tmp_path / "answers.json").exists()
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(json.dumps({"question": "When?", "context": "At dawn."}) + "\n", "utf-8")
+    (tmp_path / "link.jsonl").symlink_to(asked)
+    before = asked.read_bytes()
+    for name in ("asked.jsonl", "link.jsonl"):
+        with pytest.raises(InputError, match=rf"{name}: is the file that --input names"):
+            predict(model, str(asked), str(tmp_path / name))
+    assert asked.read_bytes() == before
     out = tmp_path / "out"
     predict(model, gold, str(out))
     first = (out / "nbest.json").read_bytes()
     (out / "nbest.json").write_text("{}")
     predict(model, gold, str(out))  # an earlier answer may be replaced
     assert (out / "nbest.json").read_bytes() == first
+
+
+def test_questions_that_are_cut_are_counted_by_every_command(
+    trained: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = squad(null=trained["task"].null)
+    long["data"][0]["paragraphs"][0]["qas"][0]["question"] = "When does the ferry leave? " * 9
+    for name in ("train-long.json", "dev-long.json"):
+        (tmp_path / name).write_text(json.dumps(long), "utf-8")
+    model, number = str(trained["run"]), 11 if trained["task"].null else 8
+    predict(model, str(tmp_path / "dev-long.json"), str(tmp_path / "out"))
+    evaluate_task(trained["task"], model=model, data=tmp_path)
+    said = capsys.readouterr().err
+    # (48 - 3) // 2 is half of the room
+    assert said.count(f"dev-long.json: 1 of {number} questions exceed 22 pieces and are cut") == 2
+    once = SETTINGS.model_copy(update={"epochs": 1})
+    finetune(once, trained["task"], model=model, data=tmp_path, out=tmp_path / "run")
+    said = capsys.readouterr().err
+    assert all(said.count(f"{name}-long.json: 1 of {number} questions exceed 22") == 1 for name in ("train", "dev"))
 
 
 def test_versions_and_kinds_are_told_apart(trained: dict[str, Any], tmp_path: Path, tokenizer: Path) -> None:

@@ -53,8 +53,8 @@ def prepare(task: ChoiceTask, data: Path, words: Tokenizer, config: EncoderConfi
     """The task bound to the tables of a folder, or to one table, of which a tenth is then kept for measuring."""
     train, dev = load_data(task, data)
     encoded, measured = (encode_choices(words, part, max_length=max_length) for part in (train, dev))
-    if encoded.num_truncated:
-        say(f"{encoded.num_truncated} of {len(encoded)} choices exceed {max_length} tokens and are cut")
+    for part, rows in ((train, encoded), (dev, measured)):
+        _say_what_is_cut(part, rows, max_length)
     longest = [max(len(encoded.ids[choice]) for choice in range(*span)) for span in pairwise(train.first)]
     dev_file = named_table(data, task.dev)
 
@@ -160,10 +160,17 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
     return {"rows": len(table)}
 
 
+def _say_what_is_cut(rows: Choices, encoded: Encoded, max_length: int) -> None:
+    if cut := encoded.num_truncated:
+        say(f"{rows.source}: {cut} of {len(encoded)} choices exceed {max_length} tokens and are cut")
+
+
 def _answers(saved: SavedModel, words: Tokenizer, rows: Choices) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
     model = Classifier(saved.config, 1)
     load_weights(model, saved)
-    encoded = encode_choices(words, rows, max_length=int(saved.extra["max_length"]))
+    max_length = int(saved.extra["max_length"])
+    encoded = encode_choices(words, rows, max_length=max_length)
+    _say_what_is_cut(rows, encoded, max_length)
     return decode_choices(predict_logits(model.eval(), encoded)[:, 0], rows.first)
 
 

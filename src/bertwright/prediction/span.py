@@ -31,6 +31,7 @@ from bertwright.tasks.squad_cache import cached_windows
 from bertwright.tasks.squad_files import dev_questions_file, read_asked, read_labelled, train_questions_file
 from bertwright.tasks.squad_score import figures
 from bertwright.tasks.squad_windows import Windows, encode_windows, padded_rows
+from bertwright.tasks.tables import FORMATS
 from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.loop import Trainable
 
@@ -55,8 +56,8 @@ def prepare(task: SpanTask, data: Path, words: Tokenizer, config: EncoderConfig,
     train, dev, digests = load_data(task, data)
     windows = cached_windows(words, train, task, max_length=max_length, targets=True)
     measured = cached_windows(words, dev, task, max_length=max_length)
-    if windows.num_cut:
-        say(f"{windows.num_cut} of {len(train)} questions exceed {task.question} pieces and are cut")
+    _say_what_is_cut(windows, train)
+    _say_what_is_cut(measured, dev)
     chosen = [0.0]  # the threshold of the newest evaluation, which is saved with the model that it was chosen for
 
     def evaluated(model: Any) -> dict[str, float]:
@@ -160,6 +161,7 @@ def evaluate(task: SpanTask, saved: SavedModel, words: Tokenizer, data: Path) ->
     assert path is not None
     questions = read_labelled(task, path)
     windows = cached_windows(words, questions, trained, max_length=max_length)
+    _say_what_is_cut(windows, questions)
     logits = _logits_aloud(model, windows)
     scores, _, _ = score_spans(windows, logits, questions, task, threshold=threshold)
     return {**figures(scores, null=task.null), **({"null_threshold": threshold} if task.null else {})}
@@ -175,6 +177,7 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
         _refuse_foreign(Path(target))
     questions = read_asked(source)
     windows = encode_windows(words, questions, task, max_length=max_length)
+    _say_what_is_cut(windows, questions)
     answers = decode_spans(windows, _logits_aloud(model, windows), questions, task, threshold=threshold)
     if not as_lines:
         with atomic_folder(Path(target)) as folder:
@@ -196,6 +199,12 @@ def open_span_model(saved: SavedModel) -> tuple[Bert, SpanTask, int, float]:
     model = Bert(saved.config, _ARCHITECTURE)
     load_weights(model, saved)
     return model.eval(), task, int(saved.extra["max_length"]), float(saved.extra.get("null_threshold", 0.0))
+
+
+def _say_what_is_cut(windows: Windows, questions: Questions) -> None:
+    if windows.num_cut:
+        longest = np.diff(windows.asked_at).max()  # of those that were cut
+        say(f"{questions.source}: {windows.num_cut} of {len(questions)} questions exceed {longest} pieces and are cut")
 
 
 def _logits_aloud(model: Bert, windows: Windows) -> SpanLogits:
@@ -235,6 +244,8 @@ def _refuse_foreign(target: Path) -> None:
     """InputError for a file, or for a folder that holds anything but an earlier answer."""
     if target.exists() and not target.is_dir():
         raise InputError(f"--output {target}: is a file; answers are a folder, a new file *.jsonl, or - for lines")
+    if target.suffix in FORMATS and not target.exists():  # else a folder of that name would surprise
+        raise InputError(f"--output {target}: answers to questions are a folder, a file *.jsonl, or - for lines")
     others = sorted(path.name for path in target.iterdir() if path.name not in _FILES) if target.exists() else []
     if others:
         raise InputError(f"--output {target}: holds {others[0]}; name a new folder, or one with answers alone")

@@ -1,5 +1,6 @@
 """model → figures and predictions: the commands evaluate and predict."""
 
+from os.path import samefile
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = (),
     keep_memory()
     if target != "-" and not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
+    if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
+        raise InputError(f"--output {target}: is the file that --input names; name another")
     saved = open_model(model)
     task = task_of(saved)
     kind = kind_of(task)

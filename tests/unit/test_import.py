@@ -21,6 +21,7 @@ from bertwright.errors import InputError
 from bertwright.interop.importing import import_model
 from bertwright.model.architectures import ARCHITECTURES, open_architecture
 from bertwright.model.folder import open_model
+from bertwright.recipes.evaluate import predict
 from bertwright.text.tokenizer import Tokenizer, train_tokenizer
 from tests.gpt_files import release
 
@@ -186,6 +187,58 @@ def test_a_classifier_answers_after_its_import(tmp_path: Path, pieces: list[str]
             assert np.allclose([float(value) for value in row[3:]], expected.numpy(), atol=2e-6)
     plain = import_model(str(tmp_path / "m"), tmp_path / "unnamed")
     assert plain["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+def test_a_model_of_spans_is_of_the_squad_that_is_said(
+    tmp_path: Path, pieces: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers, scores and null odds are those of a search through all that transformers' logits allow."""
+    theirs = publish(tmp_path / "m", pieces, "BertForQuestionAnswering")
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    question, context = "Who waits?", "The miller waits at the old bridge."
+    row = words(question, context, return_tensors="pt", return_offsets_mapping=True)
+    places = row.pop("offset_mapping")[0].tolist()
+    with torch.inference_mode():
+        logits = theirs(**row)
+    start, end = (values[0].tolist() for values in (logits.start_logits, logits.end_logits))
+    first = int(row["token_type_ids"][0].argmax())
+    spans = [(i, j) for i in range(first, len(places) - 1) for j in range(i, min(i + 30, len(places) - 1))]
+    i, j = max(spans, key=lambda span: start[span[0]] + end[span[1]])
+    odds = start[0] + end[0] - start[i] - end[j]
+    source = tmp_path / "asked.jsonl"
+    source.write_text(json.dumps({"question": question, "context": context}) + "\n", "utf-8")
+    for task in (None, "squad1", "squad2"):
+        found = import_model(str(tmp_path / "m"), tmp_path / f"own-{task}", task=task)
+        assert found["task"] == (task or "squad1")
+        assert ("taken for a model of SQuAD 1.1" in capsys.readouterr().err) is (task is None)
+        predict(str(tmp_path / f"own-{task}"), str(source), str(tmp_path / "answers.jsonl"))
+        answer = json.loads((tmp_path / "answers.jsonl").read_text("utf-8"))
+        best = context[places[i][0] : places[j][1]]
+        assert answer["answer"] == ("" if task == "squad2" and odds > 0 else best)
+        assert answer.get("null_odds") == (pytest.approx(odds, abs=1e-4) if task == "squad2" else None)
+        noted = open_model(str(tmp_path / f"own-{task}")).extra
+        assert noted["max_length"] == 40  # all that it has; 384 of more
+    with pytest.raises(InputError, match="--task is for models of spans that do not know their task yet"):
+        import_model(str(tmp_path / "own-squad1"), tmp_path / "again", task="squad2")
+    assert import_model(str(tmp_path / "own-squad2"), tmp_path / "again")["task"] == "squad2"
+
+
+def test_a_model_of_choices_answers_after_its_import(tmp_path: Path, pieces: list[str]) -> None:
+    theirs = publish(tmp_path / "m", pieces, "BertForMultipleChoice")
+    assert import_model(str(tmp_path / "m"), tmp_path / "own")["task"] == "swag"
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    context, choices = "The miller waits.", ["The ferry leaves.", "She eats.", "Nobody comes to the old bridge."]
+    rows = words([context] * 3, choices, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        wanted = theirs(**{name: values[None] for name, values in rows.items()}).logits[0].softmax(-1).tolist()
+    source = tmp_path / "asked.jsonl"
+    source.write_text(json.dumps({"context": context, "choices": choices}) + "\n", "utf-8")
+    predict(str(tmp_path / "own"), str(source), str(tmp_path / "answers.jsonl"))
+    answer = json.loads((tmp_path / "answers.jsonl").read_text("utf-8"))
+    assert answer["probabilities"] == pytest.approx(wanted, abs=1e-5)
+    assert answer["label"] == int(np.argmax(wanted))
+    with pytest.raises(InputError, match="--task is for models of spans"):
+        import_model(str(tmp_path / "m"), tmp_path / "again", task="squad1")
 
 
 def test_a_regression_is_one(tmp_path: Path, pieces: list[str]) -> None:

@@ -23,6 +23,7 @@ def import_model(
     casing: Literal["cased", "uncased"] | None = None,
     label: Several = (),
     text_column: Several = (),
+    task: Literal["squad1", "squad2"] | None = None,
 ) -> Result:
     """Make a model folder of a checkpoint, recognised by what lies there; what cannot be mapped is named and refused.
 
@@ -33,11 +34,12 @@ def import_model(
         casing: whether the vocabulary is cased, where its files do not say so (Google's do not).
         label: the name of a classifier's output, once for each in their order, where the files name none.
         text_column: for a classifier: the column of the text that predict reads; twice for a model of pairs.
+        task: for a model of spans: squad2 where it may answer that the passage does not tell (default: squad1).
     """
     from bertwright.interop.importing import import_model as read
 
     cased = None if casing is None else casing == "cased"
-    return read(source, out, cased=cased, labels=label, text=text_column)
+    return read(source, out, cased=cased, labels=label, text=text_column, task=task)
 
 
 def features(

@@ -7,12 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
+from bertwright.tasks.choice import SWAG
 from bertwright.tasks.classify import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.squad import SQUAD1, SQUAD2, SpanTask
 from bertwright.tasks.tagging import tagger_of, with_tag_columns
+
+SPANS = {task.name: task for task in (SQUAD1, SQUAD2)}
+"""What a model of spans may be for: its files do not say it."""
 
 _HUB = "hub:"
 _WANTED = ("*.json", "*.txt", "*.safetensors", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy")
@@ -26,21 +32,23 @@ def import_model(
     cased: bool | None = None,
     labels: Sequence[str] = (),
     text: Sequence[str] = (),
+    task: str | None = None,
 ) -> dict[str, Any]:
     """Make the model folder `out` of a checkpoint, a BERT's or a GPT-1's; returns what was found.
 
     source: a folder, the prefix of one of Google's checkpoints, or hub:NAME. labels: names for a classifier's outputs,
-    where its files hold none. text: how many columns, and which, a classifier answers.
+    where its files hold none. text: how many columns, and which, a classifier answers. task: squad1 or squad2, what a
+    model of spans answers; squad1 where nothing is said.
     """
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
     with _on_disk(source) as place:
         if openai.recognises(place):
-            if cased is not None or labels or text:
-                raise InputError(f"{source}: is a GPT-1: its text is lower-cased, and it has no labels and no columns")
+            if cased is not None or labels or text or task:
+                raise InputError(f"{source}: is a GPT-1: its text is lower-cased; it has no labels, columns or task")
             return _told({**openai.import_gpt(place, out), "model": str(out)})
         foreign = _read(place, source, cased=cased)
-        foreign = with_task(with_names(foreign, labels), text)
+        foreign = with_task(with_names(foreign, labels), text, task)
         write_foreign(foreign, out)
     result = {
         "found": foreign.found,
@@ -51,6 +59,7 @@ def import_model(
         "vocabulary": foreign.tokenizer.vocab_size,
         "cased": foreign.tokenizer.cased,
         "labels": list(foreign.labels),
+        "task": foreign.extra.get("task", {}).get("name", ""),
         "parameters": sum(tensor.numel() for tensor in foreign.weights.values()),
         "left_out": list(foreign.left_out),
         "model": str(out),
@@ -91,8 +100,15 @@ def with_names(foreign: Foreign, labels: Sequence[str]) -> Foreign:
     return replace(foreign, labels=names)
 
 
-def with_task(foreign: Foreign, text: Sequence[str]) -> Foreign:
+def with_task(foreign: Foreign, text: Sequence[str], task: str | None = None) -> Foreign:
     """The checkpoint with the note that lets `predict` and `evaluate` answer with it; a folder of ours has its own."""
+    is_span, is_choice = (foreign.architecture == f"BertFor{kind}" for kind in ("QuestionAnswering", "MultipleChoice"))
+    if task and (not is_span or "task" in foreign.extra):
+        raise InputError(f"{foreign.place}: --task is for models of spans that do not know their task yet")
+    if "task" not in foreign.extra and not text and (is_span or is_choice):
+        if is_span and not task:
+            say("taken for a model of SQuAD 1.1, which answers every question; of 2.0 it would be with --task squad2")
+        return _noted(foreign, SPANS[task or SQUAD1.name] if is_span else SWAG)
     is_tagger = foreign.architecture == "BertForTokenClassification"
     if "task" in foreign.extra or not (is_tagger or foreign.architecture == "BertForSequenceClassification"):
         if text:
@@ -101,16 +117,16 @@ def with_task(foreign: Foreign, text: Sequence[str]) -> Foreign:
     if is_tagger:
         return _noted(foreign, with_tag_columns(tagger_of(foreign.labels), text=text))
     one_number = REGRESS if len(foreign.labels) == 1 else CLASSIFY
-    task = with_columns(MULTILABEL if foreign.multi_label else one_number, text=text)
-    if task.kind == "regression":
-        task = task.model_copy(update={"standardise": False})
-    else:
-        task = with_labels(task, foreign.labels)
-    return _noted(foreign, task)
+    chosen = with_columns(MULTILABEL if foreign.multi_label else one_number, text=text)
+    if chosen.kind == "regression":
+        return _noted(foreign, chosen.model_copy(update={"standardise": False}))
+    return _noted(foreign, with_labels(chosen, foreign.labels))
 
 
 def _noted(foreign: Foreign, task: TaskSpec) -> Foreign:
-    noted = {"task": task.model_dump(mode="json"), "max_length": foreign.config.max_positions}
+    most = foreign.config.max_positions  # a window of a passage is as long as it was learned with; texts are not cut
+    length = min(task.max_length, most) if isinstance(task, SpanTask) else most
+    noted = {"task": task.model_dump(mode="json"), "max_length": length}
     return replace(foreign, extra={**foreign.extra, **noted})
 
 

@@ -4,7 +4,7 @@ import collections
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from bertwright.model.sizes import EncoderConfig
 from bertwright.prediction.classifier import padded
 from bertwright.prediction.work import open_tokenizer
 from bertwright.tasks.classify import encode
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.text.tokenizer import Tokenizer, train_tokenizer
 
 onnx = pytest.importorskip("onnx", reason="in the dev extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="in the dev extra")
@@ -272,6 +272,35 @@ def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None
         assert said["largest_difference"] > 1e-3  # weights of 8 bits are not those of 32
         assert said["agreement"] > 0.9
     assert set(found) == set(ARCHITECTURES[kind].outputs)
+
+
+def test_a_text_of_a_megabyte_is_read_once_or_twice_and_not_joined_with_itself(
+    made: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = open_model(str(made("BertModel")))
+    model, words = open_architecture(saved), open_tokenizer(saved)
+    most = saved.config.max_positions
+    texts, _ = onnx_compare.texts_of(None)
+    rows, apart = onnx_compare.rows_of(model, words, texts)
+    cut = encode(words, [" ".join(texts)] * 3, max_length=most)  # the texts have more pieces than the model positions
+    assert apart == 80
+    assert [len(ids) for ids in rows.ids[apart:]] == [length for length in (most, most // 2, most // 4) if length >= 16]
+    assert rows.ids[apart].tolist() == cut.ids[0].tolist()
+    assert rows.first[apart:].tolist() == [len(ids) for ids in rows.ids[apart:]]
+    read = 0
+
+    def counted(self: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        nonlocal read
+        read += sum(map(len, texts))
+        return plain(self, texts)
+
+    plain = Tokenizer.ids
+    monkeypatch.setattr(Tokenizer, "ids", counted)
+    rows, _ = onnx_compare.rows_of(model, words, ["the ferry " * 2000])
+    assert read <= 3 * len("the ferry " * 2000)
+    assert max(len(ids) for ids in rows.ids) == most
+    rows, _ = onnx_compare.rows_of(model, words, ["\u200b"])  # of which no piece is left
+    assert max(len(ids) for ids in rows.ids) == 3
 
 
 def agree(kind: str, first: Tensor, second: Tensor) -> float:

@@ -114,11 +114,16 @@ def rows_of(model: Bert, tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[En
     if config.num_segments > 1:
         parts.append(encode(tokenizer, texts, [*texts[1:], texts[0]], max_length=most))
     apart = sum(map(len, parts))
-    joined = " ".join(list(texts) * (1 + most // len(texts)))
-    lengths = [most >> halvings for halvings in range(4)]
-    parts += [encode(tokenizer, [joined], max_length=length) for length in lengths if length == most or length >= 16]
-    ids = tuple(itertools.chain.from_iterable(part.ids for part in parts))
-    return Encoded(ids=ids, first=np.concatenate([part.first for part in parts]), num_truncated=0), apart
+    # Pieces are joined, of which no text has more than fit, and not the texts, one of which may be a book.
+    pieces = [piece for ids in parts[0].ids for piece in ids[1:-1]]
+    lengths = [length for halvings in range(4) if (length := most >> halvings) == most or length >= 16]
+    joined = [
+        np.array([tokenizer.cls_id, *itertools.islice(itertools.cycle(pieces), length - 2), tokenizer.sep_id], np.int32)
+        for length in lengths
+    ]
+    ids = (*itertools.chain.from_iterable(part.ids for part in parts), *joined)
+    first = np.concatenate([*(part.first for part in parts), np.array([len(row) for row in joined], np.int32)])
+    return Encoded(ids=ids, first=first, num_truncated=0), apart
 
 
 def batches_of(model: Bert, rows: Encoded, apart: int) -> Iterator[Rows]:

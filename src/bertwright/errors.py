@@ -1,5 +1,10 @@
 """The errors that a person is meant to read."""
 
+from typing import Final
+
+SHOWN: Final = 60
+"""Characters of a wrong value that a message shows."""
+
 
 class InputError(Exception):
     """Bad input or bad usage; the command line exits with 2.
@@ -21,3 +26,9 @@ class Stopped(Exception):
 
 class RunFailed(Exception):
     """The work itself failed (a NaN loss, a full disk); the command line exits with 1."""
+
+
+def shown(value: object) -> str:
+    """A wrong value for a message, cut where it is long."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

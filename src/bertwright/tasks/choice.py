@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import InputError, RunFailed, shown
 from bertwright.tasks.classify import Encoded, Pieces, encode
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tables import ABSENT, Table, add_columns, read_table
@@ -132,9 +132,13 @@ def _of_objects(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
     contexts, choices = [], []
     for row, (context, given) in enumerate(zip(table.column(context_field), table.column(choices_field), strict=True)):
         if not isinstance(context, str):
-            raise InputError(f"{table.place(row)}: '{context_field}' is {context!r}; a text is due")
-        if not isinstance(given, list) or not all(isinstance(text, str) and text.strip() for text in given):
-            raise InputError(f"{table.place(row)}: '{choices_field}' is {given!r}; a list of texts is due, none empty")
+            raise InputError(f"{table.place(row)}: '{context_field}' is {shown(context)}; a text is due")
+        if not isinstance(given, list):
+            raise InputError(f"{table.place(row)}: '{choices_field}' is {shown(repr(given))}; a list of texts is due")
+        for index, text in enumerate(given):
+            if not isinstance(text, str) or not text.strip():
+                place = f"{table.place(row)}: '{choices_field}[{index}]'"
+                raise InputError(f"{place} is {shown(repr(text))}; a text is due, and no empty one")
         contexts.append(context)
         choices.append(tuple(given))
     return contexts, choices
@@ -145,7 +149,9 @@ def _targets(task: ChoiceTask, table: Table, counts: Sequence[int]) -> NDArray[n
     for row, cell in enumerate(table.column(task.label)):
         text = cell.strip() if isinstance(cell, str) else "" if cell is ABSENT or isinstance(cell, bool) else str(cell)
         if not re.fullmatch("[0-9]{1,9}", text):
-            raise InputError(f"{table.place(row)}: '{task.label}' is {cell!r}; the number of the right choice is due")
+            raise InputError(
+                f"{table.place(row)}: '{task.label}' is {shown(repr(cell))}; the number of the right choice is due"
+            )
         if int(text) >= counts[row]:
             raise InputError(f"{table.place(row)}: '{task.label}' is {text}; the choices are 0 to {counts[row] - 1}")
         targets[row] = int(text)

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bertwright.config import Positive
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.tasks.spec import TaskSpec
 
 Version = Literal["1.1", "2.0"]
 Answers = Literal["checked", "texts", "ignored"]
-SHOWN: Final = 60  # characters of a wrong value that a message shows
 KINDS: Final[dict[type, str]] = {str: "a text", list: "a list", dict: "an object", int: "a number from 0 on"}
 
 
@@ -131,12 +130,6 @@ def text_of(entry: dict[str, Any], name: str, place: str) -> str:
     except UnicodeEncodeError:
         raise InputError(f"{place}: '{name}' holds half of a surrogate pair (\\ud800 to \\udfff), no text") from None
     return text
-
-
-def shown(value: object) -> str:
-    """A wrong value for a message, cut where it is long."""
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _entries(data: list[Any], source: str) -> Iterator[tuple[dict[str, Any], str, str]]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.tasks.squad import (
     Question,
     Questions,
@@ -13,7 +13,6 @@ from bertwright.tasks.squad import (
     questions_of,
     read_questions,
     read_text,
-    shown,
     text_of,
 )
 

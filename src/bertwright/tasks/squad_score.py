@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.console import say
-from bertwright.errors import InputError
-from bertwright.tasks.squad import Questions, load_json, read_questions, read_text, shown
+from bertwright.errors import InputError, shown
+from bertwright.tasks.squad import Questions, load_json, read_questions, read_text
 
 PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.errors import InputError
-from bertwright.tasks.squad import Question, Questions, SpanTask, shown
+from bertwright.errors import InputError, shown
+from bertwright.tasks.squad import Question, Questions, SpanTask
 
 Ints = NDArray[np.int32]
 NUM_SPECIAL: Final = 3  # [CLS] question [SEP] passage [SEP]

@@ -14,8 +14,9 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.model.architectures import open_architecture
 from bertwright.model.folder import open_model
 from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.chooser import choice_batch, choice_trainable, load_data
+from bertwright.prediction.chooser import choice_batch, choice_trainable, load_data, prepare
 from bertwright.prediction.classifier import Classifier
+from bertwright.prediction.work import steps_of
 from bertwright.recipes.evaluate import evaluate_task, predict
 from bertwright.recipes.finetune import finetune
 from bertwright.recipes.settings import FinetuneSettings
@@ -155,6 +156,40 @@ def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, tokenizer: Path) -> 
     assert loss([1, 0]) == pytest.approx(sum(each), abs=1e-5)
     alone = model(choice_batch(encoded, rows, [1], pad_id=0).rows)[:, 0].detach()
     assert each[1] == pytest.approx(float(F.cross_entropy(alone[None].float(), torch.tensor([1]))), abs=1e-6)
+
+
+def test_many_choices_are_learned_in_parts_with_the_same_gradients(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of 7 rows of 2 to 9 choices, at once, and in parts of 200 tokens."""
+    choices = [f"She sells {number}" for number in range(9)]
+    lines = [
+        {"context": f"The miller waits at gate {row}.", "choices": choices[: 2 + row % 8], "label": row % 8}
+        for row in range(16)
+    ]
+    words = Tokenizer.load(tokenizer)
+    config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
+    work = prepare(SWAG, as_lines(tmp_path / "train.jsonl", lines), words, config, 40)
+    torch.manual_seed(3)
+    model = work.build(config).double().eval()
+    trainable = work.trainable(model)
+
+    def learned(most: int) -> tuple[int, list[torch.Tensor]]:
+        monkeypatch.setattr("bertwright.prediction.work.LEARNED_TOKENS", most)
+        micro = steps_of(work, 7, seed=0)(0)
+        assert all(len(batch.targets) == 1 or int(batch.rows.mask.sum()) <= most for batch in micro)
+        assert sum(len(batch.targets) for batch in micro) == 7
+        model.zero_grad()
+        for batch in micro:
+            trainable.step(batch)["loss"][0].backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        return len(micro), [gradient.clone() for gradient in gradients]
+
+    one, whole = learned(10**6)
+    several, parts = learned(200)
+    assert one == 1 < several < 7 == learned(1)[0]
+    for given, wanted in zip(parts, whole, strict=True):
+        torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-12)
 
 
 def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def prepare(task: ChoiceTask, data: Path, words: Tokenizer, config: EncoderConfi
     encoded, measured = (encode_choices(words, part, max_length=max_length) for part in (train, dev))
     for part, rows in ((train, encoded), (dev, measured)):
         _say_what_is_cut(part, rows, max_length)
-    longest = [max(len(encoded.ids[choice]) for choice in range(*span)) for span in pairwise(train.first)]
+    longest = np.array([max(len(encoded.ids[choice]) for choice in range(*span)) for span in pairwise(train.first)])
     dev_file = named_table(data, task.dev)
 
     def evaluated(model: Any) -> dict[str, float]:
@@ -71,7 +71,8 @@ def prepare(task: ChoiceTask, data: Path, words: Tokenizer, config: EncoderConfi
             "train": file_digest(train_file(data)),
             "dev": {dev_file.name: file_digest(dev_file)} if dev_file else {},
         },
-        lengths=np.array(longest),
+        lengths=longest,
+        tokens=longest * np.diff(train.first),
         head="classifier",
         build=lambda shape: Classifier(shape, 1),
         batch=lambda chosen: choice_batch(encoded, train, chosen, pad_id=config.pad_id),

@@ -26,6 +26,9 @@ ANSWERED_TOKENS = 8192
 _PATIENCE = 2.0
 """Seconds after which it is said how far an answer is."""
 
+LEARNED_TOKENS = 32_768
+"""Tokens of the rows whose gradients are computed at a time: those of a choice among hundreds fill any memory."""
+
 _WINDOW = 50
 """Batches that are sorted by length together: padding nearly vanishes, the order stays random beyond."""
 
@@ -55,6 +58,7 @@ class Work(Generic[Batch]):
                 tell (1.0) that a dev set was answered the same throughout
     answered    the model as it is saved
     ready       what is computed once, before the first seed
+    tokens      [N] tokens of all inputs that a training row makes, where these are several; None: `lengths`
     """
 
     task: TaskSpec
@@ -67,6 +71,7 @@ class Work(Generic[Batch]):
     evaluate: Callable[[nn.Module], dict[str, float]]
     answered: Callable[[nn.Module], Answered]
     ready: Callable[[], None] = lambda: None
+    tokens: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,8 @@ def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epo
 
 
 def steps_of(work: Work[Batch], batch_size: int, *, seed: int) -> Callable[[int], Sequence[Batch]]:
-    """step → its one micro-batch, epoch after epoch."""
+    """step → its micro-batches, epoch after epoch: one, or as many as the tokens of the step's rows need."""
+    tokens = work.lengths if work.tokens is None else work.tokens
     per_epoch = -(-len(work.lengths) // batch_size)
     cache: dict[int, list[NDArray[np.int64]]] = {}
 
@@ -147,6 +153,17 @@ def steps_of(work: Work[Batch], batch_size: int, *, seed: int) -> Callable[[int]
         if epoch not in cache:
             cache.clear()
             cache[epoch] = epoch_batches(work.lengths, batch_size, seed=seed, epoch=epoch)
-        return [work.batch(cache[epoch][place])]
+        return [work.batch(rows) for rows in _parts(cache[epoch][place], tokens)]
 
     return of_step
+
+
+def _parts(rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """The rows of a step in parts of at most LEARNED_TOKENS, or of one row."""
+    begin, total = 0, 0
+    for place, row in enumerate(rows):
+        total += int(tokens[row])
+        if total > LEARNED_TOKENS and place > begin:
+            yield rows[begin:place]
+            begin, total = place, int(tokens[row])
+    yield rows[begin:]

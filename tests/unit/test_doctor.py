@@ -209,6 +209,7 @@ def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytes
     "arguments",
     [
         ["--task", "nosuch"],
+        ["--task", "squad2", "--data", "x.json"],
         ["--text-column", "text"],
         ["--data", "x.tsv", "--max-length", "3"],
         ["--label-column", "a"],

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from bertwright.corpus.report import inspect_corpus
+from bertwright.errors import InputError
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel
 from bertwright.prediction.classifier import Classifier, classifier_task, padded
 from bertwright.recipes import doctor_training
-from bertwright.recipes.doctor import Examination, Request
+from bertwright.recipes.doctor import Examination, Request, examine
 from bertwright.recipes.doctor_corpus import look_at_corpus, report_findings
 from bertwright.recipes.doctor_data import fit_findings, labels_of_model, look_at_data
 from bertwright.recipes.doctor_findings import Finding
@@ -25,7 +26,11 @@ from bertwright.recipes.doctor_training import (
     learn_by_heart,
     pretraining_findings,
 )
+from bertwright.tasks.choice import SWAG
 from bertwright.tasks.classify import ClassificationTask, encode, get_task
+from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.squad import SQUAD2
+from bertwright.tasks.tagging import NER
 from bertwright.text.tokenizer import Tokenizer
 from bertwright.text.vocabulary import Base
 from tests.doctor_patients import CASED, LOWER, levels, named, random_sentences, small_config, write_corpus, write_model
@@ -324,6 +329,29 @@ def test_what_was_opened_goes_into_training(tmp_path: Path) -> None:
     broken.model()
     broken.read_data()
     assert levels(broken.training()) == {"one batch": "note"}
+
+
+@pytest.mark.parametrize(
+    ("task", "architecture"),
+    [(SQUAD2, "BertForQuestionAnswering"), (SWAG, "BertForMultipleChoice"), (NER, "BertForTokenClassification")],
+)
+def test_files_of_other_kinds_of_tasks_are_no_error(tmp_path: Path, task: TaskSpec, architecture: str) -> None:
+    """A note says that they are not looked at; a table for the same model, named as one, is."""
+    extra = {"task": task.model_dump(mode="json"), "max_length": 16}
+    model = str(write_model(tmp_path / "m", architecture=architecture, extra=extra))
+    (tmp_path / "train.json").write_text('{"data": []}')
+    examination = Examination(Request(model=model, data=tmp_path / "train.json"))
+    examination.model()
+    (found,) = examination.read_data()
+    assert (found.name, found.level, found.value) == ("reads", "note", task.name)
+    assert f"not looked at, as the model was fine-tuned for {task.name}" in found.text
+    assert examination.training() == []
+    data = table(tmp_path / "train.tsv", healthy())
+    named = Examination(Request(model=model, data=data, text=("text",)))
+    named.model()
+    assert {one.name for one in named.read_data()} >= {"length", "unknown", "case"}
+    with pytest.raises(InputError, match=f"--task {task.name}: the doctor looks at tables of sentences and pairs"):
+        examine(Request(model=model, data=data, task=task.name))
 
 
 def test_rows_of_pairs_are_compared_as_pairs(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from bertwright.console import Status
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, RunFailed
 from bertwright.model.sizes import size_config
+from bertwright.prediction.kinds import task_of
 from bertwright.recipes.doctor_corpus import look_at_corpus, sentences_of
 from bertwright.recipes.doctor_data import Data, fit_findings, labels_of_model, look_at_data
 from bertwright.recipes.doctor_findings import Finding, refused, summary
@@ -18,8 +19,10 @@ from bertwright.recipes.doctor_model import Patient, look_at_model
 from bertwright.recipes.doctor_software import software_findings
 from bertwright.recipes.doctor_training import classifier_findings, pretraining_findings
 from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
+from bertwright.tasks.spec import get_spec
 from bertwright.text.tokenizer import Tokenizer
 
+_ONLY_TABLES: Final = "the doctor looks at tables of sentences and pairs; finetune checks other files as it reads them"
 _SIZE: Final = "tiny"
 """Of the random encoder that learns a batch of a corpus by heart where no model is named."""
 
@@ -54,6 +57,8 @@ def examine(request: Request) -> dict[str, Any]:
 
 
 def _refuse_senseless(request: Request) -> None:
+    if not isinstance(get_spec(request.task), ClassificationTask):
+        raise InputError(f"--task {request.task}: {_ONLY_TABLES}; leave --data out, or name the task of a table")
     with_columns(get_task(request.task), text=request.text, label=request.label)
     if request.data is None and (request.text or request.label or request.task != "classify"):
         raise InputError("--task, --text-column and --label-column say how --data PATH is read; name it")
@@ -117,6 +122,10 @@ class Examination:
     def read_data(self) -> list[Finding]:
         """The table, and how it fits the model."""
         assert self.request.data
+        if other := self.other_task():
+            text = f"{self.request.data}: not looked at, as the model was fine-tuned for {other}: {_ONLY_TABLES}"
+            advice = "nothing; for a table to go on with, name its columns (--text-column) or its --task"
+            return [Finding("data", "reads", "note", other, text, advice)]
         self.data, found = look_at_data(self.task(), self.request.data)
         saved, words = self.patient.saved, self.words()
         if self.data and saved:
@@ -139,7 +148,7 @@ class Examination:
         saved, words = self.patient.saved, self.patient.tokenizer
         found: list[Finding] = []
         fits = saved and words and words.vocab_size <= saved.config.vocab_size
-        if self.request.model and self.request.data and not (self.data and fits):
+        if self.request.model and self.request.data and not (self.data and fits) and not self.other_task():
             text = "not tried: model and data must open, and the tokenizer fit the model"
             found.append(Finding("training", "one batch", "note", None, text, "set right what is an error above"))
         try:
@@ -165,6 +174,17 @@ class Examination:
         if trained and trained.get("name") == request.task and not (text or label):
             text, label = tuple(trained["text"]), trained["label"]
         return with_columns(get_task(request.task), text=text, label=label)
+
+    def other_task(self) -> str | None:
+        """The model's task, where nothing says that the data are not of it and it is none on sentences and pairs."""
+        request, saved = self.request, self.patient.saved
+        if request.text or request.label or request.task != "classify" or not saved or "task" not in saved.extra:
+            return None
+        try:
+            trained = task_of(saved)
+        except InputError:  # a note of another version
+            return None
+        return None if isinstance(trained, ClassificationTask) else trained.name
 
     def words(self) -> Tokenizer | None:
         """The model's tokenizer, else the one that was named."""

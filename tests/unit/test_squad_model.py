@@ -272,12 +272,14 @@ def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
 def test_logits_are_those_of_each_window_alone(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, windows, model = long_rows(tokenizer)
     monkeypatch.setattr(work, "ANSWERED_TOKENS", 100)
-    shares: list[float] = []
+    monkeypatch.setattr(work, "_PATIENCE", -1.0)
+    told: list[str] = []
+    monkeypatch.setattr(work.Status, "update", lambda _, text: told.append(text))
     model.train()
-    found = span_logits(model, windows, progress=shares.append)
+    found = span_logits(model, windows)
     assert model.training
-    assert shares == sorted(shares)
-    assert (len(shares) > 3, shares[-1]) == (True, 1.0)
+    assert len(told) > 3
+    assert told[-1] == f"100% of {len(windows)} windows answered · 0:00 left"
     model.eval()
     begin = 0
     for row in range(len(windows)):

@@ -5,8 +5,6 @@ Shapes: B windows of a batch, T tokens, N windows in all.
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,13 +15,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertwright.console import Status, say
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, atomic_folder, file_digest, write_json
 from bertwright.model.architectures import Bert
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.work import Answered, Kind, Work, batches_by_length
+from bertwright.prediction.work import Answered, Kind, Work, answered_batches
 from bertwright.tasks.examples import split_rows
 from bertwright.tasks.squad import Questions, SpanTask
 from bertwright.tasks.squad_answers import Answer, SpanLogits, decode_spans, score_spans
@@ -36,8 +34,6 @@ from bertwright.text.tokenizer import Tokenizer
 from bertwright.training.loop import Trainable
 
 _ARCHITECTURE: Final = "BertForQuestionAnswering"
-_PATIENCE: Final = 2.0
-"""Seconds before a person is told how long it takes still."""
 _FILES: Final = ("predictions.json", "nbest.json", "null_odds.json")
 
 
@@ -126,8 +122,8 @@ def span_trainable(model: Bert) -> Trainable[SpanRows]:
     )
 
 
-def span_logits(model: Bert, windows: Windows, *, progress: Callable[[float], None] = lambda share: None) -> SpanLogits:
-    """What `decode_spans` takes, in batches of like length with dropout off; `progress` hears what share is done."""
+def span_logits(model: Bert, windows: Windows) -> SpanLogits:
+    """What `decode_spans` takes, in batches of like length with dropout off."""
     was_training = model.training
     model.eval()
     lengths = windows.lengths
@@ -135,9 +131,8 @@ def span_logits(model: Bert, windows: Windows, *, progress: Callable[[float], No
     begins, firsts = np.cumsum(sizes) - sizes, windows.first_piece
     found = [np.zeros(int(sizes.sum()), dtype=np.float32) for _ in range(2)]
     null = np.zeros(len(windows), dtype=np.float32)
-    done = 0
     with torch.inference_mode():
-        for rows in batches_by_length(lengths):
+        for rows in answered_batches(lengths, "windows answered"):
             batch = span_batch(windows, rows, pad_id=model.encoder.config.pad_id)
             logits = model(batch.ids, batch.segments, batch.mask)
             for flat, name in zip(found, ("start_logits", "end_logits"), strict=True):
@@ -146,8 +141,6 @@ def span_logits(model: Bert, windows: Windows, *, progress: Callable[[float], No
                 for place, row in enumerate(rows):
                     first = firsts[row]
                     flat[begins[row] : begins[row] + sizes[row]] = values[place, first : first + sizes[row]]
-            done += int(lengths[rows].sum())
-            progress(done / lengths.sum())
     model.train(was_training)
     return SpanLogits(found[0], found[1], null)
 
@@ -162,7 +155,7 @@ def evaluate(task: SpanTask, saved: SavedModel, words: Tokenizer, data: Path) ->
     questions = read_labelled(task, path)
     windows = cached_windows(words, questions, trained, max_length=max_length)
     _say_what_is_cut(windows, questions)
-    logits = _logits_aloud(model, windows)
+    logits = span_logits(model, windows)
     scores, _, _ = score_spans(windows, logits, questions, task, threshold=threshold)
     return {**figures(scores, null=task.null), **({"null_threshold": threshold} if task.null else {})}
 
@@ -178,7 +171,7 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
     questions = read_asked(source)
     windows = encode_windows(words, questions, task, max_length=max_length)
     _say_what_is_cut(windows, questions)
-    answers = decode_spans(windows, _logits_aloud(model, windows), questions, task, threshold=threshold)
+    answers = decode_spans(windows, span_logits(model, windows), questions, task, threshold=threshold)
     if not as_lines:
         with atomic_folder(Path(target)) as folder:
             _write_folder(folder, answers, task)
@@ -205,19 +198,6 @@ def _say_what_is_cut(windows: Windows, questions: Questions) -> None:
     if windows.num_cut:
         longest = np.diff(windows.asked_at).max()  # of those that were cut
         say(f"{questions.source}: {windows.num_cut} of {len(questions)} questions exceed {longest} pieces and are cut")
-
-
-def _logits_aloud(model: Bert, windows: Windows) -> SpanLogits:
-    """The logits, with a word on how long it takes still, where that is worth one."""
-    begin = time.monotonic()
-    with Status() as status:
-
-        def progress(share: float) -> None:
-            spent = time.monotonic() - begin
-            if spent > _PATIENCE:
-                status.update(f"{share:.0%} of {len(windows)} windows read · {spent * (1 / share - 1):.0f} s left")
-
-        return span_logits(model, windows, progress=progress)
 
 
 def _line(answer: Answer) -> dict[str, Any]:

@@ -1,0 +1,201 @@
+"""One classifier of random weights → the other programs that answer with it.
+
+Each is a function (ids, segments, mask: int64 arrays [B, T]) → logits [B, L]. One that cannot run here is left out,
+and it is said why.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from bertwright.interop.onnx_graph import quiet, write_graph
+from bertwright.interop.onnx_int8 import quantise, saturates
+from bertwright.model.architectures import Bert
+from bertwright.model.folder import to_foreign
+
+Numbers = NDArray[Any]
+Answer = Callable[[Numbers, Numbers, Numbers], Numbers]
+Batch = tuple[Numbers, Numbers, Numbers]
+
+NAMES = ("input_ids", "token_type_ids", "attention_mask")
+
+
+def peers(model: Bert, calibration: list[Batch], *, folder: Path, threads: int, bf16: bool) -> dict[str, Answer]:
+    """By name, the plain ones first; `folder` is for the graphs that are written on the way."""
+    theirs = as_transformers(model)
+    builders: dict[str, Callable[[], Answer]] = {
+        "transformers fp32": lambda: in_torch(theirs),
+        "torch dynamic int8": lambda: in_torch(dynamic_int8(model)),
+        "ONNX Runtime fp32": lambda: onnx_runtime(own_graph(model, folder), threads),
+        "ONNX Runtime int8": lambda: onnx_runtime(own_int8(model, folder), threads),
+        "ONNX Runtime's optimiser fp32": lambda: onnx_runtime(optimised(theirs, model, folder), threads),
+        "ONNX Runtime's optimiser int8": lambda: onnx_runtime(optimised(theirs, model, folder, int8=True), threads),
+        "OpenVINO fp32": lambda: openvino(theirs, threads, "f32"),
+        "OpenVINO int8 (NNCF)": lambda: openvino(theirs, threads, "f32", calibration=calibration),
+    }
+    if bf16:
+        builders |= {
+            "transformers bf16": lambda: in_torch(as_transformers(model).bfloat16()),
+            "OpenVINO bf16": lambda: openvino(theirs, threads, "bf16"),
+            "OpenVINO int8 (NNCF), rest bf16": lambda: openvino(theirs, threads, "bf16", calibration=calibration),
+        }
+    found = {}
+    for name, build in builders.items():
+        try:
+            found[name] = build()
+        except ModuleNotFoundError as error:
+            print(f"{name}: absent ({error}); install it with: pip install 'bertwright[bench]'", file=sys.stderr)
+    return found
+
+
+def as_transformers(model: Bert, *, attention: str = "sdpa") -> Any:
+    """transformers' own class with the same weights."""
+    config = model.encoder.config
+    theirs = transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            intermediate_size=config.intermediate,
+            max_position_embeddings=config.max_positions,
+            layer_norm_eps=config.layer_norm_eps,
+            num_labels=model.classifier.linear.out_features,
+            attn_implementation=attention,
+        )
+    )
+    theirs.load_state_dict(to_foreign(model.state_dict()))
+    return theirs.eval()
+
+
+def in_torch(module: Any) -> Answer:
+    def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
+        given = dict(zip(NAMES, map(torch.from_numpy, (ids, segments, mask)), strict=True))
+        with torch.inference_mode():
+            return module(**given).logits.float().numpy()
+
+    return answer
+
+
+def dynamic_int8(model: Bert) -> Any:
+    """torch's own way: weights of 8 bits, activations quantised as they come."""
+    with quiet():
+        return torch.ao.quantization.quantize_dynamic(as_transformers(model), {torch.nn.Linear}, dtype=torch.qint8)
+
+
+def own_graph(model: Bert, folder: Path) -> Path:
+    """What `export onnx` writes."""
+    path = folder / "model.onnx"
+    if not path.exists():
+        write_graph(model, path, metadata={})
+    return path
+
+
+def own_int8(model: Bert, folder: Path) -> Path:
+    """What `export onnx --int8` writes."""
+    path = folder / "model_quantized.onnx"
+    quantise(own_graph(model, folder), path, reduce_range=saturates(), outside=False)
+    return path
+
+
+def optimised(theirs: Any, model: Bert, folder: Path, *, int8: bool = False) -> Path:
+    """transformers' model as torch's older exporter writes it, fused by ONNX Runtime's optimiser for transformers."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.transformers import optimizer
+    from onnxruntime.transformers.fusion_options import FusionOptions
+
+    plain, fused, small = (folder / name for name in ("theirs.onnx", "fused.onnx", "fused_int8.onnx"))
+    config = model.encoder.config
+    if not fused.exists():
+        example = tuple(torch.ones(2, 8, dtype=torch.int64) for _ in NAMES)
+        axes = {name: {0: "batch", 1: "tokens"} for name in NAMES}
+        with quiet(), torch.inference_mode():
+            torch.onnx.export(
+                _Positional(as_transformers(model, attention="eager")),  # what the optimiser knows the pattern of
+                example,
+                str(plain),
+                dynamo=False,
+                input_names=list(NAMES),
+                output_names=["logits"],
+                dynamic_axes=axes,
+                opset_version=17,
+            )
+            found = optimizer.optimize_model(
+                str(plain),
+                "bert",
+                num_heads=config.heads,
+                hidden_size=config.hidden,
+                optimization_options=FusionOptions("bert"),
+            )
+        print(f"ONNX Runtime's optimiser fused {found.get_fused_operator_statistics()}", file=sys.stderr)
+        found.save_model_to_file(str(fused))
+    if int8 and not small.exists():
+        with quiet():
+            quantize_dynamic(fused, small, per_channel=True, weight_type=QuantType.QInt8, reduce_range=saturates(),
+                extra_options={"DefaultTensorType": 1})
+    return small if int8 else fused
+
+
+def onnx_runtime(path: Path, threads: int) -> Answer:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
+        found: Numbers = session.run(None, dict(zip(NAMES, (ids, segments, mask), strict=True)))[0]
+        return found
+
+    return answer
+
+
+def openvino(theirs: Any, threads: int, precision: str, *, calibration: list[Batch] | None = None) -> Answer:
+    """Compiled for latency, on as many threads; int8 by NNCF's own recipe for transformers where rows are given."""
+    import openvino as ov
+
+    example = {name: torch.ones(2, 8, dtype=torch.int64) for name in NAMES}
+    with quiet():
+        graph = ov.convert_model(_Positional(theirs), example_input=tuple(example.values()))
+    for place, name in zip(graph.inputs, NAMES, strict=True):
+        place.get_tensor().set_names({name})
+        place.get_node().set_partial_shape(ov.PartialShape([-1, -1]))
+    graph.validate_nodes_and_infer_types()
+    if calibration is not None:
+        import nncf
+
+        rows = nncf.Dataset(calibration, lambda batch: dict(zip(NAMES, batch, strict=True)))
+        with quiet():
+            graph = nncf.quantize(graph, rows, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(calibration))
+    hints = {
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": precision,
+    }
+    compiled = ov.Core().compile_model(graph, "CPU", hints)
+    request = compiled.create_infer_request()
+
+    def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
+        found = request.infer(dict(zip(NAMES, (ids, segments, mask), strict=True)))
+        return np.array(found[compiled.output(0)])
+
+    return answer
+
+
+class _Positional(torch.nn.Module):
+    """transformers' model with its inputs in the order of NAMES and the logits alone."""
+
+    def __init__(self, theirs: Any) -> None:
+        super().__init__()
+        self.theirs = theirs
+
+    def forward(self, ids: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor) -> Any:
+        return self.theirs(input_ids=ids, token_type_ids=segments, attention_mask=mask).logits

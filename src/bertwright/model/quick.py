@@ -1,0 +1,134 @@
+"""encoder → the same encoder for answering alone: packed weights, fp32 or 8 bits, fused steps in between.
+
+With 8 bits each weight matrix has a scale for each output, fixed; each row of activations has its own, found as it
+comes. So what a row is answered with does not depend on the rows beside it. Sums and all else are fp32.
+
+Shapes: B batch, T tokens, Q query rows, N rows of all, D hidden, H heads, K head width, W outputs.
+"""
+
+import copy
+from typing import Literal, Protocol, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.model import rows
+from bertwright.model.encoder import Encoder, EncoderLayer, gather_rows
+
+Model = TypeVar("Model", bound=nn.Module)
+Narrow = tuple[Tensor, Tensor | None]
+"""Rows as a product takes them, and the scale of each."""
+
+
+class _Product(Protocol):
+    """A weight matrix, packed once."""
+
+    bias: Tensor
+
+    def narrow(self, wide: Tensor) -> Narrow: ...
+    def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow: ...
+    def __call__(self, values: Tensor) -> Tensor: ...
+
+
+class PackedProduct(nn.Module):
+    """fp32: oneDNN's own layout of the weight, which torch's linear layer makes anew at every call."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.bias = bias.detach()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+
+    def narrow(self, wide: Tensor) -> Narrow:
+        """As they are."""
+        return wide, None
+
+    def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow:
+        """GELU."""
+        return rows.activate(sums, scales, self.bias, approximate=approximate), None
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[N, D] → [N, W] without the bias."""
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(values, self.packed, None, "none", [], "")
+        return found
+
+
+class Int8Product(nn.Module):
+    """Weights of 8 bits, by oneDNN."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.bias = bias.detach()
+        most = weight.detach().abs().amax(1)
+        self.scales = torch.where(most > 0, most / 127, 1.0)
+        narrow = (weight.detach() / self.scales[:, None]).round().to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(narrow, None)
+        self.zeros = torch.zeros(len(weight), dtype=torch.int64)
+
+    def narrow(self, wide: Tensor) -> Narrow:
+        """8 bits, row by row."""
+        return rows.quantise(wide)
+
+    def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow:
+        """GELU, then 8 bits."""
+        return rows.activate_quantise(sums, scales, self.bias, approximate=approximate)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[N, D] of 8 bits → [N, W] without the rows' scales and without the bias."""
+        found: Tensor = torch.ops.onednn.qlinear_pointwise(
+            values, 1.0, rows.MIDDLE, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return found
+
+
+class QuickLayer(nn.Module):
+    """An EncoderLayer that can only answer."""
+
+    def __init__(self, layer: EncoderLayer, product: type[PackedProduct] | type[Int8Product]) -> None:
+        super().__init__()
+        qkv, width = layer.attention.qkv, layer.attention.qkv.in_features
+        self.heads = layer.attention.heads
+        self.query = product(qkv.weight[:width], qkv.bias[:width])
+        self.key_value = product(qkv.weight[width:], qkv.bias[width:])
+        self.output = product(layer.attention.output.weight, layer.attention.output.bias)
+        self.expand = product(layer.expand.weight, layer.expand.bias)
+        self.contract = product(layer.contract.weight, layer.contract.bias)
+        self.attention_norm, self.output_norm = layer.attention_norm, layer.output_norm
+        self.approximate = layer.approximate
+
+    def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None) -> Tensor:
+        """As EncoderLayer's: [B, T, D] → [B, T, D], or only the rows `at` [B, Q] → [B, Q, D]."""
+        asked = hidden if at is None else gather_rows(hidden, at)  # [B, Q, D]
+        before = asked.flatten(0, 1)
+        narrow, scales = self.query.narrow(hidden.flatten(0, 1))
+        key_value = rows.finish(self.key_value(narrow), scales, self.key_value.bias)  # [N, 2D]
+        if at is not None:
+            narrow, scales = self.query.narrow(before)
+        query = rows.finish(self.query(narrow), scales, self.query.bias)
+        key, value = key_value.view(*hidden.shape[:2], -1).chunk(2, dim=-1)
+        context = F.scaled_dot_product_attention(
+            self._split(query.view(asked.shape)), self._split(key), self._split(value), attn_mask=keep
+        )
+        narrow, scales = self.output.narrow(context.transpose(1, 2).flatten(2).flatten(0, 1))
+        middle = rows.add_norm(self.output(narrow), scales, self.output.bias, before, self.attention_norm)
+        narrow, scales = self.expand.narrow(middle)
+        narrow, scales = self.expand.activated(self.expand(narrow), scales, self.approximate)
+        out = rows.add_norm(self.contract(narrow), scales, self.contract.bias, middle, self.output_norm)
+        return out.view(asked.shape)
+
+    def _split(self, states: Tensor) -> Tensor:
+        parts: Tensor = states.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
+        return parts
+
+
+def quick(model: Model, precision: Literal["fp32", "int8"]) -> Model:
+    """A copy of `model`, whose `encoder` has quick layers; it shares all other weights and cannot be trained."""
+    encoder = model.get_submodule("encoder")
+    assert isinstance(encoder, Encoder)
+    shared = {id(weight): weight for weight in model.parameters()}
+    found = copy.deepcopy(model, shared)
+    product = Int8Product if precision == "int8" else PackedProduct
+    with torch.inference_mode():
+        layers = nn.ModuleList(QuickLayer(layer, product) for layer in encoder.layers)  # type: ignore[arg-type]
+    found.get_submodule("encoder").register_module("layers", layers)
+    return found.eval()

@@ -1,0 +1,87 @@
+// What stands between two matrix products, a row at a time; rows.py says the same in torch, for where this cannot be built.
+//
+// A row of a product holds sums that are still to be multiplied by the row's scale (none: 1) and to get the bias.
+// Nothing here calls a function, so that the compiler can vectorise all of it.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define EACH_ROW _Pragma("omp parallel for num_threads(threads) if (threads > 1)") for (int64_t r = 0; r < count; r++)
+
+// e^x for x <= 0, to 2e-7: a power of 2 times a polynomial of the rest.
+static inline float exponential(float x) {
+    float scaled = (x < -87.0f ? -87.0f : x) * 1.44269504f;
+    float whole = __builtin_floorf(scaled + 0.5f);
+    float t = (scaled - whole) * 0.69314718f;
+    float sum = 1.0f + t * (1.0f + t * (0.5f + t * (1.6666667e-1f + t * (4.1666667e-2f + t * (8.3333333e-3f + t * 1.3888889e-3f)))));
+    int32_t bits = ((int32_t)whole + 127) << 23;
+    float power;
+    memcpy(&power, &bits, 4);
+    return sum * power;
+}
+
+// x times the normal distribution's share below x; Abramowitz and Stegun 7.1.26, to 1.5e-7.
+static inline float gelu(float x) {
+    float a = std::fabs(x) * 0.70710678f;
+    float t = 1.0f / (1.0f + 0.3275911f * a);
+    float sum = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    float tail = 0.5f * sum * exponential(-a * a);
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+}
+
+// x (1 + tanh y) / 2, which is x / (1 + e^-2y)
+static inline float gelu_tanh(float x) {
+    float twice = 1.59576912f * (x + 0.044715f * x * x * x);
+    float power = exponential(-std::fabs(twice));
+    return x * (twice < 0.0f ? power : 1.0f) / (1.0f + power);
+}
+
+// 8 bits around 128, and what one step is worth
+static inline float narrow(const float *row, uint8_t *out, int64_t width) {
+    float most = 0.0f;
+    for (int64_t i = 0; i < width; i++) most = std::fabs(row[i]) > most ? std::fabs(row[i]) : most;
+    float scale = most > 0.0f ? most / 127.0f : 1.0f, inverse = 1.0f / scale;
+    for (int64_t i = 0; i < width; i++) out[i] = (uint8_t)(int32_t)(row[i] * inverse + 128.5f);
+    return scale;
+}
+
+static inline float scale_of(const float *scales, int64_t row) { return scales ? scales[row] : 1.0f; }
+
+extern "C" void quantise(const float *rows, uint8_t *out, float *found, int64_t count, int64_t width, int threads) {
+    EACH_ROW found[r] = narrow(rows + r * width, out + r * width, width);
+}
+
+extern "C" void finish(float *rows, const float *scales, const float *bias, int64_t count, int64_t width, int threads) {
+    EACH_ROW {
+        float *row = rows + r * width, scale = scale_of(scales, r);
+        for (int64_t i = 0; i < width; i++) row[i] = row[i] * scale + bias[i];
+    }
+}
+
+// out: none where the rows stay as they are
+extern "C" void activate(float *rows, const float *scales, const float *bias, uint8_t *out, float *found, int64_t count,
+                         int64_t width, int with_tanh, int threads) {
+    EACH_ROW {
+        float *row = rows + r * width, scale = scale_of(scales, r);
+        if (with_tanh)
+            for (int64_t i = 0; i < width; i++) row[i] = gelu_tanh(row[i] * scale + bias[i]);
+        else
+            for (int64_t i = 0; i < width; i++) row[i] = gelu(row[i] * scale + bias[i]);
+        if (out) found[r] = narrow(row, out + r * width, width);
+    }
+}
+
+// LayerNorm of the product and of what it is added to
+extern "C" void add_norm(float *rows, const float *scales, const float *bias, const float *before, const float *gain,
+                         const float *shift, float epsilon, int64_t count, int64_t width, int threads) {
+    EACH_ROW {
+        float *row = rows + r * width, scale = scale_of(scales, r), sum = 0.0f, squares = 0.0f;
+        const float *old = before + r * width;
+        for (int64_t i = 0; i < width; i++) sum += row[i] = row[i] * scale + bias[i] + old[i];
+        float mean = sum / width;
+        for (int64_t i = 0; i < width; i++) squares += (row[i] - mean) * (row[i] - mean);
+        float factor = 1.0f / std::sqrt(squares / width + epsilon);
+        for (int64_t i = 0; i < width; i++) row[i] = (row[i] - mean) * factor * gain[i] + shift[i];
+    }
+}

@@ -10,7 +10,6 @@ import copy
 from typing import Literal, Protocol, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.model import rows
@@ -105,20 +104,13 @@ class QuickLayer(nn.Module):
         if at is not None:
             narrow, scales = self.query.narrow(before)
         query = rows.finish(self.query(narrow), scales, self.query.bias)
-        key, value = key_value.view(*hidden.shape[:2], -1).chunk(2, dim=-1)
-        context = F.scaled_dot_product_attention(
-            self._split(query.view(asked.shape)), self._split(key), self._split(value), attn_mask=keep
-        )
-        narrow, scales = self.output.narrow(context.transpose(1, 2).flatten(2).flatten(0, 1))
+        context = rows.attend(query.view(asked.shape), key_value.view(*hidden.shape[:2], -1), keep, heads=self.heads)
+        narrow, scales = self.output.narrow(context.flatten(0, 1))
         middle = rows.add_norm(self.output(narrow), scales, self.output.bias, before, self.attention_norm)
         narrow, scales = self.expand.narrow(middle)
         narrow, scales = self.expand.activated(self.expand(narrow), scales, self.approximate)
         out = rows.add_norm(self.contract(narrow), scales, self.contract.bias, middle, self.output_norm)
         return out.view(asked.shape)
-
-    def _split(self, states: Tensor) -> Tensor:
-        parts: Tensor = states.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
-        return parts
 
 
 def quick(model: Model, precision: Literal["fp32", "int8"]) -> Model:

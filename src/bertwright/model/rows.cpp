@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #define EACH_ROW _Pragma("omp parallel for num_threads(threads) if (threads > 1)") for (int64_t r = 0; r < count; r++)
 
@@ -83,5 +84,89 @@ extern "C" void add_norm(float *rows, const float *scales, const float *bias, co
         for (int64_t i = 0; i < width; i++) squares += (row[i] - mean) * (row[i] - mean);
         float factor = 1.0f / std::sqrt(squares / width + epsilon);
         for (int64_t i = 0; i < width; i++) row[i] = (row[i] - mean) * factor * gain[i] + shift[i];
+    }
+}
+
+// Attention of heads of 64: QUERIES rows at a time, so that each key and value that is loaded serves several.
+typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
+static const int QUERIES = 6, HEAD = 64, LANES = 16, BLOCK = 2 * LANES;
+
+static inline float softmax(float *scores, const uint8_t *keep, int64_t tokens) {
+    float most = -3.0e38f, sum = 0.0f;
+    for (int64_t t = 0; t < tokens; t++) {
+        scores[t] = keep[t] ? scores[t] * 0.125f : -3.0e38f;
+        most = scores[t] > most ? scores[t] : most;
+    }
+    for (int64_t t = 0; t < tokens; t++) {
+        scores[t] = keep[t] ? exponential(scores[t] - most) : 0.0f;
+        sum += scores[t];
+    }
+    return 1.0f / sum;
+}
+
+// turned: the keys [padded / BLOCK, HEAD, BLOCK]; values: [tokens, HEAD]; scores: [QUERIES, padded]
+static void attend_rows(const float *const *query, const float *turned, const float *values, const uint8_t *keep,
+                        float *scores, float *out, int64_t num, int64_t tokens, int64_t padded, int64_t width) {
+    for (int64_t t = 0; t < padded; t += BLOCK) {
+        Lanes sums[QUERIES][2] = {};
+        for (int k = 0; k < HEAD; k++) {
+            const Lanes *keys = (const Lanes *)(turned + t * HEAD + k * BLOCK);
+            _Pragma("GCC unroll 8") for (int q = 0; q < QUERIES; q++)
+                _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) sums[q][j] += query[q][k] * keys[j];
+        }
+        _Pragma("GCC unroll 8") for (int q = 0; q < QUERIES; q++)
+            _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) ((Lanes *)(scores + q * padded + t))[j] = sums[q][j];
+    }
+    float share[QUERIES];
+    for (int q = 0; q < QUERIES; q++) share[q] = softmax(scores + q * padded, keep, tokens);
+    Lanes sums[QUERIES][4] = {};
+    for (int64_t t = 0; t < tokens; t++) {
+        const Lanes *value = (const Lanes *)(values + t * HEAD);
+        _Pragma("GCC unroll 8") for (int q = 0; q < QUERIES; q++)
+            _Pragma("GCC unroll 8") for (int j = 0; j < 4; j++) sums[q][j] += scores[q * padded + t] * value[j];
+    }
+    for (int q = 0; q < num; q++)
+        _Pragma("GCC unroll 8") for (int j = 0; j < 4; j++) ((Lanes *)(out + q * width))[j] = sums[q][j] * share[q];
+}
+
+// One head's keys and values side by side in memory: as they come, their rows lie so far apart that they push each other
+// out of the cache. Returned rows of keys beyond the last token are never read.
+static void gather(const float *from, float *turned, float *values, int64_t tokens, int64_t width) {
+    float part[BLOCK][HEAD + 1];
+    for (int64_t t = 0; t < tokens; t += BLOCK) {
+        int64_t num = tokens - t < BLOCK ? tokens - t : BLOCK;
+        for (int64_t i = 0; i < num; i++) {
+            const float *row = from + (t + i) * 2 * width;
+            memcpy(part[i], row, HEAD * sizeof(float));
+            memcpy(values + (t + i) * HEAD, row + width, HEAD * sizeof(float));
+            for (int k = HEAD; k < 2 * HEAD; k += LANES) {  // of the next head, while this one is computed
+                __builtin_prefetch(row + k);
+                __builtin_prefetch(row + width + k);
+            }
+        }
+        for (int k = 0; k < HEAD; k++)
+            for (int i = 0; i < BLOCK; i++) turned[t * HEAD + k * BLOCK + i] = part[i][k];
+    }
+}
+
+// query, out: [batch, asked, width]; key_value: [batch, tokens, 2 width]; keep: [batch, tokens]
+extern "C" void attend(const float *query, const float *key_value, const uint8_t *keep, float *out, int64_t batch,
+                       int64_t asked, int64_t tokens, int64_t heads, int threads) {
+    int64_t width = heads * HEAD, padded = (tokens + BLOCK - 1) / BLOCK * BLOCK;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        std::vector<float> turned(HEAD * padded), values(HEAD * tokens), scores(QUERIES * padded);
+#pragma omp for collapse(2)
+        for (int64_t b = 0; b < batch; b++)
+            for (int64_t h = 0; h < heads; h++) {
+                gather(key_value + b * tokens * 2 * width + h * HEAD, turned.data(), values.data(), tokens, width);
+                for (int64_t q = 0; q < asked; q += QUERIES) {
+                    int64_t num = asked - q < QUERIES ? asked - q : QUERIES, at = (b * asked + q) * width + h * HEAD;
+                    const float *chosen[QUERIES];
+                    for (int i = 0; i < QUERIES; i++) chosen[i] = query + at + (i < num ? i : num - 1) * width;
+                    attend_rows(chosen, turned.data(), values.data(), keep + b * tokens, scores.data(), out + at, num,
+                                tokens, padded, width);
+                }
+            }
     }
 }

@@ -27,6 +27,8 @@ from bertwright.console import say
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 _X86_FLAGS = ("-mprefer-vector-width=512",)
+_HEAD = 64
+"""Width of the heads that `attend` is built for: that of every size of the paper."""
 MIDDLE = 128
 """Stands for 0 among the 8 bits: rows go from 1 to 255."""
 
@@ -84,6 +86,19 @@ def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, 
         _at(sums), _at(scales), _at(bias), _at(before.contiguous()), gain, shift, ctypes.c_float(norm.eps), *_sizes(sums)
     )
     return sums
+
+
+def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Tensor:
+    """Attention from `query` [B, Q, D] to `key_value` [B, T, 2D], keys first: [B, Q, D]; `keep` as SelfAttention's."""
+    built, (batch, tokens, both) = library(), key_value.shape
+    if built is None or both != 2 * _HEAD * heads or keep.shape[1:3] != (1, 1):
+        parts = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, *key_value.chunk(2, dim=-1)))
+        return F.scaled_dot_product_attention(*parts, attn_mask=keep).transpose(1, 2).flatten(2)  # [B, H, Q, K]
+    out, kept = torch.empty(query.shape), keep.expand(batch, 1, 1, tokens).contiguous()
+    threads = torch.get_num_threads() if batch * heads * tokens * query.shape[1] > 1 << 14 else 1
+    sizes = map(ctypes.c_int64, (batch, query.shape[1], tokens, heads))
+    built.attend(_at(query), _at(key_value), _at(kept), _at(out), *sizes, ctypes.c_int(threads))
+    return out
 
 
 @functools.cache

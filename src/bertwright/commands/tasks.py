@@ -11,6 +11,7 @@ from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
 Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
+Answering = Literal["auto", "fp32", "bf16", "int8"]
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
@@ -145,6 +146,7 @@ def evaluate(
     text_column: Several = (),
     label_column: str | None = None,
     task_setting: Several = (),
+    precision: Answering = "auto",
 ) -> Result:
     """A fine-tuned model's metrics on a task, or the held-out figures of a pre-trained one (TASK = pretraining).
 
@@ -158,22 +160,33 @@ def evaluate(
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
         task_setting: NAME=VALUE, instead of what the model was fine-tuned with.
+        precision: for a task: auto is bf16 where this processor has it, else fp32; int8 is faster and less exact.
     """
     from bertwright.recipes.evaluate import evaluate_pretraining, evaluate_task
 
     if task == "pretraining":
         if corpus is None:
             raise InputError("evaluate pretraining needs --corpus DIR, the held-out corpus")
+        if precision not in ("auto", "fp32"):
+            raise InputError(f"--precision {precision}: is for tasks; evaluate pretraining computes in fp32")
         return evaluate_pretraining(model, corpus, rows=rows, length=length)
     from bertwright.tasks.spec import get_spec, with_settings
 
     chosen = with_settings(get_spec(task), task_setting)
     if data is None:
         raise InputError(f"evaluate {task} needs --data PATH, a folder with dev files or one file")
-    return evaluate_task(chosen, model=model, data=data, text=text_column, label=label_column)
+    return evaluate_task(chosen, model=model, data=data, text=text_column, label=label_column, precision=precision)
 
 
-def predict(*, model: str, input: str = "-", output: str = "-", text_column: Several = (), raw: bool = False) -> Result:
+def predict(
+    *,
+    model: str,
+    input: str = "-",
+    output: str = "-",
+    text_column: Several = (),
+    raw: bool = False,
+    precision: Answering = "auto",
+) -> Result:
     """Answer every row of a file: order and fields are kept, label and probabilities (or score, or tags) are added.
 
     Questions are answered into a folder with predictions.json, nbest.json and null_odds.json, or line by line.
@@ -185,10 +198,11 @@ def predict(*, model: str, input: str = "-", output: str = "-", text_column: Sev
         output: the file (for questions the folder, or a file *.jsonl) to write, or - for standard output.
         text_column: the column of the text where it is called otherwise than in training; twice for pairs.
         raw: the input is plain text, one a line: entities with their places in it are written, as JSON lines.
+        precision: auto is bf16 where this processor has it, else fp32; int8 is faster and less exact.
     """
     from bertwright.recipes.evaluate import predict as answer
 
-    return answer(model, input, output, text=text_column, raw=raw)
+    return answer(model, input, output, text=text_column, raw=raw, precision=precision)
 
 
 def submission(*, model: Several, data: Path, out: Path) -> Result:

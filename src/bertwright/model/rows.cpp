@@ -91,13 +91,14 @@ extern "C" void add_norm(float *rows, const float *scales, const float *bias, co
 typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
 static const int QUERIES = 6, HEAD = 64, LANES = 16, BLOCK = 2 * LANES;
 
-static inline float softmax(float *scores, const uint8_t *keep, int64_t tokens) {
+// Over whole blocks, so that none of it is done one by one.
+static inline float softmax(float *scores, const uint8_t *keep, int64_t padded) {
     float most = -3.0e38f, sum = 0.0f;
-    for (int64_t t = 0; t < tokens; t++) {
+    for (int64_t t = 0; t < padded; t++) {
         scores[t] = keep[t] ? scores[t] * 0.125f : -3.0e38f;
         most = scores[t] > most ? scores[t] : most;
     }
-    for (int64_t t = 0; t < tokens; t++) {
+    for (int64_t t = 0; t < padded; t++) {
         scores[t] = keep[t] ? exponential(scores[t] - most) : 0.0f;
         sum += scores[t];
     }
@@ -118,7 +119,7 @@ static void attend_rows(const float *const *query, const float *turned, const fl
             _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) ((Lanes *)(scores + q * padded + t))[j] = sums[q][j];
     }
     float share[QUERIES];
-    for (int q = 0; q < QUERIES; q++) share[q] = softmax(scores + q * padded, keep, tokens);
+    for (int q = 0; q < QUERIES; q++) share[q] = softmax(scores + q * padded, keep, padded);
     Lanes sums[QUERIES][4] = {};
     for (int64_t t = 0; t < tokens; t++) {
         const Lanes *value = (const Lanes *)(values + t * HEAD);
@@ -130,9 +131,9 @@ static void attend_rows(const float *const *query, const float *turned, const fl
 }
 
 // One head's keys and values side by side in memory: as they come, their rows lie so far apart that they push each other
-// out of the cache. Returned rows of keys beyond the last token are never read.
+// out of the cache.
 static void gather(const float *from, float *turned, float *values, int64_t tokens, int64_t width) {
-    float part[BLOCK][HEAD + 1];
+    float part[BLOCK][HEAD + 1] = {};
     for (int64_t t = 0; t < tokens; t += BLOCK) {
         int64_t num = tokens - t < BLOCK ? tokens - t : BLOCK;
         for (int64_t i = 0; i < num; i++) {
@@ -156,15 +157,17 @@ extern "C" void attend(const float *query, const float *key_value, const uint8_t
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         std::vector<float> turned(HEAD * padded), values(HEAD * tokens), scores(QUERIES * padded);
+        std::vector<uint8_t> kept(padded);
 #pragma omp for collapse(2)
         for (int64_t b = 0; b < batch; b++)
             for (int64_t h = 0; h < heads; h++) {
+                memcpy(kept.data(), keep + b * tokens, tokens);
                 gather(key_value + b * tokens * 2 * width + h * HEAD, turned.data(), values.data(), tokens, width);
                 for (int64_t q = 0; q < asked; q += QUERIES) {
                     int64_t num = asked - q < QUERIES ? asked - q : QUERIES, at = (b * asked + q) * width + h * HEAD;
                     const float *chosen[QUERIES];
                     for (int i = 0; i < QUERIES; i++) chosen[i] = query + at + (i < num ? i : num - 1) * width;
-                    attend_rows(chosen, turned.data(), values.data(), keep + b * tokens, scores.data(), out + at, num,
+                    attend_rows(chosen, turned.data(), values.data(), kept.data(), scores.data(), out + at, num,
                                 tokens, padded, width);
                 }
             }

@@ -23,6 +23,7 @@ from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
 from bertwright.model.sizes import EncoderConfig
 from bertwright.prediction.classifier import Classifier, Rows, classifier_flops, padded, predict_logits
+from bertwright.prediction.precision import ready
 from bertwright.prediction.work import Answered, Kind, Work
 from bertwright.tasks.choice import (
     Choices,
@@ -172,7 +173,7 @@ def _answers(saved: SavedModel, words: Tokenizer, rows: Choices) -> tuple[NDArra
     max_length = int(saved.extra["max_length"])
     encoded = encode_choices(words, rows, max_length=max_length)
     _say_what_is_cut(rows, encoded, max_length)
-    return decode_choices(predict_logits(model.eval(), encoded)[:, 0], rows.first)
+    return decode_choices(predict_logits(ready(model, saved), encoded)[:, 0], rows.first)
 
 
 def _chooser(model: Any) -> Classifier:

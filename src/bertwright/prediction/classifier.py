@@ -19,6 +19,7 @@ from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.precision import ready
 from bertwright.prediction.work import answered_batches
 from bertwright.tasks.classify import ClassificationTask, Encoded, with_labels
 from bertwright.training.loop import Trainable
@@ -142,7 +143,7 @@ def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, 
     task, max_length = noted_task(saved)
     model = Classifier(saved.config, task.num_outputs)
     load_weights(model, saved)
-    return model.eval(), task, max_length
+    return ready(model, saved), task, max_length
 
 
 def noted_task(saved: SavedModel) -> tuple[ClassificationTask, int]:

@@ -21,6 +21,7 @@ from bertwright.files import atomic_file, atomic_folder, file_digest, write_json
 from bertwright.model.architectures import Bert
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.precision import ready
 from bertwright.prediction.work import Answered, Kind, Work, answered_batches
 from bertwright.tasks.examples import split_rows
 from bertwright.tasks.squad import Questions, SpanTask
@@ -191,7 +192,7 @@ def open_span_model(saved: SavedModel) -> tuple[Bert, SpanTask, int, float]:
     task = SpanTask.model_validate(saved.extra["task"])
     model = Bert(saved.config, _ARCHITECTURE)
     load_weights(model, saved)
-    return model.eval(), task, int(saved.extra["max_length"]), float(saved.extra.get("null_threshold", 0.0))
+    return ready(model, saved), task, int(saved.extra["max_length"]), float(saved.extra.get("null_threshold", 0.0))
 
 
 def _say_what_is_cut(windows: Windows, questions: Questions) -> None:

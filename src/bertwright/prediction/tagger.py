@@ -17,6 +17,7 @@ from bertwright.model.encoder import Encoder
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.precision import ready
 from bertwright.prediction.work import answered_batches
 from bertwright.tasks.tag_windows import Windows
 from bertwright.training.loop import Trainable
@@ -108,7 +109,7 @@ def open_tagger(saved: SavedModel, num_labels: int) -> Tagger:
     """The tagger of a fine-tuned model folder, ready to answer."""
     model = Tagger(saved.config, num_labels)
     load_weights(model, saved)
-    return model.eval()
+    return ready(model, saved)
 
 
 def _targets(rows: TagRows) -> Any:

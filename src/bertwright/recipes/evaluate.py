@@ -1,5 +1,6 @@
 """model → figures and predictions: the commands evaluate and predict."""
 
+from dataclasses import replace
 from os.path import samefile
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import torch
 
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.folder import open_model
+from bertwright.model.folder import SavedModel, open_model
 from bertwright.prediction.fill import open_pretrained, second_objective
 from bertwright.prediction.kinds import kind_of, task_of
+from bertwright.prediction.precision import choose
 from bertwright.prediction.work import open_tokenizer
 from bertwright.recipes.pretrain import HeldOut
 from bertwright.recipes.settings import HELD_OUT_ROWS
@@ -39,14 +41,21 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
 
 
 def evaluate_task(
-    task: TaskSpec, *, model: str, data: Path, text: tuple[str, ...] = (), label: str | None = None
+    task: TaskSpec,
+    *,
+    model: str,
+    data: Path,
+    text: tuple[str, ...] = (),
+    label: str | None = None,
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file.
 
-    `text` and `label` name columns that are called otherwise than in training.
+    `text` and `label` name columns that are called otherwise than in training; `precision` is one of PRECISIONS (None:
+    the model as it is trained, as do others who measure it).
     """
     keep_memory()
-    saved = open_model(model)
+    saved = _opened(model, precision)
     trained = task_of(saved)
     kind = kind_of(task)
     if not isinstance(trained, kind.spec):
@@ -62,14 +71,25 @@ def evaluate_task(
     return kind.evaluate(task, saved, open_tokenizer(saved), data)
 
 
-def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = (), raw: bool = False) -> dict[str, Any]:
-    """Answer everything in a file; what was written and how much. `raw`: the file is plain text, one a line."""
+def predict(
+    model: str,
+    source: str,
+    target: str,
+    *,
+    text: tuple[str, ...] = (),
+    raw: bool = False,
+    precision: str | None = None,
+) -> dict[str, Any]:
+    """Answer everything in a file; what was written and how much. `raw`: the file is plain text, one a line.
+
+    `precision` as `evaluate_task`'s.
+    """
     keep_memory()
     if target != "-" and not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
     if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
         raise InputError(f"--output {target}: is the file that --input names; name another")
-    saved = open_model(model)
+    saved = _opened(model, precision)
     task = task_of(saved)
     kind = kind_of(task)
     if not raw:
@@ -81,3 +101,8 @@ def predict(model: str, source: str, target: str, *, text: tuple[str, ...] = (),
     else:
         found = kind.texts(saved, open_tokenizer(saved), source, target)
     return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
+
+
+def _opened(model: str, precision: str | None) -> SavedModel:
+    saved = open_model(model)
+    return saved if precision is None else replace(saved, answering=choose(precision))

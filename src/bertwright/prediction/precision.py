@@ -1,0 +1,52 @@
+"""model → the same model in the numbers that it is to answer in: fp32, bf16 or, where it is asked for, 8 bits."""
+
+import torch
+from torch import nn
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.model.folder import Answering, SavedModel
+from bertwright.model.quick import Model, quick
+from bertwright.training.machine import KINDS, choose_precision, matrix_rate
+
+PRECISIONS = ("auto", "fp32", "bf16", "int8")
+
+
+def choose(asked: str) -> Answering:
+    """What is computed in here where `asked` is one of PRECISIONS, said aloud; InputError for another.
+
+    auto is bf16 where this processor multiplies it faster, else fp32, and never int8. What cannot be had here becomes
+    the plain way.
+    """
+    if asked not in PRECISIONS:
+        raise InputError(f"--precision {asked}: allowed are {', '.join(PRECISIONS)}")
+    if asked == "int8" and not _multiplies_bytes():
+        say("int8: this processor or this torch has no exact products of 8 bits (VNNI, oneDNN); answering in fp32, plainly")
+        return "plain"
+    if asked == "auto":
+        asked = choose_precision({name: matrix_rate(kind) for name, kind in KINDS.items()})
+    if asked == "fp32" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        say("this torch has no packed products (oneDNN); answering in fp32, plainly")
+        return "plain"
+    say(f"answering in {asked}")
+    chosen: Answering = asked  # type: ignore[assignment]
+    return chosen
+
+
+def ready(model: Model, saved: SavedModel) -> Model:
+    """`model` in evaluation mode as `saved.answering` says; all but "plain" is for answering alone."""
+    if saved.answering == "plain":
+        return model.eval()
+    if saved.answering == "bf16":
+        return _in_bf16(model)
+    return quick(model, saved.answering)
+
+
+def _in_bf16(model: Model) -> Model:
+    found: nn.Module = model.bfloat16()
+    return found.eval()  # type: ignore[return-value]
+
+
+def _multiplies_bytes() -> bool:
+    """Without VNNI, x86 adds pairs of products up in 16 bits, where large ones overflow."""
+    return torch.cpu._is_vnni_supported() and hasattr(torch.ops.onednn, "qlinear_pointwise")

@@ -137,8 +137,14 @@ def optimised(theirs: Any, model: Bert, folder: Path, *, int8: bool = False) -> 
         found.save_model_to_file(str(fused))
     if int8 and not small.exists():
         with quiet():
-            quantize_dynamic(fused, small, per_channel=True, weight_type=QuantType.QInt8, reduce_range=saturates(),
-                extra_options={"DefaultTensorType": 1})
+            quantize_dynamic(
+                fused,
+                small,
+                per_channel=True,
+                weight_type=QuantType.QInt8,
+                reduce_range=saturates(),
+                extra_options={"DefaultTensorType": 1},
+            )
     return small if int8 else fused
 
 

@@ -62,28 +62,32 @@ def activate(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: 
     return sums
 
 
-def activate_quantise(
-    sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: str
-) -> tuple[Tensor, Tensor]:
+def activate_quantise(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: str) -> tuple[Tensor, Tensor]:
     """The same as `quantise` gives it."""
     if (built := library()) is None:
         return quantise(activate(sums, scales, bias, approximate=approximate))
     narrow, found = torch.empty(sums.shape, dtype=torch.uint8), torch.empty(len(sums))
     count, width, threads = _sizes(sums)
     with_tanh = approximate == "tanh"
-    built.activate(
-        _at(sums), _at(scales), _at(bias), _at(narrow), _at(found), count, width, with_tanh, threads
-    )
+    built.activate(_at(sums), _at(scales), _at(bias), _at(narrow), _at(found), count, width, with_tanh, threads)
     return narrow, found
 
 
 def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
     """LayerNorm of `before` [N, W] plus the linear layer: [N, W]."""
     if (built := library()) is None:
-        return norm(before + _finished(sums, scales, bias))
+        normed: Tensor = norm(before + _finished(sums, scales, bias))
+        return normed
     gain, shift = _at(norm.weight), _at(norm.bias)
     built.add_norm(
-        _at(sums), _at(scales), _at(bias), _at(before.contiguous()), gain, shift, ctypes.c_float(norm.eps), *_sizes(sums)
+        _at(sums),
+        _at(scales),
+        _at(bias),
+        _at(before.contiguous()),
+        gain,
+        shift,
+        ctypes.c_float(norm.eps),
+        *_sizes(sums),
     )
     return sums
 
@@ -92,8 +96,9 @@ def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Ten
     """Attention from `query` [B, Q, D] to `key_value` [B, T, 2D], keys first: [B, Q, D]; `keep` as SelfAttention's."""
     built, (batch, tokens, both) = library(), key_value.shape
     if built is None or both != 2 * _HEAD * heads or keep.shape[1:3] != (1, 1):
-        parts = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, *key_value.chunk(2, dim=-1)))
-        return F.scaled_dot_product_attention(*parts, attn_mask=keep).transpose(1, 2).flatten(2)  # [B, H, Q, K]
+        parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, *key_value.chunk(2, dim=-1))]
+        context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=keep)  # [B, H, Q, K]
+        return context.transpose(1, 2).flatten(2)
     out, kept = torch.empty(query.shape), keep.expand(batch, 1, 1, tokens).contiguous()
     threads = torch.get_num_threads() if batch * heads * tokens * query.shape[1] > 1 << 14 else 1
     sizes = map(ctypes.c_int64, (batch, query.shape[1], tokens, heads))

@@ -18,6 +18,7 @@ from bertwright.model.folder import FEATURES, SavedModel, load_weights
 from bertwright.model.heads import for_loss
 from bertwright.model.recurrent import states_of
 from bertwright.model.sizes import Way
+from bertwright.prediction import precision
 from bertwright.prediction.frozen import FrozenModel, Places, States, predicted, states_for
 from bertwright.prediction.work import Answered, Work
 from bertwright.tasks.spec import TaskSpec
@@ -112,7 +113,9 @@ def answer_with_features(saved: SavedModel, wanted: Places) -> NDArray[np.float3
     noted = saved.extra["features"]
     model = FrozenModel(saved.config, noted["way"], outputs=noted["outputs"], width=noted["width"], each=noted["each"])
     load_weights(model, saved)
-    states = states_for(model.encoder, wanted, states_of(noted["way"], saved.config.layers), what=READ)
+    encoder = precision.ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
+    assert isinstance(encoder, Encoder)
+    states = states_for(encoder, wanted, states_of(noted["way"], saved.config.layers), what=READ)
     return predicted(model.head, states)
 
 

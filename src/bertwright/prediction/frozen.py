@@ -179,7 +179,7 @@ def _fill(values: NDArray[np.float32], encoder: Encoder, wanted: Places, layers:
             segments = ((np.arange(width) >= first[rows][:, None]) & mask).astype(np.int64)
             given = (torch.from_numpy(part) for part in (ids, segments, mask))
             hidden = encoder(*given, all_hidden=True).hidden
-            states = torch.stack([hidden[layer] for layer in layers], dim=2).numpy()  # [B, T, S, D]
+            states = torch.stack([hidden[layer] for layer in layers], dim=2).float().numpy()  # [B, T, S, D]
             for place, row in enumerate(rows):
                 _, at, target = asks[row]
                 values[target] = states[place, at]

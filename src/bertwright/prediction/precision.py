@@ -21,7 +21,7 @@ def choose(asked: str) -> Answering:
     if asked not in PRECISIONS:
         raise InputError(f"--precision {asked}: allowed are {', '.join(PRECISIONS)}")
     if asked == "int8" and not _multiplies_bytes():
-        say("int8: this processor or this torch has no exact products of 8 bits (VNNI, oneDNN); answering in fp32, plainly")
+        say("int8: no exact products of 8 bits here (VNNI and oneDNN are needed); answering in fp32, plainly")
         return "plain"
     if asked == "auto":
         asked = choose_precision({name: matrix_rate(kind) for name, kind in KINDS.items()})

@@ -1,0 +1,194 @@
+"""Answering beside other programs with the same weights: sentences a second, and how long a single one takes.
+
+python -m benchmarks.inference [--size base] [--sentences 128] [--parts throughput,latency] [--repeats 5] [--json]
+
+A classifier of random weights, which is as fast as any, and random sentences of 25 tokens on average, sorted by length,
+in batches of 32. bf16 is measured where this processor multiplies it faster. `cosine` is the mean over the sentences of
+the cosine of the logits (64 of them) with those of our plain fp32 model, `ours_cosine` that of our own row. Peers that
+are not installed are named and left out: pip install 'bertwright[bench]'.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.inference_peers import Answer, Batch, Numbers, peers
+from benchmarks.side_by_side import REST, compare, finish, parser, roof
+from bertwright.model.architectures import Bert
+from bertwright.model.encoder import init_weights
+from bertwright.model.quick import quick
+from bertwright.model.sizes import EncoderConfig, size_config
+from bertwright.prediction.classifier import Classifier, Rows
+from bertwright.training.machine import KINDS, choose_precision, keep_memory, matrix_rate
+
+BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
+LATENCIES = (8, 32, 128, 512)
+PACKAGES = ("transformers", "onnxruntime", "openvino", "nncf")
+
+
+def sentences(count: int, vocab_size: int, *, seed: int) -> list[Batch]:
+    """Random ids, lengths as sentences have them (log-normal), sorted, padded to the longest of a batch."""
+    random = np.random.default_rng(seed)
+    lengths = np.sort(random.lognormal(np.log(MEAN) - SPREAD**2 / 2, SPREAD, count).round().clip(4, 128).astype(int))
+    return [
+        batch(lengths[begin : begin + BATCH], random.integers(0, vocab_size, (BATCH, 128)))
+        for begin in range(0, count, BATCH)
+    ]
+
+
+def batch(lengths: Numbers, ids: Numbers) -> Batch:
+    mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+    return ids[: len(lengths), : lengths.max()] * mask, np.zeros_like(mask), mask
+
+
+def ours(model: Bert, *, bf16: bool) -> dict[str, Answer]:
+    """By precision, as `predict --precision` runs it; "plain" is the model as it is trained."""
+    plain = Classifier(model.encoder.config, LABELS).eval()
+    plain.load_state_dict(model.state_dict())
+    found = {"plain": plain, "fp32": quick(plain, "fp32"), "int8": quick(plain, "int8")}
+    if bf16:
+        half = Classifier(model.encoder.config, LABELS).eval()
+        half.load_state_dict(model.state_dict())
+        found["bf16"] = half.bfloat16()
+    return {name: answering(module) for name, module in found.items()}
+
+
+def answering(module: Classifier) -> Answer:
+    def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
+        rows = Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask) != 0)
+        with torch.inference_mode():
+            return module(rows).float().numpy()
+
+    return answer
+
+
+def over(answer: Answer, batches: Sequence[Batch]) -> float:
+    for given in batches:
+        answer(*given)
+    return float(sum(len(ids) for ids, _, _ in batches))
+
+
+def cosine(answer: Answer, plain: Answer, batches: Sequence[Batch]) -> float:
+    """Mean over all rows."""
+    mine, exact = (np.concatenate([run(*given) for given in batches]) for run in (answer, plain))
+    lengths = np.linalg.norm(mine, axis=1) * np.linalg.norm(exact, axis=1)
+    return float((np.sum(mine * exact, axis=1) / lengths).mean())
+
+
+def throughput(
+    mine: Mapping[str, Answer], theirs: Mapping[str, Answer], batches: list[Batch], *, size: str, repeats: int
+) -> list[dict[str, Any]]:
+    rows = []
+    for kind in mine:
+        rivals = {name: answer for name, answer in theirs.items() if kind in name}
+        if kind == "fp32":
+            rivals["bertwright, as it is trained"] = mine["plain"]
+        runs = {name: (lambda answer=answer: over(answer, batches)) for name, answer in rivals.items()}
+        if not runs:
+            continue
+        own = mine[kind]
+        found = compare(
+            f"inference {size} {kind}", lambda own=own: over(own, batches), runs, repeats=repeats, unit="sentences/s"
+        )
+        agrees = cosine(own, mine["plain"], batches[:2])
+        for row in found:
+            rival = rivals[row["peer"]]
+            rows.append({**row, "ours_cosine": agrees, "cosine": cosine(rival, mine["plain"], batches[:2])})
+    return rows
+
+
+def latency(
+    mine: Mapping[str, Answer], theirs: Mapping[str, Answer], vocab_size: int, *, repeats: int
+) -> list[dict[str, Any]]:
+    """A batch of one; contenders take turns of `repeats` calls, four times."""
+    rows = []
+    random = np.random.default_rng(7)
+    for length in LATENCIES:
+        given = batch(np.array([length]), random.integers(0, vocab_size, (1, length)))
+        contenders = {f"bertwright {kind}": answer for kind, answer in mine.items() if kind != "plain"} | dict(theirs)
+        times: dict[str, list[float]] = {name: [] for name in contenders}
+        for turn in range(5):
+            for name, answer in contenders.items():
+                time.sleep(REST)
+                answer(*given)
+                for _ in range(repeats if turn else 0):  # the first turn warms up
+                    begin = time.perf_counter()
+                    answer(*given)
+                    times[name].append(time.perf_counter() - begin)
+        for kind in (kind for kind in mine if kind != "plain"):
+            own = times[f"bertwright {kind}"]
+            rows += [late(f"latency {length} tokens {kind}", name, own, times[name]) for name in theirs if kind in name]
+    return rows
+
+
+def late(work: str, peer: str, own: list[float], other: list[float]) -> dict[str, Any]:
+    """A row in answers a second at the median; the spread is that of the ratios of single calls."""
+    ratios = sorted(theirs / mine for mine, theirs in zip(own, other, strict=True))
+    (p50, p90), (their50, their90) = (
+        (statistics.median(times) * 1e3, float(np.quantile(times, 0.9)) * 1e3) for times in (own, other)
+    )
+    return {
+        "work": work,
+        "peer": peer,
+        "unit": "answers/s",
+        "ours": 1e3 / p50,
+        "theirs": 1e3 / their50,
+        "ratio": their50 / p50,
+        "spread": ratios[-1] - ratios[0],
+        "ours_ms": {"p50": p50, "p90": p90},
+        "theirs_ms": {"p50": their50, "p90": their90},
+    }
+
+
+def products(config: EncoderConfig, tokens: int) -> list[tuple[int, int, int]]:
+    width, inner = config.hidden, config.intermediate
+    return [(tokens, width, 3 * width), (tokens, width, width), (tokens, width, inner), (tokens, inner, width)]
+
+
+def main() -> None:
+    """Build, measure, print."""
+    options = parser(__doc__)
+    options.add_argument("--size", default="base")
+    options.add_argument("--sentences", type=int, default=128)
+    options.add_argument("--parts", default="throughput,latency")
+    given = options.parse_args()
+    keep_memory()
+    torch.set_num_threads(given.threads)
+    bf16 = choose_precision({name: matrix_rate(kind) for name, kind in KINDS.items()}) == "bf16"
+    if not bf16:
+        print("bf16: not faster than fp32 on this processor, left out", file=sys.stderr)
+    model = Bert(size_config(given.size, 30_522), "BertForSequenceClassification", num_labels=LABELS)
+    config = model.encoder.config
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
+    model.eval()
+    batches = sentences(given.sentences, config.vocab_size, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        calibration = sentences(2 * BATCH, config.vocab_size, seed=1)
+        theirs = peers(model, calibration, folder=Path(folder), threads=given.threads, bf16=bf16)
+        mine = ours(model, bf16=bf16)
+        rows: list[dict[str, Any]] = []
+        if "throughput" in given.parts:
+            rows += throughput(mine, theirs, batches, size=given.size, repeats=given.repeats)
+        if "latency" in given.parts:
+            rows += latency(mine, theirs, config.vocab_size, repeats=given.repeats)
+    best = torch.bfloat16 if bf16 else torch.float32
+    finish(
+        given,
+        rows,
+        packages=PACKAGES,
+        roof=roof(products(config, BATCH * MEAN), best),
+        roof_of="bf16" if bf16 else "fp32",
+        threads=given.threads,
+        sentences_mean=float(sum(mask.sum() for *_, mask in batches)) / given.sentences,
+    )
+
+
+if __name__ == "__main__":
+    main()

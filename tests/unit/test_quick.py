@@ -1,6 +1,5 @@
 """What answers quickly answers as the plain model does: fp32 to 1e-5, 8 bits to a cosine."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,13 @@ needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this
 
 
 @pytest.fixture(params=["built", "plain torch"])
-def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Once with what is built, once as where there is no compiler."""
     if request.param == "plain torch":
         monkeypatch.setattr(rows, "library", lambda: None)
     else:
         assert rows.library() is not None
-    yield request.param
+    return str(request.param)
 
 
 def classifier(**changes: Any) -> Classifier:
@@ -81,7 +80,9 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
         for row in range(6):
             length = int(given.mask[row].sum())
             alone = Rows(
-                given.ids[row : row + 1, :length], given.segments[row : row + 1, :length], given.mask[row : row + 1, :length]
+                given.ids[row : row + 1, :length],
+                given.segments[row : row + 1, :length],
+                given.mask[row : row + 1, :length],
             )
             difference = float((model(alone)[0] - together[row]).abs().max())
             assert difference <= (CLOSE if kind == "fp32" else 0.05), (row, difference)

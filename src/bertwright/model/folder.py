@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -83,17 +83,12 @@ _UNWRITABLE = re.compile("[\x00-\x1f\ud800-\udfff]")
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
-Answering = Literal["plain", "fp32", "bf16", "int8"]
-"""plain: the model as it is trained; fp32: the same numbers to 1e-5, but only for answering."""
-
-
 @dataclass(frozen=True)
 class SavedModel:
     """What a model folder holds; `weights` is None for `random:SIZE`.
 
     `architecture` is the class of transformers whose heads the weights have; `labels` are the label names in the order
-    of the classifier's outputs; `extra` is what a task notes for itself. `answering` is in no file: the numbers that
-    whoever opens it is to answer in.
+    of the classifier's outputs; `extra` is what a task notes for itself.
     """
 
     place: str
@@ -103,7 +98,6 @@ class SavedModel:
     architecture: str = "BertModel"
     labels: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
-    answering: Answering = "plain"
 
 
 @dataclass(frozen=True)

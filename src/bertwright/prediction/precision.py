@@ -1,15 +1,27 @@
 """model → the same model in the numbers that it is to answer in: fp32, bf16 or, where it is asked for, 8 bits."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.model.folder import Answering, SavedModel
+from bertwright.model.folder import SavedModel
 from bertwright.model.quick import Model, quick
 from bertwright.training.machine import KINDS, choose_precision, matrix_rate
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
+Answering = Literal["plain", "fp32", "bf16", "int8"]
+"""plain: the model as it is trained; fp32: the same numbers to 1e-5, but only for answering."""
+
+
+@dataclass(frozen=True)
+class Answerable(SavedModel):
+    """A model folder, and the numbers that whoever opens it is to answer in."""
+
+    answering: Answering = "plain"
 
 
 def choose(asked: str) -> Answering:
@@ -34,8 +46,8 @@ def choose(asked: str) -> Answering:
 
 
 def ready(model: Model, saved: SavedModel) -> Model:
-    """`model` in evaluation mode as `saved.answering` says; all but "plain" is for answering alone."""
-    if saved.answering == "plain":
+    """`model` in evaluation mode as `saved` says; all but "plain", a folder's own way, is for answering alone."""
+    if not isinstance(saved, Answerable) or saved.answering == "plain":
         return model.eval()
     if saved.answering == "bf16":
         return _in_bf16(model)

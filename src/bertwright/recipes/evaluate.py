@@ -1,6 +1,5 @@
 """model → figures and predictions: the commands evaluate and predict."""
 
-from dataclasses import replace
 from os.path import samefile
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.prediction.fill import open_pretrained, second_objective
 from bertwright.prediction.kinds import kind_of, task_of
-from bertwright.prediction.precision import choose
+from bertwright.prediction.precision import Answerable, choose
 from bertwright.prediction.work import open_tokenizer
 from bertwright.recipes.pretrain import HeldOut
 from bertwright.recipes.settings import HELD_OUT_ROWS
@@ -105,4 +104,4 @@ def predict(
 
 def _opened(model: str, precision: str | None) -> SavedModel:
     saved = open_model(model)
-    return saved if precision is None else replace(saved, answering=choose(precision))
+    return saved if precision is None else Answerable(**vars(saved), answering=choose(precision))

@@ -2,24 +2,26 @@
 #   make setup       the environment .venv alone          make check   style, types, layers
 #   make quickstart  the main job on a small corpus       make test    the tests, but for the slow ones
 #   make docs        the manual, into docs/_build         make slow    the slow tests
-#   make bench       how fast examples are made           make clean   remove what was built, .venv included
+#   make bench       speed beside other programs          make bench-long   memory, scaling
+#   make clean       remove what was built, .venv included
 # PYTHON=/path/to/python make setup    takes that Python instead of the first fitting one on the PATH.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test slow check bench docs clean
+.PHONY: help setup quickstart test slow check bench bench-long docs clean
 
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 OLDER := $(VENV)/transformers4
+PEERS := $(VENV)/.peers
 TESTERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -6
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -7
 
 setup: $(STAMP)
 
@@ -76,8 +78,17 @@ check: setup
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports --no-logo
 
-bench: setup
-	$(BIN)/python -m benchmarks.data
+# The peers that are no oracles of the tests are installed when they are first asked for.
+$(PEERS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --no-build-isolation --editable '.[bench]'
+	touch $(PEERS)
+
+bench: $(PEERS)
+	$(BIN)/python -m benchmarks
+
+bench-long: $(PEERS)
+	$(BIN)/python -m benchmarks --long
 
 docs: setup
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

@@ -173,3 +173,8 @@ def test_without_a_compiler_it_is_said(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert rows.library.__wrapped__() is None
     assert "no C++ compiler" in capsys.readouterr().err
+
+
+def test_the_built_steps_leave_small_numbers_to_the_process() -> None:
+    rows.library()
+    assert float(torch.tensor([1e-39]) * 0.5) > 0.0  # some compilers' fast arithmetic rounds denormals to 0 everywhere

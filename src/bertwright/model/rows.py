@@ -25,7 +25,18 @@ from torch import Tensor
 from bertwright.console import say
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
-_FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+_FLAGS = (
+    *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
+    # What lets loops become vectors. -ffast-math would also let the library set the process to round denormals to 0.
+    *(
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-fno-signed-zeros",
+        "-fassociative-math",
+        "-freciprocal-math",
+        "-ffinite-math-only",
+    ),
+)
 _X86_FLAGS = ("-mprefer-vector-width=512",)
 _HEAD = 64
 """Width of the heads that `attend` is built for: that of every size of the paper."""

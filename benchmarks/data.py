@@ -1,12 +1,12 @@
 """How fast one thread plans epochs and makes pre-training rows, and how near a corpus build comes to its tokenizer.
 
-    python -m benchmarks.data [--json]
+    python -m benchmarks.data [--squad dev-v1.1.json --tokenizer DIR] [--json]
 
 Rows are made of a synthetic corpus. The build reads the documentation on this machine, its sentences shuffled anew for
 each of several copies, with all cores; beside it the bare tokenizer encodes the same sentences, already read and
 parted, with all cores. The table goes to standard error; with --json the last line of standard output is
 {"rows": [...], "versions": {...}}. Each figure is the median of five runs (the build: three), its spread their largest
-minus their smallest.
+minus their smallest. --squad adds how long it takes to read a file of questions and make windows of it.
 """
 
 import argparse
@@ -34,6 +34,10 @@ from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.nsp import plan_pairs
 from bertwright.recipes.library_docs import collect
+from bertwright.tasks.spec import get_spec
+from bertwright.tasks.squad import SpanTask
+from bertwright.tasks.squad_files import read_asked
+from bertwright.tasks.squad_windows import encode_windows
 from bertwright.text.documents import TextSettings
 from bertwright.text.tokenizer import Tokenizer, import_vocabulary, train_tokenizer
 
@@ -49,12 +53,17 @@ DOCUMENTS = 20_000  # of 1 to 49 sentences of 5 to 44 pieces: about 12 million t
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the result as one line on standard output")
+    parser.add_argument("--squad", type=Path)
+    parser.add_argument("--tokenizer", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(synthetic_corpus(Path(folder)))
     with tempfile.TemporaryDirectory() as folder:
         building = compare_building(Path(folder))
     show(building)
+    if arguments.squad and arguments.tokenizer:
+        rows.append(squad_windows(arguments.squad, Tokenizer.load(arguments.tokenizer)))
+        print(rows[-1], file=sys.stderr)
     print(f"{'work':<60}{'median':>14}{'spread':>12}", file=sys.stderr)
     for row in rows:
         print(f"{row['work']:<60}{row['ours']:>12,}/s{row['spread']:>10,}/s", file=sys.stderr)
@@ -120,6 +129,19 @@ def compare_building(folder: Path) -> list[dict[str, Any]]:
         return characters
 
     return compare("corpus build", build, {"the bare tokenizer": encode}, repeats=3, unit="characters/s")
+
+
+def squad_windows(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Seconds from the file to its windows, with all cores; nothing is kept from one to the next."""
+    task, times = get_spec("squad1"), []
+    assert isinstance(task, SpanTask)
+    for _ in range(RUNS):
+        begin = time.perf_counter()
+        questions = read_asked(path)
+        windows = encode_windows(tokenizer, questions, task, max_length=task.max_length)
+        times.append(time.perf_counter() - begin)
+    row = {"work": f"windows of {path.name}", "questions": len(questions), "windows": len(windows)}
+    return row | {"seconds": round(statistics.median(times), 2), "spread": round(max(times) - min(times), 2)}
 
 
 def measured(work: str, run: Callable[[int], int]) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 import copy
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from bertwright.errors import InputError
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.optimizer import AdamW, OptimizerSettings, build_optimizer, clip_gradients, set_rate
 
@@ -92,6 +94,14 @@ def test_a_resumed_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
     for one in (optimizer, resumed):
         one.settle()
     assert all(torch.equal(tensor, whole.state_dict()[name]) for name, tensor in again.state_dict().items())
+
+
+def test_a_checkpoint_of_another_kind_is_named(tmp_path: Path) -> None:
+    plain = Reader(sparse=False)
+    save_checkpoint(tmp_path, plain, build_optimizer(plain, SETTINGS), step=1, notes={})
+    model = Reader(sparse=True)
+    with pytest.raises(InputError, match=r"step-000000001: was written by another version .*seen.table.weight"):
+        load_checkpoint(tmp_path, model, build_optimizer(model, SETTINGS))
 
 
 def test_a_second_optimiser_takes_the_table_over() -> None:

@@ -32,15 +32,10 @@ def save_checkpoint(
 ) -> Path:
     """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest."""
     target = folder / f"step-{step:09d}"
-    moments = {
-        f"{key}.{name}": optimizer.state[parameter][key]
-        for name, parameter in trained_parameters(module)
-        for key in optimizer.state[parameter]
-    }
     with atomic_folder(target) as temporary:
         try:
             save_file(dict(module.state_dict()), temporary / _FILES[0])
-            save_file(moments, temporary / _FILES[1])
+            save_file(_moments(module, optimizer), temporary / _FILES[1])
         except SafetensorError as error:  # it has no number: a full disk looks like this as well
             raise RunFailed(f"{target}: the checkpoint cannot be written (is the disk full?): {error}") from error
         sums = {name: file_digest(temporary / name) for name in _FILES}
@@ -70,17 +65,27 @@ def load_checkpoint(
             say(f"{path / broken[0] if state else path / 'state.json'} is damaged; trying the checkpoint before it")
             continue
         module.load_state_dict(load_file(path / _FILES[0]))
-        _load_moments(load_file(path / _FILES[1]), module, optimizer)
+        moments = load_file(path / _FILES[1])
+        missing = [key for key in _moments(module, optimizer) if key not in moments]
+        if missing:
+            raise InputError(
+                f"{path}: was written by another version of bertwright (it lacks {missing[0]}); begin anew"
+            )
+        for key, tensor in _moments(module, optimizer).items():
+            tensor.copy_(moments[key])
         return int(state["step"]), state["notes"]
     if found:
         raise InputError(f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in found)})")
     return None
 
 
-def _load_moments(moments: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    for name, parameter in trained_parameters(module):
-        for key, tensor in optimizer.state[parameter].items():
-            tensor.copy_(moments[f"{key}.{name}"])
+def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What the optimiser holds, by names as they are in the file."""
+    return {
+        f"{key}.{name}": tensor
+        for name, parameter in trained_parameters(module)
+        for key, tensor in optimizer.state[parameter].items()
+    }
 
 
 def _state(path: Path) -> dict[str, Any]:

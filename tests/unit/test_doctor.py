@@ -12,6 +12,7 @@ import pytest
 from bertwright.cli import main
 from bertwright.recipes import doctor_machine, doctor_software
 from bertwright.recipes.doctor_findings import Finding, summary
+from bertwright.training import machine
 from tests.doctor_patients import CASED, LOWER, WORDS, levels, random_sentences, write_corpus, write_model
 
 GIB = 1 << 30
@@ -61,7 +62,9 @@ def test_memory_is_told_as_the_largest_size_that_can_be_trained() -> None:
     assert doctor_machine.memory(None, None, limit=None).level == "note"
 
 
-def test_rates_and_what_auto_makes_of_them() -> None:
+def test_rates_and_what_auto_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (machine, doctor_machine):
+        monkeypatch.setattr(module, "has_bf16", lambda: True)
     fast = {"fp32": {"square": 150e9}, "bf16": {"square": 900e9}}
     slow = {"fp32": {"square": 3e9}, "bf16": {"square": 1e9}}
     assert judged(doctor_machine.speed(fast, 2)) == ("matrix rates", "ok")

@@ -1,8 +1,10 @@
 """Counter-based random numbers, and the order of the rows that is made of them."""
 
+import numba
 import numpy as np
 import pytest
 
+from bertwright.compiled import compiled
 from bertwright.corpus import random
 from bertwright.corpus.sampler import Sampler, shuffled
 from tests import example_oracle as oracle
@@ -124,12 +126,12 @@ def test_an_epoch_without_rows_ends_the_search():
 
 
 def test_functions_are_compiled_where_no_cache_can_be_written(monkeypatch):
-    real = random.numba.njit
+    real = numba.njit
 
     def without_cache(**options):
         if options.get("cache"):
             raise RuntimeError("cannot cache function: no locator available")
         return real(**options)
 
-    monkeypatch.setattr(random.numba, "njit", without_cache)
-    assert random.compiled(lambda number: number + 1)(41) == 42
+    monkeypatch.setattr(numba, "njit", without_cache)
+    assert compiled(lambda number: number + 1)(41) == 42

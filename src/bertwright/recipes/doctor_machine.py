@@ -25,6 +25,7 @@ from bertwright.training.machine import (
     KINDS,
     Precision,
     choose_precision,
+    has_bf16,
     keep_memory,
     matrix_rate,
     usable_cores,
@@ -162,6 +163,7 @@ def precision(rates: Mapping[Precision, Mapping[str, float]]) -> Finding:
     square = {kind: found["square"] for kind, found in rates.items()}
     chosen, gain = choose_precision(square), square["bf16"] / square["fp32"]
     why = f"bf16 is {gain:.2g} times as fast as fp32, and {BF16_GAIN} times is what it takes"
+    why += "" if has_bf16() else "; this processor has no instructions for it"
     return _finding("precision", "ok", {"auto": chosen, "gain": gain}, f"auto chooses {chosen}: {why}")
 
 

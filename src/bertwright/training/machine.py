@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import sys
 import time
 from collections.abc import Mapping
@@ -64,7 +65,14 @@ def usable_cores() -> int:
 
 def choose_precision(rates: Mapping[Precision, float]) -> Precision:
     """What `auto` means where these are the rates of square matrix products."""
-    return "bf16" if rates["bf16"] > BF16_GAIN * rates["fp32"] else "fp32"
+    return "bf16" if has_bf16() and rates["bf16"] > BF16_GAIN * rates["fp32"] else "fp32"
+
+
+def has_bf16() -> bool:
+    """Whether bf16 may be the faster at all: on a busy machine a measurement alone can be wrong."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def apply_numerics(numerics: Numerics, *, allow_other: bool = False) -> None:

@@ -117,7 +117,7 @@ def pretrain(
         micro_tokens: tokens computed at a time (default: 8192).
         precision: of the matrix products; auto measures the machine (default: auto).
         compile: compile the step with torch.compile.
-        recompute: compute layers anew in backward: less memory for about a quarter more time, the same numbers.
+        recompute: compute layers anew in backward: less memory, more time, the same numbers.
         threads: one per core where not given.
         allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
     """

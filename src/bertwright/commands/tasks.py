@@ -84,7 +84,7 @@ def finetune(
         tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.
         first_seed: the first seed.
         precision: of the matrix products; auto measures the machine.
-        recompute: compute layers anew in backward: less memory for about a quarter more time, the same numbers.
+        recompute: compute layers anew in backward: less memory, more time, the same numbers.
         threads: default: one per core.
         resume: continue the run in --out.
         allow_other_numerics: resume on another kind of processor or torch, where the bits differ.

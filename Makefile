@@ -3,6 +3,7 @@
 #   make quickstart  the main job on a small corpus       make test    the tests, but for the slow ones
 #   make docs        the manual, into docs/_build         make slow    the slow tests
 #   make bench       speed beside other programs          make bench-long   memory, scaling
+#   make lock        locked.txt: versions and hashes    make wheel       dist/: source archive and wheel
 #   make clean       remove what was built, .venv included
 # PYTHON=/path/to/python make setup    takes that Python instead of the first fitting one on the PATH.
 
@@ -10,7 +11,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test slow check bench bench-long docs clean
+.PHONY: help setup quickstart test slow check bench bench-long docs lock wheel clean
 
 PYTHON ?=
 VENV := .venv
@@ -21,7 +22,7 @@ PEERS := $(VENV)/.peers
 TESTERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -7
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -8
 
 setup: $(STAMP)
 
@@ -68,7 +69,7 @@ $(OLDER): $(STAMP) tests/transformers4.txt
 
 # pytest answers 5 when it found no test to run: that is said, and is no failure of the code.
 slow: setup $(OLDER)
-	@status=0; $(BIN)/python -m pytest -m slow || status=$$?; \
+	@status=0; $(BIN)/python -m pytest -m slow --numprocesses $(TESTERS) --dist loadfile || status=$$?; \
 	if [ $$status -eq 5 ]; then echo "make slow: no test is marked slow, nothing was run" >&2; status=0; fi; \
 	exit $$status
 
@@ -94,5 +95,18 @@ docs: setup
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+# What the program needs, with versions and hashes, for Python 3.11 on Linux x86-64 without a GPU:
+# pip install --require-hashes -r locked.txt
+lock: setup
+	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --no-build-isolation --report .lock.json \
+	  -c constraints.txt .
+	$(BIN)/python .ci/lock.py .lock.json > locked.txt
+	rm .lock.json
+
+wheel: setup
+	$(BIN)/python -m build --no-isolation
+	@ls -l dist | awk 'NR > 1 { print $$5 " bytes  " $$9 }'
+	@$(BIN)/python -X importtime -c 'import bertwright' 2>&1 | awk -F'|' '/ bertwright$$/ { print $$2/1000 " ms to import bertwright" }'
+
 clean:
-	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

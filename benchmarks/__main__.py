@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.side_by_side import processor, show
 
-SHORT = (("pretraining",), ("finetuning",), ("inference",), ("data",))
-LONG = (("memory",), ("scaling",))
+SHORT = (("pretraining",), ("finetuning",), ("inference",), ("data",), ("startup", "--no-compile"))
+LONG = (("memory",), ("scaling",), ("startup",))
 
 
 def run(name: str, *options: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Fine-tuning a classifier beside transformers on the same sentences: dropout 0.1, clipping, AdamW, batches of 32.
 
-python -m benchmarks.finetuning [--sizes tiny,base] [--data SST-2 --tokenizer DIR] [--repeats 5] [--json]
+python -m benchmarks.finetuning [--sizes tiny,base] [--data SST-2 --tokenizer DIR] [--repeats 4] [--json]
 
 Without --data the sentences are beginnings of those of the documentation on this machine, about as long as SST-2's.
 transformers pads every batch to 128 tokens, as its GLUE script does unless told otherwise, or to its longest row (its
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.side_by_side import compare, finish, parser
+from benchmarks.side_by_side import compare, finish, parser, transformers_config
 from bertwright.model.encoder import init_weights
 from bertwright.model.sizes import EncoderConfig, size_config
 from bertwright.prediction.classification import prepare
@@ -73,15 +73,7 @@ def ours(work: Work[Any], config: EncoderConfig, numerics: Numerics, *, steps: i
 
 def theirs(config: EncoderConfig, batches: Sequence[Rows], *, whole: bool, bf16: bool) -> Callable[[], float]:
     """transformers' BertForSequenceClassification under a training loop as its examples write one."""
-    model = transformers.BertForSequenceClassification(
-        transformers.BertConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            intermediate_size=config.intermediate,
-        )
-    )
+    model = transformers.BertForSequenceClassification(transformers_config(config))
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, fused=True)
     ready = [_columns(rows, LENGTH if whole else rows.ids.shape[1]) for rows in batches]

@@ -1,6 +1,6 @@
 """Answering beside other programs with the same weights: sentences a second, and how long a single one takes.
 
-python -m benchmarks.inference [--size base] [--sentences 128] [--parts throughput,latency] [--repeats 5] [--json]
+python -m benchmarks.inference [--size base] [--sentences 128] [--parts throughput,latency] [--repeats 4] [--json]
 
 A classifier of random weights, which is as fast as any, and random sentences of 25 tokens on average, sorted by length,
 in batches of 32. bf16 is measured where this processor multiplies it faster. `cosine` is the mean over the sentences of

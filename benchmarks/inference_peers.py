@@ -14,10 +14,11 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from benchmarks.side_by_side import transformers_config
 from bertwright.interop.onnx_graph import quiet, write_graph
 from bertwright.interop.onnx_int8 import quantise, saturates
 from bertwright.model.architectures import Bert
-from bertwright.model.folder import to_foreign
+from bertwright.model.naming import to_foreign
 
 Numbers = NDArray[Any]
 Answer = Callable[[Numbers, Numbers, Numbers], Numbers]
@@ -58,17 +59,7 @@ def as_transformers(model: Bert, *, attention: str = "sdpa") -> Any:
     """transformers' own class with the same weights."""
     config = model.encoder.config
     theirs = transformers.BertForSequenceClassification(
-        transformers.BertConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            intermediate_size=config.intermediate,
-            max_position_embeddings=config.max_positions,
-            layer_norm_eps=config.layer_norm_eps,
-            num_labels=model.classifier.linear.out_features,
-            attn_implementation=attention,
-        )
+        transformers_config(config, num_labels=model.classifier.linear.out_features, attn_implementation=attention)
     )
     theirs.load_state_dict(to_foreign(model.state_dict()))
     return theirs.eval()

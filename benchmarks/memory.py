@@ -2,15 +2,16 @@
 
 python -m benchmarks.memory [--size base] [--batch 16] [--gibibytes 8] [--json]
 
-Each contender runs in a process of its own: two steps of masked LM and next sentence on rows of 128 tokens, AdamW and
-clipping. The peak is what the system says the process held at most.
+Each contender runs in a process of its own: masked LM and next sentence on rows of 128 tokens, AdamW and clipping, a
+step of one row, which makes the optimiser's moments, and one of the whole batch. The peak is what the system says the
+process held at most. Peaks grow along a line with the rows, so few batches are tried.
 """
 
 import argparse
 import json
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -29,8 +30,8 @@ from bertwright.training.memory import peak_bytes
 from bertwright.training.optimizer import OptimizerSettings
 
 LENGTH, VOCABULARY = 128, 30_522
-LARGEST = 512
-"""Rows that are tried at most."""
+FEW, LARGEST = 1, 512
+"""Rows that are tried at least and at most."""
 
 
 def rows(batch: int, length: int = LENGTH) -> Inputs:
@@ -51,7 +52,7 @@ def rows(batch: int, length: int = LENGTH) -> Inputs:
 
 
 def ours(size: str, batch: int, micro: int, recompute: bool) -> None:
-    """Two steps of the program's own loop, `micro` rows at a time."""
+    """The steps in the program's own loop, `micro` rows at a time."""
     config = size_config(size, VOCABULARY)
     model = PretrainingModel(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
@@ -60,17 +61,14 @@ def ours(size: str, batch: int, micro: int, recompute: bool) -> None:
     numerics = resolve_numerics("fp32")
     apply_numerics(numerics)
     loop = Loop(pretraining_task(model), Plan(steps=10, seed=0, optimizer=OptimizerSettings()), numerics, None)
-    parts = [rows(min(micro, batch - begin)) for begin in range(0, batch, micro)]
-    for step in range(2):
-        loop.step(step, lambda _: parts)
+    for step, sizes in enumerate(([1], [min(micro, batch - begin) for begin in range(0, batch, micro)])):
+        loop.step(step, lambda _, sizes=sizes: [rows(size) for size in sizes])  # type: ignore[misc]
 
 
 def transformers_step(size: str, batch: int) -> None:
-    """Two steps of transformers' model."""
+    """The steps of transformers' model."""
     transformers.logging.set_verbosity_error()
-    run = theirs(size_config(size, VOCABULARY), [[rows(batch)]], bf16=False, compiled=False)
-    run()
-    run()
+    theirs(size_config(size, VOCABULARY), [[rows(1)], [rows(batch)]], bf16=False, compiled=False)()
 
 
 def in_own_process(run: Callable[..., None], *arguments: Any) -> int | None:
@@ -94,18 +92,33 @@ def _measured(answer: Connection, run: Callable[..., None], arguments: tuple[Any
     answer.send(peak_bytes())
 
 
-def largest(limit: int, run: Callable[[int], int | None]) -> int:
-    """The largest batch, to an eighth, whose peak is at most `limit`; 0 where not even one row fits."""
-    fits, over = 0, 1
-    while over <= LARGEST and (run(over) or limit + 1) <= limit:
-        fits, over = over, 2 * over
-    while over - fits > max(1, fits // 8):
-        middle = (fits + over) // 2
-        if (run(middle) or limit + 1) <= limit:
-            fits = middle
+def largest(limit: int, run: Callable[[int], int | None], peaks: dict[int, int | None]) -> int:
+    """The largest batch, to an eighth, whose peak is at most `limit`; 0 where not even one row fits.
+
+    `peaks` are those of batches that were tried before; None: it did not live.
+    """
+    peaks = dict(peaks)
+    while True:
+        fits = max((rows for rows, peak in peaks.items() if peak and peak <= limit), default=0)
+        over = min((rows for rows, peak in peaks.items() if not peak or peak > limit), default=LARGEST + 1)
+        if over - fits <= max(1, fits // 8):
+            return fits
+        if over in peaks and not peaks[over]:
+            guess = (fits + over) // 2
         else:
-            over = middle
-    return fits
+            guess = min(along(peaks, limit), over - 1)
+            if guess < fits + max(1, fits // 8):  # an eighth more would be too much
+                return fits
+        peaks[guess] = run(guess)
+
+
+def along(peaks: Mapping[int, int | None], limit: int) -> int:
+    """Rows at which the line through the two largest batches that lived reaches `limit`; 1 before there are two."""
+    lived = sorted((rows, peak) for rows, peak in peaks.items() if peak)
+    if len(lived) < 2:
+        return 1
+    (few, low), (many, high) = lived[-2:]
+    return few + int((limit - low) * (many - few) / max(1, high - low))
 
 
 def main() -> None:
@@ -123,7 +136,8 @@ def main() -> None:
     }
     table = []
     for name, run in whole.items():
-        peak, most = run(batch), largest(int(given.gibibytes * 2**30), run)
+        peak = run(batch)
+        most = largest(int(given.gibibytes * 2**30), run, {batch: peak, FEW: run(FEW)})
         table.append({"work": f"memory {size}", "contender": name, "batch": batch, "peak": peak, "largest_batch": most})
         shown = "did not live" if peak is None else f"{peak / 2**30:.2f} GiB"
         print(f"{name:28}{batch} rows at once: {shown}; in {given.gibibytes} GiB: {most} rows", file=sys.stderr)

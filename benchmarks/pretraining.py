@@ -1,6 +1,6 @@
 """A pre-training step beside transformers' on the same rows: masked LM and next sentence, dropout 0.1, clipping, AdamW.
 
-python -m benchmarks.pretraining [--sizes tiny,base] [--corpus CORPUS] [--repeats 5] [--json]
+python -m benchmarks.pretraining [--sizes tiny,base] [--corpus CORPUS] [--repeats 4] [--json]
 
 The rows are of 128 tokens at most, as the next-sentence walk makes them from a corpus; without --corpus one is built
 from the documentation on this machine with a vocabulary of 30,522 pieces at most. Ours makes its rows while it is
@@ -18,7 +18,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from benchmarks.side_by_side import compare, finish, parser, roof
+from benchmarks.side_by_side import compare, finish, parser, roof, transformers_config
 from bertwright.corpus.build import build_corpus
 from bertwright.model.sizes import EncoderConfig
 from bertwright.objectives.pretraining import Inputs, pretraining_flops, pretraining_task
@@ -29,6 +29,7 @@ from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.loop import Loop
 from bertwright.training.machine import Numerics, apply_numerics
+from bertwright.training.optimizer import OptimizerSettings
 
 LENGTH = 128
 ROWS = {"tiny": 32, "base": 16}
@@ -64,40 +65,51 @@ def ours(made: Pretraining, numerics: Numerics, *, steps: int) -> Callable[[], f
     return run
 
 
-def theirs(config: EncoderConfig, steps: Sequence[list[Inputs]], *, bf16: bool, compiled: bool) -> Callable[[], float]:
+class Theirs:
     """transformers' BertForPreTraining under a training loop as its examples write one."""
-    model = transformers.BertForPreTraining(
-        transformers.BertConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            intermediate_size=config.intermediate,
+
+    def __init__(
+        self, config: EncoderConfig, *, bf16: bool, compiled: bool, optimizer: OptimizerSettings | None = None
+    ) -> None:
+        settings = optimizer or OptimizerSettings()
+        self.model = transformers.BertForPreTraining(transformers_config(config))
+        self.model.train()
+        self.forward: Any = torch.compile(self.model) if compiled else self.model
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            eps=settings.epsilon,
+            fused=True,
         )
-    )
-    model.train()
-    forward: Any = torch.compile(model) if compiled else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    ready = [[_columns(inputs) for inputs in micro] for micro in steps]
+        self.bf16, self.clip = bf16, settings.clip
+
+    def step(self, micro: Sequence[dict[str, Tensor]]) -> int:
+        """One update from ready-made columns; returns the rows of it."""
+        self.optimizer.zero_grad()
+        for columns in micro:
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+                loss = self.forward(**columns).loss / len(micro)
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        return sum(len(columns["input_ids"]) for columns in micro)
+
+
+def theirs(config: EncoderConfig, steps: Sequence[list[Inputs]], *, bf16: bool, compiled: bool) -> Callable[[], float]:
+    """A turn of transformers, over these steps."""
+    trained = Theirs(config, bf16=bf16, compiled=compiled)
+    ready = [[columns_of(inputs) for inputs in micro] for micro in steps]
 
     def run() -> float:
         torch.use_deterministic_algorithms(False)  # as it comes
-        rows = 0
-        for micro in ready:
-            optimizer.zero_grad()
-            for columns in micro:
-                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                    loss = forward(**columns).loss / len(micro)
-                loss.backward()
-                rows += len(columns["input_ids"])
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        return float(rows)
+        return float(sum(map(trained.step, ready)))
 
     return run
 
 
-def _columns(inputs: Inputs) -> dict[str, Tensor]:
+def columns_of(inputs: Inputs) -> dict[str, Tensor]:
+    """What transformers takes."""
     labels = torch.full(inputs.ids.shape, -100)
     rows, places = inputs.picked // inputs.at.shape[1], inputs.at.flatten()[inputs.picked]
     labels[rows, places] = inputs.labels
@@ -129,11 +141,11 @@ def measure(size: str, corpus: Path, given: argparse.Namespace) -> tuple[list[di
         batch_size=ROWS[size],
         steps=10**6,
         threads=given.threads,
-        compile=given.compile,
     )
     made, numerics = prepare(
         settings, corpus=corpus, out=Path("unused"), held_out=None, init_from=None, write_plans=False
     )
+    numerics = numerics.model_copy(update={"compiled": given.compile})
     apply_numerics(numerics)
     batches = made.batches(10**6)
     steps = [batches(step) for step in range(STEPS[size])]
@@ -148,7 +160,8 @@ def measure(size: str, corpus: Path, given: argparse.Namespace) -> tuple[list[di
     rows = compare(name, program, peers, repeats=given.repeats, unit="rows/s")
     apply_numerics(numerics)
     whole = [inputs for micro in steps for inputs in micro]
-    work = sum(pretraining_flops(made.config, inputs) for inputs in whole) / sum(len(inputs.ids) for inputs in whole)
+    flops = sum(pretraining_flops(made.model.encoder, inputs) for inputs in whole)
+    work = flops / sum(len(inputs.ids) for inputs in whole)
     found = {"needed": work * rows[0]["ours"]}
     found["roof"] = roof(shapes(made.config, whole[0]), torch.bfloat16 if has_bf16 else torch.float32)
     found["share"] = found["needed"] / found["roof"]

@@ -1,6 +1,6 @@
 """How training speed changes with length, batch, layers and threads, as figures and as pictures.
 
-python -m benchmarks.scaling [--out FOLDER] [--repeats 5] [--json]
+python -m benchmarks.scaling [--out FOLDER] [--repeats 4] [--json]
 
 Steps of masked LM and next sentence on whole rows of random pieces, a vocabulary of 30,522; everything but what a
 picture is about stays at 2 layers of 128, 128 tokens and 32 rows. What a token costs is shown beside the floating-point
@@ -78,9 +78,11 @@ def draw(found: list[dict[str, Any]], folder: Path) -> list[str]:
         values = [row[name] for row in points]
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
         left.plot(values, [row["tokens_per_second"] for row in points], "o-", color="#1f5a99")
-        left.set(xlabel=name, ylabel="tokens a second", ylim=(0, None), xticks=values)
+        left.set(xlabel=name, ylabel="tokens a second", xticks=values)
         right.plot(values, [row["flops_per_second"] / 1e9 for row in points], "o-", color="#b3541e")
-        right.set(xlabel=name, ylabel="GFLOP a second", ylim=(0, None), xticks=values)
+        right.set(xlabel=name, ylabel="GFLOP a second", xticks=values)
+        for axes in (left, right):
+            axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
         path = folder / f"scaling-{name}.png"
         figure.savefig(path, dpi=120, metadata={"Software": None})
         pyplot.close(figure)

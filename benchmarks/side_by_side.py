@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from bertwright.model.sizes import EncoderConfig
+
 REST = 0.1
 """Seconds between turns, in which the threads of the one before come to rest."""
 
@@ -57,6 +59,23 @@ def _row(work: str, peer: str, ours: Sequence[float], theirs: Sequence[float], u
     }
 
 
+def transformers_config(config: EncoderConfig, **more: Any) -> Any:
+    """transformers' own name for the same architecture."""
+    import transformers
+
+    return transformers.BertConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=config.intermediate,
+        max_position_embeddings=config.max_positions,
+        layer_norm_eps=config.layer_norm_eps,
+        initializer_range=config.initializer_range,
+        **more,
+    )
+
+
 def timed(run: Callable[[], object], *, repeats: int = 5) -> float:
     """Median seconds of a call; one call before them warms it up."""
     run()
@@ -80,7 +99,7 @@ def roof(shapes: Iterable[tuple[int, int, int]], kind: torch.dtype, *, repeats: 
 def parser(description: str, *, threads: bool = True) -> argparse.ArgumentParser:
     """What every benchmark takes."""
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--repeats", type=int, default=5)
+    found.add_argument("--repeats", type=int, default=4)
     found.add_argument("--json", action="store_true", help="print the result as the last line of standard output")
     if threads:
         found.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -91,7 +110,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """The table, for people, on standard error."""
     print(f"{'work':<34}{'peer':<40}{'ours':>12}{'theirs':>12}{'ratio':>8}{'spread':>8}", file=sys.stderr)
     for row in rows:
-        figures = f"{row['ours']:>12,.1f}{row['theirs']:>12,.1f}{row['ratio']:>8.2f}{row['spread']:>8.2f}"
+        figures = f"{row['ours']:>12,.2f}{row['theirs']:>12,.2f}{row['ratio']:>8.2f}{row['spread']:>8.2f}"
         print(f"{row['work']:<34}{row['peer']:<40}{figures}  {row['unit']}", file=sys.stderr)
 
 

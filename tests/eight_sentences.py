@@ -34,6 +34,20 @@ def example_data(task: Any, folder: Path) -> dict[str, Any]:
         blocks = path.read_text("utf-8").strip("\n").split("\n\n")
         return [[line.split("\t")[2] for line in block.split("\n")] for block in blocks]
 
+    def told(results: list[Any]) -> list[Any]:
+        """The tags of the words that entities, or words with plain tags, lie on."""
+        found = []
+        for (words, _), result in zip(rows, results, strict=True):
+            tags, begin = ["O"] * len(words), 0
+            for place, word in enumerate(words):
+                for entity in result.entities:
+                    if entity.start <= begin < entity.end:
+                        mark = "" if task.scheme == "plain" else "B-" if entity.start == begin else "I-"
+                        tags[place] = mark + entity.type
+                begin += len(word) + 1
+            found.append(tags)
+        return found
+
     data = write(folder / "data", "")
     return {
         "data": data,
@@ -42,6 +56,8 @@ def example_data(task: Any, folder: Path) -> dict[str, Any]:
         "answers": answers,
         "right": [tags for _, tags in rows],
         "broken": write(folder / "broken", "lonely\n"),
+        "inputs": [" ".join(words) for words, _ in rows],
+        "told": told,
         "trouble": r"train\.conll:65: a row of 1 column where 2 are due",
     }
 
@@ -59,7 +75,7 @@ def made_of(words: list[list[str]], documents: list[int] | None = None, tags: An
 class Letters:
     """A tokenizer for tests: one piece per letter, and nothing for what is no letter."""
 
-    cls_id, sep_id, unk_id = CLS, SEP, UNK
+    begin_id, end_id, unk_id = CLS, SEP, UNK
 
     def ids(self, texts):
         return [[ord(letter) for letter in text if letter.isalpha()] for text in texts]

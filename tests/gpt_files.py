@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bertwright.model.folder import load_weights
+from bertwright.model.folder import load_weights, open_model
 from bertwright.model.gpt import GPT
-from bertwright.model.gpt_folder import open_gpt
 from bertwright.text.bpe import BPETokenizer
 from tests import bpe_oracle
 
@@ -78,15 +77,15 @@ def published(folder: Path) -> dict[str, Tensor]:
 def same(folder: Path, weights: dict[str, Tensor]) -> None:
     """The model folder gives the numbers of transformers' model with these weights."""
     texts = [line for line in OWN_TEXT.read_text("utf-8").splitlines() if line][:4]
-    saved = open_gpt(str(folder))
+    saved = open_model(str(folder))
     model = GPT(saved.config).eval()
-    load_weights(model, saved)
+    load_weights(nn.ModuleDict({"encoder": model}), saved)
     pieces, merges = vocabulary()
     tokenizer = BPETokenizer.load(saved.tokenizer)
     assert (tokenizer.pieces, tokenizer.merges) == (pieces, merges)
     ids = torch.tensor([ids[:POSITIONS] for ids in tokenizer.ids(texts)])
     with torch.inference_mode():
-        mine = model(ids, torch.ones_like(ids, dtype=torch.bool)).last
+        mine = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)).last
         other = theirs(weights)(ids, output_hidden_states=True)
         torch.testing.assert_close(mine, other.hidden_states[-1], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(model.logits(mine), other.logits, atol=1e-5, rtol=1e-5)

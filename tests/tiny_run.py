@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from bertwright.model.encoder import init_weights
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import EncoderConfig, LSTMConfig, System, system_config
 from bertwright.objectives.examples import Examples, ExampleSettings
-from bertwright.objectives.pretraining import Inputs, PretrainingModel, cut, pretraining_task, to_inputs
+from bertwright.objectives.language_model import LanguageModel, to_tokens
+from bertwright.objectives.pretraining import Inputs, PretrainingModel, pretraining_task, to_inputs
+from bertwright.objectives.shuffled import ShuffledRows, cut
+from bertwright.objectives.unmasked import Spans, Unmasked
 from bertwright.training.loop import Plan, train
 from bertwright.training.machine import Numerics
 from bertwright.training.optimizer import OptimizerSettings
@@ -35,10 +38,33 @@ def built(second_sentence: Any = "next", kind: torch.dtype = torch.float64, **ch
     return model
 
 
-def examples(folder: Path, **settings: Any) -> Examples:
+def language_model(system: System, kind: torch.dtype = torch.float64) -> LanguageModel:
+    """A small one without dropout."""
+    shape = system_config(system, "2x128", VOCAB, initializer_range=0.1, max_positions=40)
+    small = {"hidden": 16, "hidden_dropout": 0.0}
+    small |= {"cells": 24} if isinstance(shape, LSTMConfig) else {"heads": 2, "intermediate": 64}
+    small |= {} if isinstance(shape, LSTMConfig) else {"attention_dropout": 0.0}
+    model = LanguageModel(type(shape).model_validate({**shape.model_dump(), **small})).to(kind)
+    init_weights(model, 0.1, torch.Generator().manual_seed(0))
+    return model
+
+
+def corpus_of(folder: Path) -> Any:
     documents = example_oracle.random_documents(0, num_documents=60, vocab_size=VOCAB, longest=12)
-    corpus = example_oracle.FakeCorpus(documents, folder=folder, vocab_size=VOCAB)
-    return Examples(corpus, ExampleSettings(**settings), length=LENGTH, seed=3)
+    return example_oracle.FakeCorpus(documents, folder=folder, vocab_size=VOCAB)
+
+
+def examples(folder: Path, **settings: Any) -> Examples:
+    return Examples(corpus_of(folder), ExampleSettings(**settings), length=LENGTH, seed=3)
+
+
+def language_batches(folder: Path, model: LanguageModel, system: System, size: int) -> Callable[[int], Sequence[Any]]:
+    """step → the rows of a language model, `size` at a time."""
+    alone = ExampleSettings(second_sentence="none")
+    rows: ShuffledRows[Any] = Unmasked(corpus_of(folder), alone, length=LENGTH, seed=3)
+    if system == "gpt":
+        rows = Spans(corpus_of(folder), length=LENGTH, seed=3)
+    return lambda step: [to_tokens(part, model.config) for part in cut(rows.step_batch(step, ROWS), size)]
 
 
 def micro_batches(rows: Examples, size: int = ROWS) -> Batches:

@@ -1,3 +1,20 @@
 """Build BERT encoders: from raw text to a pre-trained encoder, to a fine-tuned model, to an answer."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertwright.serving.predictor import Predictor, load
+
 __version__ = "0.1.0"
+__all__ = ["Predictor", "__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:  # torch is imported when a model is, and not by `import bertwright`
+    if name in ("Predictor", "load"):
+        return getattr(import_module("bertwright.serving.predictor"), name)
+    raise AttributeError(f"module 'bertwright' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,5 +1,6 @@
 """The command line: finds the command, runs it, prints its result, turns errors into exit codes. Imports little."""
 
+import functools
 import importlib
 import json
 import math
@@ -20,14 +21,15 @@ _COMMANDS = {
         "pretraining.quickstart",
         "learn a vocabulary, pre-train, fine-tune and compare, on the documentation of this machine",
     ),
-    "tokenizer train": ("text.tokenizer_train", "learn a WordPiece vocabulary from text"),
+    "tokenizer train": ("text.tokenizer_train", "learn a vocabulary from text: WordPiece, or byte pairs"),
     "tokenizer import": ("text.tokenizer_import", "take a released vocab.txt"),
     "tokenizer extend": ("text.tokenizer_extend", "add pieces for another domain's text to a vocabulary"),
     "corpus build": ("text.corpus_build", "text → tokenised shards"),
     "corpus merge": ("text.corpus_merge", "several corpora under one manifest"),
     "corpus inspect": ("text.corpus_inspect", "what a corpus holds, and what in it will hurt"),
     "corpus verify": ("text.corpus_verify", "check every byte of a corpus"),
-    "pretrain": ("pretraining.pretrain", "shards → encoder: masked LM and next-sentence prediction"),
+    "pretrain": ("pretraining.pretrain", "shards → encoder: BERT by masked LM and next sentence, or a language model"),
+    "join": ("pretraining.join", "a left-to-right and a right-to-left model side by side, as ELMo"),
     "runs": ("runs.runs", "the runs below a folder: how far, how fast, how good"),
     "report": ("runs.report", "a run on one page, or two side by side: curves, figures, settings"),
     "finetune": ("tasks.finetune", "encoder + labelled table → a model for a task"),
@@ -40,7 +42,11 @@ _COMMANDS = {
     "export onnx": ("interop.export_onnx", "a model for ONNX Runtime, compared with PyTorch first; int8 if asked for"),
     "fill": ("pretraining.fill", "what stands behind [MASK]"),
     "next-sentence": ("pretraining.next_sentence", "does B follow A?"),
+    "serve": ("serving.serve", "models over HTTP, and a page to try them"),
+    "demo": ("serving.demo", "the page in your browser, with a model of yours"),
+    "paper": ("paper.paper", "the tables and figures of the paper as experiments, each with a page of results"),
     "doctor": ("doctor.doctor", "what costs people weeks: in the machine, a model, a corpus, labelled data"),
+    "completion": ("completion.completion", "what makes bash, zsh or fish complete all these"),
 }
 
 
@@ -48,8 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for a failure, 2 for bad usage or bad input."""
     from bertwright.errors import InputError, RunFailed, Stopped
 
-    if argv is None:  # the process is ours: let SIGTERM unwind, so that temporary files are removed on the way out
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if argv is None:  # the process is ours: let signals unwind, so that temporary files are removed on the way out
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, lambda number, _: sys.exit(128 + number))
     arguments = list(sys.argv[1:] if argv is None else argv)
     os.environ.setdefault(
         "THP_MEM_ALLOC_ENABLE", "1"
@@ -62,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _overview(arguments)
         name, rest = found
         result = _parse(name, rest)
-        _print_result(result, as_json=as_json)
+        if os.environ.get("RANK", "0") == "0":  # of several processes that torchrun started, one speaks
+            _print_result(result, as_json=as_json)
         return int(result.get("exit_code", 0))
     except Stopped as error:
         print(f"bertwright: {error}", file=sys.stderr)
@@ -127,11 +136,16 @@ def _parse(name: str, rest: list[str]) -> Result:
 
     module, function = _COMMANDS[name][0].split(".")
     command: Callable[..., Result] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
+    if name == "completion":  # it writes down this table
+        command = functools.partial(command, _COMMANDS)
     settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
     try:
         return tyro.cli(command, args=rest, prog=f"bertwright {name}", config=settings)
     except ValidationError as error:
-        places = (f"{'.'.join(map(str, part['loc'])) or 'settings'}: {part['msg']}" for part in error.errors())
+        places = (
+            f"{'.'.join(map(str, part['loc'])) or 'settings'}: {part['msg'].removeprefix('Value error, ')}"
+            for part in error.errors()
+        )
         raise InputError("; ".join(places)) from None
 
 

@@ -1,7 +1,7 @@
 """The base of every setting: frozen, validated once, unknown keys refused, JSON in and out."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,8 @@ class Settings(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    free: ClassVar[frozenset[str]] = frozenset()
+    """Settings that a resumed run may have otherwise: they do not decide what is learned."""
 
 
 def renamed(values: Any, old: str, new: str, meaning: Mapping[bool, str]) -> Any:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -13,14 +13,20 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.status import Status as Line
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+# rich takes FORCE_COLOR for a terminal, and a log file would then be full of control codes.
+_forced = None if sys.stderr is not None and sys.stderr.isatty() else False
+console = Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=_forced)
 
 
 _said: ContextVar[set[str] | None] = ContextVar("said", default=None)
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 
 
 def say(text: str) -> None:
     """Print one line of plain text for the person."""
+    if listener := _listener.get():
+        listener(text)
+        return
     said = _said.get()
     if said is not None:
         if text in said:
@@ -37,6 +43,16 @@ def without_repeats(said: set[str]) -> Iterator[None]:
         yield
     finally:
         _said.reset(token)
+
+
+@contextmanager
+def told_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Within, what would be said is given to `listener`, and nothing is shown: a program asks, not a person."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 def clock(seconds: float) -> str:
@@ -58,7 +74,8 @@ class Status:
     def __init__(self, *, seconds: float = 10.0, ends: bool = True) -> None:
         self._outer = Status._shown
         self._live: Line | None = None
-        if console.is_terminal:
+        self._silent = _listener.get() is not None
+        if console.is_terminal and not self._silent:
             self._live = self._outer._live if self._outer else console.status("")
         self._seconds, self._ends = seconds, ends
         self._last = time.monotonic()
@@ -67,11 +84,14 @@ class Status:
     def __enter__(self) -> "Status":
         if self._live and not self._outer:
             self._live.start()
-        Status._shown = self
+        if not self._silent:
+            Status._shown = self
         return self
 
     def update(self, text: str) -> None:
         """Show `text`, replacing what was shown before."""
+        if self._silent:
+            return
         if self._live:
             self._live.update(text.replace("[", "\\["))
             return
@@ -84,6 +104,8 @@ class Status:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._silent:
+            return
         Status._shown = self._outer
         if self._live:
             if not self._outer:

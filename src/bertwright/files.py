@@ -13,8 +13,16 @@ from typing import IO, Any, Final
 
 from bertwright.errors import InputError
 
+MOST_JSON: Final = 200_000_000
+"""Bytes of a JSON file that is read as a whole; parsed it may take over twenty times as much."""
+
 _FULL: Final = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 """What the system says where there is no room: it does not say where."""
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept for the next process; it may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertwright"
 
 
 @contextmanager
@@ -86,17 +94,28 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; InputError with the place where it is broken."""
+    """Read a JSON file; InputError with the place where it is broken, and for one beyond `MOST_JSON`."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as stream:
+            raw = stream.read(MOST_JSON + 1)
+        if len(raw) > MOST_JSON:
+            raise InputError(f"{path}: over {MOST_JSON // 10**6} MB of JSON, which no file of this kind has")
+        value = json.loads(raw.decode())
+        if b"\\ud" in raw.lower():  # an escaped half of a surrogate pair is valid JSON, but no text
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{path}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply to be read as JSON") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"{path}: not usable JSON: {error}") from None
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_a_compiled_step_has_the_losses_of_the_plain_one(tmp_path: Path, own_tex
     start = ["pretrain", "--corpus", str(tmp_path / "corpus"), "--steps", "6", "--lengths", "32", "--batch-size", "8"]
     options = ["--learning-rate", "1e-3", "--dropout", "0", "--threads", "1", "--precision", "fp32", "--log-every", "1"]
     losses = []
-    for name, flags in (("plain", []), ("compiled", ["--compile"])):
+    for name, flags in (("plain", []), ("compiled", ["--compile", "on"])):
         assert main([*start, *options, *flags, "--out", str(tmp_path / name)]) == 0
         losses.append([line["mlm"] + line["nsp"] for line in logged(tmp_path / name) if "mlm" in line])
     assert len(losses[0]) == 6

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
-from bertwright.model.folder import open_model, to_foreign
+from bertwright.model.folder import open_model
+from bertwright.model.naming import to_foreign
 from bertwright.text.tokenizer import train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")

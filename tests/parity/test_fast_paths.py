@@ -63,7 +63,7 @@ def encoded(num_rows: int) -> Encoded:
     lengths = draw.integers(3, 31, num_rows)
     ids = tuple(draw.integers(5, tiny_run.VOCAB, length).astype(np.int32) for length in lengths)
     first = np.where(draw.random(num_rows) < 0.3, lengths, lengths // 2 + 1).astype(np.int32)
-    return Encoded(ids, first, num_truncated=0)
+    return Encoded(ids, first, cut=np.zeros(len(ids), dtype=np.bool_))
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -184,6 +184,59 @@ def test_masked_places_alone_give_the_losses_and_gradients_of_the_whole(
     sum(expected.values(), torch.zeros(())).backward()
     mine = {name: p.grad for name, p in fast.named_parameters() if p.grad is not None}
     assert_close(mine, gradients(plain), tolerance)
+
+
+def odd_batch(rows: int, length: int, masked: int, vocab_size: int) -> PretrainingBatch:
+    """Random rows, the first as long as can be; `masked` places in each, fewer where it is shorter."""
+    random = np.random.default_rng(rows * length + masked)
+    lengths = np.concatenate([[length], random.integers(1, length + 1, rows - 1)]).astype(np.int32)
+    shape = (rows, masked)
+    positions, weights = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+    for row, long in enumerate(lengths):
+        number = min(masked, long - 1)
+        positions[row, :number] = 1 + random.permutation(long - 1)[:number]
+        weights[row, :number] = 1.0
+    inside = np.arange(length) < lengths[:, None]
+    return PretrainingBatch(
+        ids=(random.integers(1, vocab_size, (rows, length)) * inside).astype(np.int32),
+        segments=((np.arange(length) > length // 2) * inside).astype(np.int32),
+        lengths=lengths,
+        positions=positions,
+        labels=random.integers(1, vocab_size, shape).astype(np.int32),
+        weights=weights,
+        is_random=random.integers(0, 2, rows).astype(np.int64),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "masked"), [(1, 1, 1), (1, 2, 1), (1, 512, 77), (3, 9, 0), (5, 7, 3), (7, 33, 5), (2, 511, 1)]
+)
+@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float64, CLOSE), (torch.float32, 5e-5)])
+def test_odd_shapes_give_the_losses_and_gradients_of_the_whole(
+    rows: int, length: int, masked: int, kind: torch.dtype, tolerance: float
+) -> None:
+    """A vocabulary that is no multiple of 8, one row, one token, nothing that is masked."""
+    batch = odd_batch(rows, length, masked, vocab_size=203)
+    fast = tiny_run.built("next", kind, vocab_size=203, max_positions=512)
+    moved(fast)
+    plain = Bert(fast.encoder.config, "BertForPreTraining").double()
+    plain.load_state_dict(fast.state_dict())
+    inputs = to_inputs(batch)
+    terms = pretraining_losses(fast, inputs)
+    counts = {"predictions": len(inputs.labels) or 1, "rows": rows}
+    losses = {name: total / counts[of] for name, (total, of) in terms.items()}
+    expected = plain_losses(plain, inputs, batch)
+    if not len(inputs.labels):
+        assert float(losses["mlm"].detach()) == 0.0
+        expected["mlm"] = expected["mlm"].new_zeros(())
+    for mine, theirs in (("mlm", "mlm"), ("nsp", "pair")):
+        wanted = float(expected[theirs].detach())
+        assert float(losses[mine].detach()) == pytest.approx(wanted, rel=tolerance, abs=tolerance)
+    sum(losses.values(), torch.zeros(())).backward()
+    sum(expected.values(), torch.zeros(())).backward()
+    for (name, mine), theirs in zip(fast.named_parameters(), plain.parameters(), strict=True):
+        pair = [torch.zeros_like(one) if one.grad is None else one.grad for one in (mine, theirs)]  # nothing was masked
+        torch.testing.assert_close(pair[0].double(), pair[1].double(), atol=tolerance, rtol=tolerance, msg=name)
 
 
 # ---------------------------------------------------------------- fifty steps

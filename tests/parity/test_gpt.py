@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertwright.errors import InputError
 from bertwright.model.encoder import Encoder
-from bertwright.model.folder import load_weights, open_model
+from bertwright.model.folder import load_weights, open_model, save_weights
 from bertwright.model.gpt import GPT
-from bertwright.model.gpt_folder import gpt_to_foreign, open_gpt, save_gpt
+from bertwright.model.gpt_naming import gpt_to_foreign
 from bertwright.model.sizes import EncoderConfig, GPTConfig
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
@@ -39,9 +38,9 @@ def published(folder: Path, kind: str = "OpenAIGPTLMHeadModel", **shape: Any) ->
 
 
 def ours_of(folder: Path) -> GPT:
-    saved = open_gpt(str(folder))
+    saved = open_model(str(folder))
     model = GPT(saved.config).eval()
-    load_weights(model, saved)
+    load_weights(nn.ModuleDict({"encoder": model}), saved)
     return model
 
 
@@ -70,7 +69,7 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     labels = ids.masked_fill(~mask, -100)
     labels[4, 6] = -100  # the token that padding comes before: no state that knows anything predicts it
     answer = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels, output_hidden_states=True)
-    found = ours(ids, mask, all_hidden=True)
+    found = ours(ids, torch.zeros_like(ids), mask, all_hidden=True)
     assert len(found.hidden) == len(answer.hidden_states) == shape["n_layer"] + 1
     for mine, other in zip(found.hidden, answer.hidden_states, strict=True):
         close(mine[mask], other[mask])
@@ -81,7 +80,7 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     close(loss, answer.loss)
     loss.backward()
     answer.loss.backward()
-    gradients = gpt_to_foreign({name: tensor.grad for name, tensor in ours.named_parameters()})
+    gradients = gpt_to_foreign({f"encoder.{name}": tensor.grad for name, tensor in ours.named_parameters()})
     named = dict(theirs.named_parameters())
     assert set(gradients) == set(named)
     # What is added to all scores of a softmax (a key's bias) has the gradient 0: only rounding is left.
@@ -94,11 +93,16 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", ["OpenAIGPTLMHeadModel", "OpenAIGPTModel"])
 def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
     theirs = published(tmp_path / "theirs", kind, **SHAPES[1])
-    first = open_gpt(str(tmp_path / "theirs"))
+    first = open_model(str(tmp_path / "theirs"))
     assert first.weights is not None
     (tmp_path / "tok").mkdir()
-    save_gpt(
-        tmp_path / "run" / "model", first.weights, config=first.config, tokenizer=tmp_path / "tok", extra={"step": 7}
+    save_weights(
+        tmp_path / "run" / "model",
+        first.weights,
+        config=first.config,
+        tokenizer=tmp_path / "tok",
+        architecture="OpenAIGPTLMHeadModel",
+        extra={"step": 7},
     )
     with_head = transformers.OpenAIGPTLMHeadModel
     again, report = with_head.from_pretrained(tmp_path / "run" / "model", output_loading_info=True)
@@ -109,15 +113,15 @@ def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
     for name in ("afn", "layer_norm_epsilon", "embd_pdrop", "resid_pdrop", "attn_pdrop", *SHAPES[1]):
         assert getattr(again.config, name) == getattr(theirs.config, name), name
     again.save_pretrained(tmp_path / "again")
-    last = open_gpt(str(tmp_path / "again"))
+    last = open_model(str(tmp_path / "again"))
     assert last.config == first.config
     assert last.weights is not None
-    assert last.weights.keys() == first.weights.keys() == GPT(first.config).state_dict().keys()
+    assert last.weights.keys() == first.weights.keys() == {f"encoder.{name}" for name in GPT(first.config).state_dict()}
     assert all(torch.equal(tensor, first.weights[name]) for name, tensor in last.weights.items())
     assert load_file(tmp_path / "run" / "model" / "model.safetensors").keys() == {
         name for name in with_head(theirs.config).state_dict() if name != "lm_head.weight"
     }
-    assert open_gpt(str(tmp_path / "run")).extra == {"step": 7}
+    assert open_model(str(tmp_path / "run")).extra == {"step": 7}
 
 
 def test_the_original_shape_has_the_published_number_of_parameters() -> None:
@@ -155,8 +159,9 @@ def test_a_later_token_changes_no_earlier_state_but_in_a_bert_it_does() -> None:
     other[:, 7] = (other[:, 7] + 1) % 30
     mask = torch.ones_like(ids, dtype=torch.bool)
     with torch.inference_mode():
-        mine, perturbed = gpt(ids, mask, all_hidden=True).hidden, gpt(other, mask, all_hidden=True).hidden
-        both, changed = (bert(rows, torch.zeros_like(ids), mask).last for rows in (ids, other))
+        none = torch.zeros_like(ids)
+        mine, perturbed = (gpt(rows, none, mask, all_hidden=True).hidden for rows in (ids, other))
+        both, changed = (bert(rows, none, mask).last for rows in (ids, other))
     for before, after in zip(mine, perturbed, strict=True):
         assert torch.equal(before[:, :7], after[:, :7])
         assert ((before - after)[:, 7].abs().amax(-1) > 1e-3).all()
@@ -170,29 +175,19 @@ def test_training_computes_the_same_without_the_fused_kernel() -> None:
     config = GPTConfig.model_validate({**shape, "attention_dropout": 1e-9, "hidden_dropout": 0.0})
     model = randomised(GPT(config))
     ids, mask = batch(30)
-    spelled, fused = model.train()(ids, mask).last, model.eval()(ids, mask).last
+    none = torch.zeros_like(ids)
+    spelled = model.train()(ids, none, mask).last
+    fused = model.eval()(ids, none, mask).last
     assert not torch.equal(spelled, fused)  # rows that may attend to nothing say that it was another path
     close(spelled[mask], fused[mask])
     torch.manual_seed(8)
     dropping = GPT(config.model_copy(update={"attention_dropout": 0.5})).train()
     dropping.load_state_dict(model.state_dict())
-    assert not torch.allclose(dropping(ids, mask).last, fused, atol=1e-3)
+    assert not torch.allclose(dropping(ids, none, mask).last, fused, atol=1e-3)
 
 
 def test_more_tokens_than_positions_are_refused(tmp_path: Path) -> None:
     published(tmp_path / "m", **SHAPES[0])
     ids = torch.zeros(1, 18, dtype=torch.long)
     with pytest.raises(ValueError, match="18 tokens are more than the 17 positions of this model"):
-        ours_of(tmp_path / "m")(ids, ids == 0)
-
-
-def test_a_gpt_is_no_bert_and_a_bert_no_gpt(tmp_path: Path) -> None:
-    published(tmp_path / "m", **SHAPES[0])
-    with pytest.raises(
-        InputError, match=r"config\.json: model_type is 'openai-gpt': it is a GPT-1, and a BERT .*open_gpt"
-    ):
-        open_model(str(tmp_path / "m"))
-    bert = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 40}
-    transformers.BertModel(transformers.BertConfig(**bert)).save_pretrained(tmp_path / "bert")
-    with pytest.raises(InputError, match=r"config\.json: model_type is 'bert'; only 'openai-gpt' can be read"):
-        open_gpt(str(tmp_path / "bert"))
+        ours_of(tmp_path / "m")(ids, ids, ids == 0)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from bertwright.model.architectures import Bert
-from bertwright.model.folder import to_foreign
+from bertwright.model.naming import to_foreign
 from bertwright.objectives.pretraining import Inputs
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer
 from tests import tiny_run

@@ -45,7 +45,7 @@ LABELS = np.array([0, 0, 0, 1, 0, 2, 0, 1, 0, 1])  # six, three and one
 class Letters:
     """A tokenizer for tests: one token per letter."""
 
-    cls_id, sep_id = 1, 2
+    begin_id, between_id, end_id = 1, 2, 2
 
     def ids(self, texts: Any) -> list[list[int]]:
         return [[ord(letter) for letter in text] for text in texts]

@@ -22,7 +22,8 @@ from bertwright.tasks.classify import (
     with_labels,
 )
 from bertwright.tasks.examples import Examples, dev_files, learn, read_examples, split_dev, train_file
-from bertwright.tasks.tables import read_table, write_table
+from bertwright.tasks.table_output import write_table
+from bertwright.tasks.tables import read_table
 
 # One file as GLUE lays each task out: its text, the texts read from it and the names of the labels.
 GLUE = {
@@ -76,7 +77,7 @@ PUBLISHED = {
 class Letters:
     """A tokenizer for tests: one token per letter."""
 
-    cls_id, sep_id = 1, 2
+    begin_id, between_id, end_id = 1, 2, 2
 
     def ids(self, texts):
         return [[ord(letter) for letter in text] for text in texts]

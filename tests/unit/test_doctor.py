@@ -215,6 +215,7 @@ def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytes
         ["--task", "squad2", "--data", "x.json"],
         ["--text-column", "text"],
         ["--data", "x.tsv", "--max-length", "3"],
+        ["--max-length", "0"],
         ["--label-column", "a"],
     ],
 )

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from bertwright.model.architectures import open_architecture
+from bertwright.model.described import FEATURES
 from bertwright.model.encoder import init_weights
-from bertwright.model.folder import FEATURES, open_model, save_model, save_weights
+from bertwright.model.folder import open_model, save_model, save_weights
+from bertwright.model.sizes import NAMES, System, system_config
 from bertwright.objectives.examples import Examples, ExampleSettings
+from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.pretraining import PretrainingModel, pretraining_task, to_inputs
 from bertwright.prediction.frozen import FrozenModel
@@ -41,6 +44,24 @@ def test_a_whole_model_has_nothing_wrong(tmp_path: Path) -> None:
     assert "exact GELU" in named(found, "opens").text
     tanh = write_model(tmp_path / "tanh", activation="gelu_tanh")
     assert "GELU by its tanh approximation" in named(found_in(tanh), "opens").text
+
+
+@pytest.mark.parametrize("system", ["bert-left", "lstm-right"])
+def test_a_language_model_is_whole_too(tmp_path: Path, system: System) -> None:
+    config = system_config(system, "tiny", LOWER.vocab_size)
+    model = LanguageModel(config)
+    init_weights(model, 0.02, torch.Generator().manual_seed(0))
+    for name, tensor in model.named_parameters():
+        if tensor.ndim == 1 or "lstm" in name:  # as training leaves them: neither 0 nor 1
+            torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(1))
+    LOWER.save(tmp_path / "tok")
+    save_model(
+        tmp_path / "m", model, config=config, tokenizer=tmp_path / "tok", architecture=language_architecture(config)
+    )
+    found = found_in(tmp_path / "m")
+    assert levels(found) == {}
+    assert NAMES[system] in named(found, "opens").text
+    assert f"of a {NAMES[system]}; evaluate" in named(found, "heads").text
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:

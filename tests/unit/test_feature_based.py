@@ -89,6 +89,7 @@ def test_a_way_names_its_states() -> None:
         [9, 10, 11, 12],
         [9, 10, 11, 12],
         list(range(1, 13)),
+        list(range(13)),
     ]
     assert states_of("concat-last-four", 2) == [1, 2]
     with pytest.raises(InputError, match="'first' is no way to use features; there are embeddings, second"):
@@ -107,6 +108,10 @@ def test_a_weighted_sum_and_a_concatenation() -> None:
     expected = 1.5 * sum(share * states[:, :, place] for place, share in enumerate(shares))
     torch.testing.assert_close(summed.mix(states), expected)
     assert summed.shares.requires_grad
+    with_embeddings = Recurrent("elmo", states=4, hidden=5, width=6, dropout=0.0)
+    with_embeddings.load_state_dict(summed.state_dict())
+    torch.testing.assert_close(with_embeddings.mix(states), expected)
+    assert with_embeddings.shares.requires_grad
     joined = Recurrent("concat-last-four", states=4, hidden=5, width=6, dropout=0.0)
     assert torch.equal(joined.mix(states)[1, 2], states[1, 2].flatten())
     assert not joined.shares.requires_grad

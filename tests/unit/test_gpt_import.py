@@ -16,7 +16,7 @@ from torch import Tensor
 from bertwright.errors import InputError
 from bertwright.interop.gpt import read_gpt_folder
 from bertwright.interop.openai import import_gpt, recognises
-from bertwright.model.gpt_folder import open_gpt
+from bertwright.model.folder import open_model
 from bertwright.text.bpe import BPETokenizer
 from tests.gpt_files import HIDDEN, LAYERS, POSITIONS, Code, edited, published, same, theirs, vocabulary
 
@@ -78,6 +78,18 @@ def bare_pickle(folder: Path) -> None:
 
 
 WORDS = "transformer.tokens_embed.weight"
+
+
+def encrypted(folder: Path) -> None:
+    """As a zip whose entries say so; nothing is, which a reader finds out when it asks for the password."""
+    pickled(lambda _: {"a": torch.zeros(2)})(folder)
+    path = folder / "pytorch_model.bin"
+    content = bytearray(path.read_bytes())
+    for place in (found.start() for found in re.finditer(b"PK\x01\x02", content)):
+        content[place + 8] |= 1
+    path.write_bytes(content)
+
+
 BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another activation": (edited("config.json", lambda c: c.update(afn="relu")), "afn is 'relu'; only 'gelu' can be"),
     "an untied output": (
@@ -106,19 +118,23 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a tensor is missing": (
         weights_with(lambda t: t.pop("transformer.h.1.ln_1.bias")),
-        r"not a whole OpenAIGPTLMHeadModel; missing: layers\.1\.attention_norm\.bias$",
+        r"not a whole OpenAIGPTLMHeadModel; missing: encoder.layers\.1\.attention_norm\.bias$",
     ),
     "a layer too many": (
         weights_with(lambda t: t.update({"transformer.h.2.ln_1.bias": torch.zeros(HIDDEN)})),
-        r"no place for: layers\.2\.attention_norm\.bias$",
+        r"no place for: encoder.layers\.2\.attention_norm\.bias$",
     ),
     "a shape": (
         weights_with(lambda t: t.update({"transformer.h.0.mlp.c_fc.weight": torch.zeros(4 * HIDDEN, HIDDEN)})),
         r"layers\.0\.expand\.weight is \(24, 96\), not \(96, 24\)$",
     ),
-    "not a number": (weights_with(lambda t: t[WORDS][3].fill_(np.nan)), r"that are no numbers in word\.weight$"),
+    "not a number": (
+        weights_with(lambda t: t[WORDS][3].fill_(np.nan)),
+        r"that are no numbers in encoder\.embeddings\.word\.weight$",
+    ),
     "code": (pickled(lambda f: {"a": Code(f / "ran")}), r"pytorch_model\.bin: holds more than tensors"),
     "code alone": (bare_pickle, r"pytorch_model\.bin: holds more than tensors, so it is not opened"),
+    "encrypted": (encrypted, r"pytorch_model\.bin: '.*' in it is encrypted, which torch never does; refused"),
     "a number": (pickled(lambda f: {"epoch": 3}), r"pytorch_model\.bin: holds a dict; a state dict of named tensors"),
     "a list": (pickled(lambda f: [torch.zeros(2)]), r"pytorch_model\.bin: holds a list; a state dict of named tensors"),
     "no vocabulary": (
@@ -150,6 +166,6 @@ def test_rows_without_a_piece_may_follow_the_vocabulary(tmp_path: Path) -> None:
     read = read_gpt_folder(tmp_path / "theirs")
     assert read.config.vocab_size == read.tokenizer.vocab_size + 3
     import_gpt(tmp_path / "theirs", tmp_path / "out")
-    saved = open_gpt(str(tmp_path / "out"))
+    saved = open_model(str(tmp_path / "out"))
     assert saved.weights is not None
-    assert len(saved.weights["word.weight"]) == saved.config.vocab_size
+    assert len(saved.weights["encoder.embeddings.word.weight"]) == saved.config.vocab_size

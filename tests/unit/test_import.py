@@ -383,7 +383,7 @@ BAD = {
     "an enormous size": (lambda m: change(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
     "a negative padding": (lambda m: change(m, pad_token_id=-1), "pad_token_id is -1"),
     "odd labels": (lambda m: change(m, id2label={"0": [1]}), "id2label must name the labels 0 to 0, each a text"),
-    "half a character": (lambda m: change(m, id2label={"0": "\ud800"}), "id2label must name the labels"),
+    "half a character": (lambda m: change(m, id2label={"0": "\ud800"}), "half of a surrogate pair"),
     "a deep hole": (lambda m: (m / "config.json").write_text("[" * 100_000), "nested too deeply"),
     "a pointer": (with_pointer, "a Git LFS pointer, not the weights"),
     "no pickle": (with_nonsense, "pytorch_model.bin: "),

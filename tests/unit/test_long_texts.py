@@ -31,7 +31,7 @@ FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=1
 class Letters:
     """A tokenizer for tests: one token per letter."""
 
-    cls_id, sep_id = 1, 2
+    begin_id, between_id, end_id = 1, 2, 2
 
     def ids(self, texts: Any) -> list[list[int]]:
         return [[ord(letter) for letter in text] for text in texts]
@@ -233,7 +233,7 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, tokenizer: 
     ids = words.ids([megabyte])[0]
 
     class Known:
-        cls_id, sep_id = words.cls_id, words.sep_id
+        begin_id, between_id, end_id = words.begin_id, words.between_id, words.end_id
 
         def ids(self, texts: Any) -> list[list[int]]:
             return [ids[: len(ids) // int(text)] for text in texts]

@@ -3,19 +3,22 @@
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
+from bertwright.recipes.settings import PretrainSettings
 from bertwright.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from bertwright.training.loop import Outcome, Plan, Trainable, measure_step_seconds, train
+from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
 from bertwright.training.machine import Numerics
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer
 from bertwright.training.tracking import start_run
+from bertwright.training.trainable import Trainable
 
 Batch = tuple[Tensor, Tensor]
 NUMERICS = Numerics(precision="fp32", compiled=False, threads=1, matrix_rate=1e9)
@@ -71,6 +74,15 @@ def test_it_learns() -> None:
     torch.testing.assert_close(module.weight[0], torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64), atol=0.05, rtol=0)
 
 
+@pytest.fixture
+def hears_hangups() -> Iterator[None]:
+    """As a program that nobody started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hears_hangups")
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     calm = line()
     undisturbed = start_run(tmp_path / "calm", kind="t", settings={}, data={}, resume=False)
@@ -79,7 +91,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     def interrupting(step: int) -> list[Batch]:
         if step in (6, 13) and step not in seen:
             seen.add(step)
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM if step == 6 else signal.SIGHUP)
         return rows(step)
 
     seen: set[int] = set()
@@ -165,6 +177,90 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> No
     assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
 
 
+def spoiled(bad: dict[int, float]) -> Callable[[int], list[Batch]]:
+    """The rows, with goals of some steps multiplied."""
+    return lambda step: [(values, goals * bad.get(step, 1.0)) for values, goals in rows(step)]
+
+
+def test_bad_steps_are_left_out_and_counted_where_that_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    module, bad = line(), {5: float("nan"), 11: 1e6}
+    skipping = plan(skip_bad_steps=True, leaps=True)
+    train(trainable(module), spoiled(bad), plan=skipping, numerics=NUMERICS, run=run, quiet=True)
+    assert bool(module.weight.isfinite().all())
+    said = capsys.readouterr().err
+    assert "step 6: the loss is not finite" in said
+    assert "step 12: the loss leapt to" in said
+    assert "number 2 of 10 at most" in said
+    counted = [entry.get("skipped", 0) for entry in run.metrics()]
+    assert counted == sorted(counted)
+    assert counted[-1] == 2
+    assert all(entry["loss"] < 100 for entry in run.metrics())
+
+
+def test_a_leap_stops_where_nothing_else_is_asked() -> None:
+    leaping = plan(leaps=True)
+    with pytest.raises(RunFailed, match=r"step 12: the loss leapt to .* where it was"):
+        train(trainable(line()), spoiled({11: 1e6}), plan=leaping, numerics=NUMERICS, quiet=True)
+    train(trainable(line()), spoiled({11: 1e6}), plan=plan(), numerics=NUMERICS, quiet=True)  # other tasks' losses may
+
+
+def test_too_many_bad_steps_stop_all_the_same() -> None:
+    bad = dict.fromkeys(range(3, 20), float("inf"))
+    with pytest.raises(RunFailed, match=r"step 14: .*after 10 such steps"):
+        train(trainable(line()), spoiled(bad), plan=plan(skip_bad_steps=True), numerics=NUMERICS, quiet=True)
+
+
+def test_what_was_skipped_and_what_is_usual_survive_a_restart(tmp_path: Path) -> None:
+    bad = {4: float("nan"), 15: 1e6}
+    logs = []
+    for name, stops in (("calm", ()), ("torn", (9,))):
+
+        def batches(step: int, stops: tuple[int, ...] = stops) -> list[Batch]:
+            if step in stops and not (tmp_path / "stopped").exists():
+                (tmp_path / "stopped").touch()
+                os.kill(os.getpid(), signal.SIGTERM)
+            return spoiled(bad)(step)
+
+        for _ in range(1 + len(stops)):
+            run = start_run(tmp_path / name, kind="t", settings={}, data={}, resume=True)
+            skipping = plan(skip_bad_steps=True, leaps=True)
+            train(trainable(line()), batches, plan=skipping, numerics=NUMERICS, run=run, quiet=True)
+        logs.append([(entry["step"], entry["loss"], entry.get("skipped")) for entry in run.metrics()])
+    assert logs[0] == logs[1]
+    assert logs[0][-1][2] == 2
+
+
+def test_a_checkpoint_that_knows_of_no_usual_loss_goes_on(tmp_path: Path) -> None:
+    """Those written before leaps were looked for."""
+
+    def far(step: int) -> list[Batch]:
+        return [(values, goals + 1e3) for values, goals in rows(step)]
+
+    for steps in (10, 20):
+        run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=True)
+        train(trainable(line()), far, plan=plan(steps, leaps=True), numerics=NUMERICS, run=run, quiet=True)
+        path = list_checkpoints(run.checkpoints)[-1] / "state.json"
+        state = json.loads(path.read_text())
+        del state["notes"]["usual"], state["notes"]["skipped"]
+        path.write_text(json.dumps(state))
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    def hung_up(step: int) -> list[Batch]:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return rows(step)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        outcome = train(trainable(line()), hung_up, plan=plan(5), numerics=NUMERICS, quiet=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert outcome.finished
+
+
 def test_measuring_leaves_the_weights_alone() -> None:
     module = line()
     before = weights(module)
@@ -190,6 +286,14 @@ def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:
     )
     assert outcome.last == {"score": 20.0}
     assert [entry["held_out"]["score"] for entry in run.metrics() if "held_out" in entry] == [5.0, 20.0]
+
+
+def test_what_decides_nothing_may_change_on_resuming(tmp_path: Path) -> None:
+    start: Any = {"kind": "t", "data": {}}
+    start_run(tmp_path / "r", settings=PretrainSettings(steps=5), resume=False, **start)
+    start_run(tmp_path / "r", settings=PretrainSettings(steps=5, keep=7, skip_bad_steps=True), resume=True, **start)
+    with pytest.raises(InputError, match="steps is 5 there and 6 here"):
+        start_run(tmp_path / "r", settings=PretrainSettings(steps=6, keep=7), resume=True, **start)
 
 
 def test_a_run_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from bertwright.errors import InputError
 from bertwright.model.dropout import dropout
 from bertwright.model.encoder import Encoder, Pooler, init_weights, start_local
-from bertwright.model.folder import from_foreign, load_weights, open_model, save_model, to_foreign
+from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead
+from bertwright.model.naming import from_foreign, to_foreign
 from bertwright.model.sizes import SIZES, EncoderConfig, size_config
 from bertwright.objectives.pretraining import PretrainingModel
 from bertwright.text.tokenizer import train_tokenizer
@@ -23,7 +24,7 @@ PUBLISHED = {
     (8, 128): 5_575_552, (8, 256): 14_329_600, (8, 512): 41_373_184, (8, 768): 81_130_752,
     (10, 128): 5_972_096, (10, 256): 15_909_120, (10, 512): 47_677_952, (10, 768): 95_306_496,
     (12, 128): 6_368_640, (12, 256): 17_488_640, (12, 512): 53_982_720, (12, 768): 109_482_240,
-    (24, 1024): 335_141_888,
+    (3, 768): 45_691_392, (12, 1024): 183_987_200, (24, 1024): 335_141_888,
 }  # fmt: skip
 
 

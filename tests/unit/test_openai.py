@@ -195,8 +195,11 @@ BROKEN_RELEASE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "params_5.npy").write_bytes(pickle.dumps(Code(f / "ran"))),
         r"params_5\.npy: not a whole numpy file of plain numbers",
     ),
-    "not a number": (shard(0, put(np.nan)), r"infinite values or values that are no numbers in position\.weight$"),
-    "infinite": (shard(9, put(-np.inf)), r"values that are no numbers in layers\.1\."),
+    "not a number": (
+        shard(0, put(np.nan)),
+        r"values that are no numbers in encoder\.embeddings\.position\.weight$",
+    ),
+    "infinite": (shard(9, put(-np.inf)), r"values that are no numbers in encoder\.layers\.1\."),
     "no encoder": (
         lambda f: (f / "encoder_bpe_40000.json").unlink(),
         r"encoder_bpe_40000\.json: there is no such file",

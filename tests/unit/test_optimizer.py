@@ -1,5 +1,7 @@
 """The optimiser against the original's formula in float64, its schedule and its groups."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,13 @@ def test_rate_rises_then_falls_measured_from_step_zero() -> None:
     assert rate_at(100, 1000, 0.1) == pytest.approx(0.9)
     assert rate_at(10_000, 1_000_000, 0.01) == pytest.approx(0.99)
     assert rate_at(1000, 1000, 0.1) == 0.0
+
+
+def test_the_rate_along_a_cosine_as_gpts() -> None:
+    found = [rate_at(step, 1000, 0.1, "cosine") for step in (50, 100, 500, 750, 1000)]
+    shares = [(1 + math.cos(math.pi * share)) / 2 for share in (0.1, 0.5, 0.75, 1.0)]
+    assert found == pytest.approx([0.5, *shares], abs=1e-12)
+    assert found[2] == pytest.approx(0.5)
 
 
 def test_biases_and_layer_norms_do_not_decay_and_scales_reach_their_parameters() -> None:

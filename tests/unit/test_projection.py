@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.objectives.projection import _COLUMNS, projected_loss
+from bertwright.objectives import projection
+from bertwright.objectives.projection import _COLUMNS, judged, projected_loss, running_loss
 
 
 def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -63,3 +64,60 @@ def test_no_row_is_a_loss_of_zero() -> None:
     loss.backward()
     assert float(loss.detach()) == 0.0
     assert float(words.grad.abs().max()) == 0.0  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- a block of rows at a time
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
+def test_blocks_of_rows_have_the_loss_and_gradients_of_all(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "BLOCK", 10)  # 37 rows: three whole ones and a part
+    ours, theirs = leaves(scale), leaves(scale)
+    loss = running_loss(*ours)
+    plain = F.cross_entropy(F.linear(theirs[0], theirs[1], theirs[2]), theirs[3], reduction="sum")
+    torch.testing.assert_close(loss, plain, atol=0, rtol=2e-6)
+    (loss * 0.3).backward()
+    (plain * 0.3).backward()
+    for mine, other in zip(ours[:3], theirs[:3], strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, atol=2e-5, rtol=1e-4)
+
+
+def test_blocks_in_bf16_equal_all_rows_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for block in (10, 1000):
+        monkeypatch.setattr(projection, "BLOCK", block)
+        given = leaves(0.5)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = running_loss(*given)
+        loss.backward()
+        found.append((loss.detach(), *(part.grad for part in given[:3])))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=0, rtol=1e-3)
+    for mine, other in zip(found[0][1:], found[1][1:], strict=True):
+        assert float(F.cosine_similarity(mine.flatten(), other.flatten(), dim=0)) > 0.9999
+
+
+def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "BLOCK", 10)
+    given = leaves()
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.numel()) or part, lambda part: part):
+        running_loss(*given)
+    assert kept
+    assert max(kept) <= given[1].numel()  # the gradient of the words; all logits would be 37 rows of as many columns
+    assert max(kept) < 37 * len(given[1])
+
+
+def test_rows_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "BLOCK", 10)
+    states, words, bias, labels = leaves()
+    logits = F.linear(states, words, bias)
+    losses, right = judged(states, words, bias, labels)
+    torch.testing.assert_close(losses, F.cross_entropy(logits, labels, reduction="none"))
+    assert torch.equal(right, logits.argmax(1) == labels)
+
+
+def test_the_operation_is_one_that_torch_can_trust() -> None:
+    """Its shapes, its gradients and its place in a compiled graph, as torch's own check tells."""
+    states, words, bias, labels = leaves(0.1)
+    arguments = (states, words, bias, labels, False)
+    torch.library.opcheck(projection._loss_and_gradients, arguments, test_utils=("test_schema", "test_faketensor"))

@@ -10,7 +10,7 @@ import torch
 from bertwright.errors import InputError
 from bertwright.model import rows
 from bertwright.model.encoder import Encoder, init_weights
-from bertwright.model.quick import quick
+from bertwright.model.quick import Int8Product, PackedProduct, QuickLayer, filled_up, quick
 from bertwright.model.sizes import size_config
 from bertwright.prediction import precision
 from bertwright.prediction.classifier import Classifier, Rows, predict_logits
@@ -72,6 +72,25 @@ def test_int8_points_where_fp32_does(shape: tuple[int, int], steps: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
+@pytest.mark.parametrize("changes", [{}, {"activation": "gelu_tanh"}])
+def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes: dict[str, Any]) -> None:
+    model = quick(classifier(**changes), kind)
+    layers = [part for part in model.modules() if isinstance(part, QuickLayer)]
+    for shape in ((1, 1), (1, 9), (3, 11), (2, 16), (17, 1)):
+        given = batch(*shape)
+        with torch.inference_mode():
+            found = model(given)
+            assert all(layer._whole for layer in layers)
+            few = [layer.few for layer in layers]
+            for layer in layers:
+                layer.few = 0
+            expected = model(given)
+            for layer, number in zip(layers, few, strict=True):
+                layer.few = number
+        assert float((found - expected).abs().max()) <= (CLOSE if kind == "fp32" else 0.02)
+
+
+@pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
     model = quick(classifier(), kind)
     given = batch(6, 31)
@@ -129,7 +148,7 @@ def test_a_row_of_zeros_becomes_zeros(steps: str) -> None:
 
 
 def test_nothing_to_answer() -> None:
-    encoded = Encoded(ids=(), first=np.zeros(0, dtype=np.int64), num_truncated=0)
+    encoded = Encoded(ids=(), first=np.zeros(0, dtype=np.int64), cut=np.zeros(0, dtype=np.bool_))
     assert predict_logits(quick(classifier(), "fp32"), encoded).shape == (0, 16)
 
 
@@ -178,3 +197,33 @@ def test_without_a_compiler_it_is_said(
 def test_the_built_steps_leave_small_numbers_to_the_process() -> None:
     rows.library()
     assert float(torch.tensor([1e-39]) * 0.5) > 0.0  # some compilers' fast arithmetic rounds denormals to 0 everywhere
+
+
+@pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
+def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product is compiled for each number of rows, and kept: a service would grow with every new one."""
+    model, product = quick(classifier(), kind), PackedProduct if kind == "fp32" else Int8Product
+    sizes: set[int] = set()
+    forward = product.forward
+
+    def noted(self: Any, values: torch.Tensor) -> torch.Tensor:
+        sizes.add(len(values))
+        return forward(self, values)
+
+    monkeypatch.setattr(product, "forward", noted)
+    shapes = [(count, length) for count in (9, 11) for length in range(31, 64, 4)]
+    with torch.inference_mode():
+        for shape in shapes:
+            model(batch(*shape))
+    wanted = {count * length for count, length in shapes} | {9, 11}  # the last layer is computed at [CLS] alone
+    assert sizes == {len(filled_up(torch.ones(count, 1))) for count in wanted}
+
+
+def test_what_is_filled_up_is_little() -> None:
+    counts = range(1, 5000)
+    given = torch.ones(5000, 1)
+    found = [filled_up(given[:count]) for count in counts]
+    assert len({len(one) for one in found}) <= 104
+    for count, one in zip(counts, found, strict=True):
+        assert len(one) - count <= max(7, count / 16)
+        assert int(one.count_nonzero()) == count

@@ -14,7 +14,7 @@ import pytest
 from bertwright.errors import InputError, RunFailed, Stopped
 from bertwright.recipes.runs import list_runs, read_run
 from bertwright.recipes.runs_table import runs_table
-from bertwright.training.sessions import is_locked, session
+from bertwright.training.sessions import is_locked, say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
 
 SETTINGS = {"size": "tiny", "phases": [{"length": 32, "share": 0.5}, {"length": 128, "share": 0.5}]}
@@ -184,3 +184,16 @@ def test_seeds_belong_to_their_run(tmp_path: Path) -> None:
         assert row["seconds_left"] == pytest.approx(20 * 2.0 / 20)
     with pytest.raises(InputError, match="one seed of a fine-tuning"):
         read_run(run.folder / "seed-1")
+
+
+def test_what_a_process_killed_at_the_very_end_left_goes_with_the_next_look(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    with session(run):
+        run.note(finished=True)
+    left = run.folder / ".run.json.x.tmp"
+    with session(run):
+        left.touch()
+        say_finished(run)  # as another process would, which the lock keeps from files that may be being written
+        assert left.exists()
+    say_finished(run)
+    assert not left.exists()

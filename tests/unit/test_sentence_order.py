@@ -1,13 +1,18 @@
 """Sentence-order prediction: A and the B that follows it, half of them swapped, and nothing else that tells."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
 from bertwright.errors import InputError
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.nsp import plan_order
+from bertwright.objectives.pretraining import held_out_figures
 from tests import example_oracle as oracle
+from tests import tiny_run
 
 ORDER = ExampleSettings(second_sentence="order")
 UNCHANGED = MaskingSettings(mask=0.0, same=1.0, random=0.0)
@@ -96,3 +101,12 @@ def test_documents_of_one_sentence_are_left_out_and_it_is_said(tmp_path, capsys)
 def test_one_document_is_enough(tmp_path):
     corpus = oracle.FakeCorpus([[[5, 6, 7], [8, 9]]], folder=tmp_path, num_shards=1)
     assert len(Examples(corpus, ORDER, length=16, seed=0).step_batch(0, 3).ids) == 3
+
+
+def test_without_rows_of_its_own_the_figures_are_those_of_masked_lm(tmp_path: Path) -> None:
+    """As where a run that is given minutes measures how long an evaluation takes."""
+    rows = tiny_run.examples(tmp_path, second_sentence="order")
+    with torch.inference_mode():
+        figures = held_out_figures(tiny_run.built("order"), [rows.step_batch(0, tiny_run.ROWS)])
+    assert figures["rows"] == tiny_run.ROWS
+    assert "sop_loss" not in figures

@@ -4,7 +4,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from bertwright.cli import main
 from bertwright.text.documents import Document, TextSettings, read_documents
 from bertwright.text.sentences import split_sentences
 
@@ -45,6 +47,29 @@ def test_sentences_that_are_given_are_kept() -> None:
 )
 def test_other_languages(language: str, text: str, expected: list[str]) -> None:
     assert split(text, language=language) == expected
+
+
+@pytest.mark.parametrize("language", ["de", "DE", "de-AT", "de-x-other"])
+def test_a_languages_rules_are_found_under_each_of_its_codes(language: str) -> None:
+    text = "Am 3. Mai kam Prof. Kunz. Ende gut."
+    assert split(text, language=language) == ["Am 3. Mai kam Prof. Kunz.", "Ende gut."]
+    assert split(text) != split(text, language=language)
+
+
+@pytest.mark.parametrize("language", ["zz", "jp", "cz-CZ", "english", "e", "", "en_GB", "en-"])
+def test_what_is_no_language_is_refused(language: str) -> None:
+    with pytest.raises(ValidationError, match=f"'{language}' is no language; allowed are the two letters of ISO 639-1"):
+        TextSettings(language=language)
+
+
+def test_the_command_line_says_which_languages_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["corpus", "build", "a.txt", "--tokenizer", "tok", "--out", "corpus", "--language", "zz"]) == 2
+    assert "bertwright: language: 'zz' is no language; allowed are" in capsys.readouterr().err
+
+
+def test_a_language_without_two_letters_has_three() -> None:
+    assert TextSettings(language="ast").language == "ast"
+    assert TextSettings(language="Nds-NL").language == "nds-nl"
 
 
 def test_no_character_is_lost() -> None:

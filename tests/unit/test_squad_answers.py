@@ -20,7 +20,7 @@ from bertwright.tasks.squad_windows import Windows, encode_windows
 class Letters:
     """A tokenizer for tests: a piece for every character that is no blank."""
 
-    cls_id, sep_id = 1, 2
+    begin_id, between_id, end_id = 1, 2, 2
 
     def offsets(self, texts: Any) -> Any:
         return [

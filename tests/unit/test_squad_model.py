@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.model.architectures import Bert, open_architecture
+from bertwright.model.architectures import open_architecture
 from bertwright.model.folder import open_model
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import EncoderConfig, LSTMConfig
 from bertwright.prediction import work
-from bertwright.prediction.span import load_data, span_batch, span_logits, span_trainable
+from bertwright.prediction.span import SpanModel, SpanRows, load_data, span_batch, span_logits, span_trainable
 from bertwright.recipes.evaluate import evaluate_task, predict
 from bertwright.recipes.finetune import finetune
 from bertwright.recipes.settings import FinetuneSettings
@@ -231,7 +231,7 @@ def test_a_span_model_is_the_start_of_another(trained: dict[str, Any], tmp_path:
     assert ("null_threshold" in open_model(str(tmp_path / "run")).extra) is task.null
 
 
-def long_rows(tokenizer: Path) -> tuple[Questions, Windows, Bert]:
+def long_rows(tokenizer: Path) -> tuple[Questions, Windows, SpanModel]:
     words = Tokenizer.load(tokenizer)
     items = [
         Question(f"q{row}", question, " ".join([context] * (row + 1)), ((answer, context.index(answer)),))
@@ -242,7 +242,7 @@ def long_rows(tokenizer: Path) -> tuple[Questions, Windows, Bert]:
     windows = encode_windows(words, questions, task, max_length=40, targets=True)
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48, max_positions=64)
     torch.manual_seed(2)
-    return questions, windows, Bert(config, "BertForQuestionAnswering").double().eval()
+    return questions, windows, SpanModel(config).double().eval()
 
 
 def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
@@ -262,10 +262,10 @@ def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
     assert loss(rows) == pytest.approx(sum(each), abs=1e-4)
     assert loss(rows[::-1]) == pytest.approx(sum(each), abs=1e-4)
     for row in rows[:6]:
-        alone = model(*(torch.from_numpy(part[None]) for part in _plain(windows, row)))
+        alone = model(SpanRows(*(torch.from_numpy(part[None]) for part in _plain(windows, row)), torch.zeros(1, 2)))
         goal = torch.from_numpy(windows.target[row : row + 1].astype(np.int64))
-        start = F.cross_entropy(alone["start_logits"], goal[:, 0])
-        end = F.cross_entropy(alone["end_logits"], goal[:, 1])
+        start = F.cross_entropy(alone[0], goal[:, 0])
+        end = F.cross_entropy(alone[1], goal[:, 1])
         assert each[row] == pytest.approx(float((start + end).detach() / 2), abs=1e-5)
 
 
@@ -285,13 +285,15 @@ def test_logits_are_those_of_each_window_alone(tokenizer: Path, monkeypatch: pyt
     for row in range(len(windows)):
         ids, segments, mask = _plain(windows, row)
         with torch.inference_mode():
-            alone = model(*(torch.from_numpy(part[None]) for part in (ids, segments, mask)))
+            alone = model(
+                SpanRows(*(torch.from_numpy(part[None]) for part in (ids, segments, mask)), torch.zeros(1, 2))
+            )
         size = int(windows.span[row, 1] - windows.span[row, 0])
         asked = len(ids) - size - 3
-        for name, flat in (("start_logits", found.start), ("end_logits", found.end)):
-            expected = alone[name][0, asked + 2 : asked + 2 + size].numpy()
+        for logits, flat in zip(alone, (found.start, found.end), strict=True):
+            expected = logits[0, asked + 2 : asked + 2 + size].numpy()
             assert flat[begin : begin + size] == pytest.approx(expected, abs=1e-6)
-        null = float(alone["start_logits"][0, 0] + alone["end_logits"][0, 0])
+        null = float(alone[0][0, 0] + alone[1][0, 0])
         assert found.null[row] == pytest.approx(null, abs=1e-6)
         begin += size
     assert begin == len(found.start) == len(found.end)
@@ -300,7 +302,7 @@ def test_logits_are_those_of_each_window_alone(tokenizer: Path, monkeypatch: pyt
 def _plain(windows: Windows, row: int) -> tuple[Any, Any, Any]:
     """A row by itself: ids, segments, mask."""
     ids = windows.row(row)
-    first = ids.tolist().index(windows.sep_id) + 1
+    first = ids.tolist().index(windows.between_id) + 1
     return ids, (np.arange(len(ids)) >= first).astype(np.int32), np.ones(len(ids), dtype=np.bool_)
 
 
@@ -365,3 +367,40 @@ def test_a_training_run_names_what_is_wrong(tmp_path: Path, tokenizer: Path) -> 
             SETTINGS, SQUAD1, model="random:tiny", data=tmp_path / "nowhere", out=tmp_path / "run", tokenizer=tokenizer
         )
     assert not (tmp_path / "run").exists()
+
+
+SHAPE: dict[str, Any] = {"vocab_size": 50, "hidden": 16, "layers": 2}
+TRANSFORMER: dict[str, Any] = {**SHAPE, "heads": 2, "intermediate": 32}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EncoderConfig(**TRANSFORMER),
+        EncoderConfig(**TRANSFORMER, attends="left"),
+        EncoderConfig(**TRANSFORMER, attends="right"),
+        LSTMConfig(**SHAPE, cells=32),
+    ],
+    ids=["both", "left", "right", "lstm"],
+)
+def test_no_answer_is_read_where_the_whole_row_is_known(config: EncoderConfig | LSTMConfig) -> None:
+    """Another token anywhere in a row changes its logit of "no answer"; those of the passage stay in place."""
+    torch.manual_seed(0)
+    model = SpanModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.5)
+    ids = torch.randint(5, 50, (2, 9))
+    lengths = (9, 7)
+    mask = torch.arange(9) < torch.tensor(lengths)[:, None]
+    plain = torch.zeros_like(ids)
+    rows = SpanRows(ids, plain, mask, plain[:, :2])
+    with torch.no_grad():
+        start = model(rows)[0]
+        inside = model.span(model.encoder(ids, plain, mask).last)[..., 0]
+        for row, length in enumerate(lengths):
+            assert torch.equal(start[row, 1 : length - 1], inside[row, 1 : length - 1])
+            for place in range(length):
+                other = ids.clone()
+                other[row, place] = 4
+                assert model(SpanRows(other, plain, mask, plain[:, :2]))[0][row, 0] != start[row, 0], place

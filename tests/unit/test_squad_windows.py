@@ -24,7 +24,7 @@ CLS, SEP = 1, 2
 class Letters:
     """A tokenizer for tests: a piece for every character that is no blank."""
 
-    cls_id, sep_id, hash = CLS, SEP, "letters"
+    begin_id, between_id, end_id, hash = CLS, SEP, SEP, "letters"
 
     def offsets(self, texts: Any) -> Any:
         return [
@@ -275,7 +275,7 @@ def test_windows_are_made_once(
     again = [cached_windows(Letters(), *ask[:2], **ask[2]) for ask in asks]
     assert len(calls) == len(asks)
     assert all(same(one, other) for one, other in zip(first, again, strict=True))
-    assert again[0].cls_id == CLS
+    assert again[0].begin_id == CLS
     other = Letters()
     other.hash = "another"
     cached_windows(other, *asks[0][:2], **asks[0][2])

@@ -96,11 +96,27 @@ def test_a_resumed_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, whole.state_dict()[name]) for name, tensor in again.state_dict().items())
 
 
-def test_a_checkpoint_of_another_kind_is_named(tmp_path: Path) -> None:
-    plain = Reader(sparse=False)
-    save_checkpoint(tmp_path, plain, build_optimizer(plain, SETTINGS), step=1, notes={})
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_sparse_table_and_a_whole_one_go_on_from_each_other(tmp_path: Path, begun: bool) -> None:
+    """Several processes train whole tables, one process sparse ones."""
+    undisturbed, first, second = Reader(sparse=False), Reader(sparse=begun), Reader(sparse=not begun)
+    train(undisturbed, build_optimizer(undisturbed, SETTINGS), range(STEPS))
+    optimizer = build_optimizer(first, SETTINGS)
+    train(first, optimizer, range(STEPS // 2))
+    save_checkpoint(tmp_path, first, optimizer, step=STEPS // 2, notes={})
+    optimizer = build_optimizer(second, SETTINGS)
+    assert load_checkpoint(tmp_path, second, optimizer) == (STEPS // 2, {})
+    train(second, optimizer, range(STEPS // 2, STEPS))
+    optimizer.settle()
+    for name, tensor in second.state_dict().items():
+        torch.testing.assert_close(tensor, undisturbed.state_dict()[name], atol=2e-6, rtol=2e-6, msg=name)
+
+
+def test_a_checkpoint_of_another_version_is_named(tmp_path: Path) -> None:
+    other = torch.nn.Linear(2, 2)
+    save_checkpoint(tmp_path, other, build_optimizer(other, SETTINGS), step=1, notes={})
     model = Reader(sparse=True)
-    with pytest.raises(InputError, match=r"step-000000001: was written by another version .*seen.table.weight"):
+    with pytest.raises(InputError, match=r"step-000000001: was written by another version .*table.weight"):
         load_checkpoint(tmp_path, model, build_optimizer(model, SETTINGS))
 
 

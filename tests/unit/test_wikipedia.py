@@ -79,7 +79,7 @@ def test_workers_change_no_byte(tmp_path: Path) -> None:
         ),
         (
             lambda data: data.replace(b"An older", b"x" * (LARGEST_PAGE + 200_000), 1),
-            "page of over 20 MB, after page 6",
+            "page of over 20 MB or 100,000 elements, after page 6",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
 Name = TypeVar("Name", bound=str)
+System = Literal["bert", "bert-left", "bert-right", "gpt", "lstm-left", "lstm-right"]
 
 _GIVEN = arg(help_behavior_hint="")
 """An option that is None unless a person gives it; its default, or a recipe's figure, stands in the settings."""
@@ -38,6 +39,7 @@ def pretrain(
     out: Path,
     recipe: Text = None,
     plan: bool = False,
+    system: Annotated[System | None, _GIVEN] = None,
     size: Text = None,
     steps: Int = None,
     minutes: Float = None,
@@ -48,6 +50,7 @@ def pretrain(
     batch_size: Int = None,
     learning_rate: Float = None,
     warmup: Float = None,
+    schedule: Annotated[Literal["linear", "cosine"] | None, _GIVEN] = None,
     weight_decay: Float = None,
     beta2: Float = None,
     clip: Float = None,
@@ -67,22 +70,27 @@ def pretrain(
     short_share: Float = None,
     seed: Int = None,
     evaluations: Int = None,
+    snapshots: Text = None,
     save_minutes: Float = None,
+    keep: Int = None,
     log_every: Int = None,
     micro_tokens: Int = None,
     precision: Annotated[Literal["auto", "fp32", "bf16"] | None, _GIVEN] = None,
-    compile: bool = False,
+    compile: Annotated[Literal["auto", "on", "off"] | None, _GIVEN] = None,
     recompute: bool = False,
+    skip_bad_steps: bool = False,
     threads: Int = None,
     allow_other_numerics: bool = False,
+    sharding: Literal["ddp", "fsdp2"] = "ddp",
 ) -> Result:
-    """Pre-train an encoder with masked LM and next-sentence prediction; the defaults are the paper's figures.
+    """Pre-train BERT with masked LM and next-sentence prediction, or a language model; the defaults are the paper's.
 
     Args:
         corpus: a corpus folder; several times, as FOLDER=WEIGHT, for rows of several in shares of the weights.
         out: the run folder.
-        recipe: settings by name: paper-base, paper-large or two-cores; every other option beats them.
+        recipe: settings by name: paper-base, paper-large, paper-gpt or two-cores; every other option beats them.
         plan: print steps, epochs, hours, disk and memory of the run, and do not begin it.
+        system: what to train: bert; its blocks looking to one side alone; gpt; an LSTM to one side (default: bert).
         size: tiny to large, or LAYERSxHIDDEN such as 4x256; --init-from brings its own (default: tiny).
         steps: optimiser steps (give this or --minutes).
         minutes: training time; the steps that fit are measured before the first one.
@@ -93,6 +101,7 @@ def pretrain(
         batch_size: rows per step (default: 256).
         learning_rate: its peak (default: 1e-4).
         warmup: share of the steps over which it rises (default: 0.01).
+        schedule: how it falls then, as BERT's (linear) or as GPT-1's (cosine) (default: linear).
         weight_decay: decoupled; not on LayerNorm and biases (default: 0.01).
         beta2: of Adam (default: 0.999).
         clip: global gradient norm (default: 1.0).
@@ -101,7 +110,7 @@ def pretrain(
         initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128 (default: 0.02).
         start: what the first layer attends to; its neighbours (local) leave the plateau sooner (default: random).
         activation: exact GELU, or its tanh approximation; --init-from brings its own (default: gelu).
-        dropout: of hidden states and attention (default: 0.1).
+        dropout: of hidden states and attention in pre-training (default: 0.1); fine-tuning takes 0.1 all the same.
         second_sentence: does B follow A (next), were A and B swapped (order), or no B (none) (default: next).
         no_next_sentence: the same as --second-sentence none: masked LM alone, on full-length segments.
         mask_units: mask pieces, whole words, or spans of words (default: piece).
@@ -112,14 +121,18 @@ def pretrain(
         short_share: share of documents that aim at shorter rows (default: 0.1).
         seed: of everything random (default: 0).
         evaluations: held-out measurements over the run (default: 20).
+        snapshots: shares of the steps after which the model is kept as it is then, such as 0.1,0.5.
         save_minutes: between checkpoints (default: 5.0).
+        keep: how many checkpoints stay, the newest ones (default: 2).
         log_every: steps between the lines of metrics.jsonl (default: 50).
         micro_tokens: tokens computed at a time (default: 8192).
         precision: of the matrix products; auto measures the machine (default: auto).
-        compile: compile the step with torch.compile.
+        compile: the step, with torch.compile; auto tries it in runs of over an hour (default: auto).
         recompute: compute layers anew in backward: less memory, more time, the same numbers.
+        skip_bad_steps: leave out up to ten updates whose loss is not finite or leapt up, instead of stopping.
         threads: one per core where not given.
         allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
+        sharding: of the processes that torchrun starts, each holds the model (ddp) or a share of it (fsdp2).
     """
     from bertwright.recipes.presets import resolve_settings
 
@@ -128,6 +141,7 @@ def pretrain(
     units = _either("mask-units", mask_units, whole_word_mask, "word")
     masking = {"share": mask_share, "mask": mask, "same": same, "random": random, "units": units}
     given = {
+        "system": system,
         "size": size,
         "phases": _lengths(lengths) if lengths is not None else None,
         "batch_size": batch_size,
@@ -144,6 +158,7 @@ def pretrain(
         "optimizer": {
             "learning_rate": learning_rate,
             "warmup": warmup,
+            "schedule": schedule,
             "weight_decay": weight_decay,
             "beta2": beta2,
             "clip": clip,
@@ -155,11 +170,14 @@ def pretrain(
         "start": start,
         "held_out_share": share,
         "evaluations": evaluations,
+        "snapshots": _shares(snapshots) if snapshots is not None else None,
         "save_minutes": save_minutes,
+        "keep": keep,
         "log_every": log_every,
         "precision": precision,
-        "compile": compile or None,
+        "compile": compile,
         "recompute": recompute or None,
+        "skip_bad_steps": skip_bad_steps or None,
         "threads": threads,
     }
     settings = resolve_settings(recipe, given)
@@ -169,16 +187,33 @@ def pretrain(
 
         return plan_pretraining(settings, corpus=_corpora(corpus), out=out, held_out=folder, init_from=init_from)
     from bertwright.recipes.pretrain import pretrain as run_pretraining
+    from bertwright.training.ranks import is_restart, joined
 
-    return run_pretraining(
-        settings,
-        corpus=_corpora(corpus),
-        out=out,
-        held_out=folder,
-        init_from=init_from,
-        resume=resume,
-        allow_other_numerics=allow_other_numerics,
-    )
+    with joined() as ranks:
+        return run_pretraining(
+            settings,
+            corpus=_corpora(corpus),
+            out=out,
+            held_out=folder,
+            init_from=init_from,
+            resume=resume or is_restart(),
+            allow_other_numerics=allow_other_numerics,
+            ranks=ranks,
+            sharding=sharding,
+        )
+
+
+def join(left: Positional[str], right: Positional[str], /, *, out: Path) -> Result:
+    """Two language models side by side, as ELMo: one model, whose states are those of both.
+
+    Args:
+        left: the left-to-right one: a model folder or run folder of bert-left or lstm-left.
+        right: the right-to-left one, bert-right or lstm-right, with the same tokenizer.
+        out: the model folder to write.
+    """
+    from bertwright.recipes.join import join as join_models
+
+    return join_models(left, right, out)
 
 
 def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
@@ -193,9 +228,12 @@ def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
     from bertwright.prediction.fill import fill as fill_masks
     from bertwright.prediction.fill import open_pretrained
     from bertwright.prediction.work import open_tokenizer
+    from bertwright.text.any_tokenizer import wordpiece
 
     saved = open_model(model)
-    found = fill_masks(open_pretrained(saved), open_tokenizer(saved), text, top_k=top_k)
+    loaded = open_pretrained(saved)
+    words = wordpiece(open_tokenizer(saved), place=saved.place, advice="only a BERT fills gaps")
+    found = fill_masks(loaded, words, text, top_k=top_k)
     masks = [
         [{"piece": piece, "probability": share} for piece, share in zip(one.pieces, one.probabilities, strict=True)]
         for one in found
@@ -252,6 +290,17 @@ def _share(held_out: str | None) -> float | None:
     if not 0 < share < 1:
         raise InputError(f"--held-out {held_out}: a share lies between 0 and 1; else give a corpus folder")
     return share
+
+
+def _shares(text: str) -> list[float]:
+    """'0.1,0.5' → two shares of the steps."""
+    try:
+        shares = [float(part) for part in text.split(",")]
+    except ValueError:
+        shares = []
+    if not shares or not all(0 < share < 1 for share in shares):
+        raise InputError(f"--snapshots {text!r}: write shares of the steps between 0 and 1, such as 0.1,0.5")
+    return shares
 
 
 def _switch(name: str, on: bool, off: bool) -> bool | None:

@@ -10,7 +10,7 @@ from tyro.conf import Positional
 from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
-Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
+Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all", "elmo"]
 Answering = Literal["auto", "fp32", "bf16", "int8"]
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
@@ -29,9 +29,11 @@ def finetune(
     grid: str | None = None,
     head_learning_rate: float | None = None,
     layer_decay: float = 1.0,
-    warmup: float = 0.1,
+    warmup: float | None = None,
     weight_decay: float = 0.01,
     no_bias_correction: bool = False,
+    lm_weight: float | None = None,
+    bilstm: int | None = None,
     new_layers: int = 0,
     frozen_layers: int = 0,
     features: Way | None = None,
@@ -49,6 +51,7 @@ def finetune(
     threads: int | None = None,
     resume: bool = False,
     allow_other_numerics: bool = False,
+    sharding: Literal["ddp", "fsdp2"] = "ddp",
 ) -> Result:
     """Fine-tune a model on a labelled table; the best epoch on dev is kept.
 
@@ -60,15 +63,18 @@ def finetune(
         out: the run folder.
         epochs: over the training data.
         batch_size: examples per step.
-        learning_rate: its peak (default: 3e-5 from 768 wide on, 3e-4 below, 1e-3 with --features).
+        learning_rate: its peak (default: 3e-5 from 768 wide on, 6.25e-5 for a GPT-1, 3e-4 below, 1e-3 with --features).
         seeds: how many runs, each with its own head and order; their mean and deviation are reported.
         grid: search over settings: paper (batches of 16 and 32, three rates, 2 to 4 epochs), or for example
             "batch-size=16,32 learning-rate=1e-3,3e-4"; every combination with every seed, one table at the end.
         head_learning_rate: another rate for the new layer.
         layer_decay: each layer's rate as a share of the one above it.
-        warmup: share of the steps over which the rate rises.
+        warmup: share of the steps over which the rate rises (default: 0.1; 0.002 for a GPT-1).
         weight_decay: decoupled; not on LayerNorm and biases.
         no_bias_correction: Adam as the original code has it.
+        lm_weight: of the next-token loss on the task's own texts, for models that attend to the left (default: 0.5 for
+            a GPT-1, else 0).
+        bilstm: width of a new BiLSTM between the model and the head, half in each direction.
         new_layers: top layers, and the pooler, that begin anew (for small data).
         frozen_layers: layers from below, the embeddings with them, that do not learn.
         features: the feature-based way: no layer learns, and a BiLSTM of two layers reads these states of the encoder,
@@ -88,12 +94,14 @@ def finetune(
         threads: default: one per core.
         resume: continue the run in --out.
         allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
+        sharding: of the processes that torchrun starts, each holds the model (ddp) or a share of it (fsdp2).
     """
     from bertwright.recipes.finetune import finetune as run_finetuning
     from bertwright.recipes.settings import FinetuneSettings
     from bertwright.tasks.classify import ClassificationTask, with_columns, with_options
     from bertwright.tasks.spec import get_spec, with_settings
     from bertwright.tasks.tagging import TaggingTask, with_tag_columns
+    from bertwright.training.ranks import is_restart, joined
 
     chosen = with_settings(get_spec(task), task_setting)
     if isinstance(chosen, ClassificationTask):
@@ -114,6 +122,8 @@ def finetune(
         warmup=warmup,
         weight_decay=weight_decay,
         bias_correction=not no_bias_correction,
+        lm_weight=lm_weight,
+        bilstm=bilstm,
         new_layers=new_layers,
         frozen_layers=frozen_layers,
         features=features,
@@ -126,12 +136,15 @@ def finetune(
         threads=threads,
     )
     where: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
-    where |= {"resume": resume, "allow_other_numerics": allow_other_numerics}
-    if grid is not None:
+    with joined() as ranks:
+        where |= {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
+        if grid is None:
+            return run_finetuning(settings, chosen, **where, ranks=ranks, sharding=sharding)
+        if ranks.world > 1:
+            raise InputError("--grid: one process trains its combinations one after the other; leave torchrun out")
         from bertwright.recipes.grid import parse_grid, search
 
         return search(settings, chosen, parse_grid(grid, settings), **where)
-    return run_finetuning(settings, chosen, **where)
 
 
 def evaluate(
@@ -160,7 +173,7 @@ def evaluate(
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
         task_setting: NAME=VALUE, instead of what the model was fine-tuned with.
-        precision: for a task: auto is bf16 where this processor has it, else fp32; int8 is faster and less exact.
+        precision: for a task: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
     """
     from bertwright.recipes.evaluate import evaluate_pretraining, evaluate_task
 
@@ -185,6 +198,8 @@ def predict(
     output: str = "-",
     text_column: Several = (),
     raw: bool = False,
+    input_format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"] = "auto",
+    output_format: Literal["auto", "csv", "tsv", "jsonl", "parquet"] = "auto",
     precision: Answering = "auto",
 ) -> Result:
     """Answer every row of a file: order and fields are kept, label and probabilities (or score, or tags) are added.
@@ -193,16 +208,21 @@ def predict(
 
     Args:
         model: MODEL: a fine-tuned model folder or run folder.
-        input: a tsv, csv or JSON-lines file, words in CoNLL's columns, questions in SQuAD's layout, or - for standard
-            input.
-        output: the file (for questions the folder, or a file *.jsonl) to write, or - for standard output.
+        input: a tsv, csv, JSON-lines or Parquet file, words in CoNLL's columns, questions in SQuAD's layout, or - for
+            standard input.
+        output: the file to write, whose ending says the format (for questions a folder, or a file *.jsonl), or - for
+            standard output in the input's format.
         text_column: the column of the text where it is called otherwise than in training; twice for pairs.
-        raw: the input is plain text, one a line: entities with their places in it are written, as JSON lines.
-        precision: auto is bf16 where this processor has it, else fp32; int8 is faster and less exact.
+        raw: the same as --input-format lines.
+        input_format: of standard input, or of a file whose name does not tell; lines: one text a line, which makes a
+            tsv table, or JSON lines of entities with their places.
+        output_format: of standard output, or of a file whose name does not tell.
+        precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
     """
     from bertwright.recipes.evaluate import predict as answer
 
-    return answer(model, input, output, text=text_column, raw=raw, precision=precision)
+    formats: Any = {"input_format": input_format, "output_format": output_format}
+    return answer(model, input, output, text=text_column, raw=raw, precision=precision, **formats)
 
 
 def submission(*, model: Several, data: Path, out: Path) -> Result:

@@ -19,32 +19,46 @@ def tokenizer_train(
     inputs: Positional[tuple[str, ...]],
     /,
     *,
-    vocab_size: int,
     out: Path,
+    vocab_size: int | None = None,
+    kind: Literal["wordpiece", "bpe"] = "wordpiece",
+    merges: int | None = None,
     cased: bool = False,
     strip_accents: bool = False,
     documents: Literal["blank-lines", "file"] = "blank-lines",
     field: str = "text",
 ) -> Result:
-    """Learn a WordPiece vocabulary; the same text gives the same bytes.
+    """Learn a vocabulary, BERT's WordPiece or GPT-1's byte pairs; the same text gives the same bytes.
 
     Args:
         inputs: files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
             as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
-        vocab_size: pieces in all, special tokens included (the paper: 30,000).
         out: the tokenizer folder to write.
-        cased: keep capitals and accents.
-        strip_accents: take accents off as the released uncased vocabularies do (this decomposes Hangul too).
+        vocab_size: pieces in all, special tokens included (the paper: 30,000); of a WordPiece vocabulary.
+        kind: wordpiece, or bpe: GPT-1's byte pairs, whose text is lower-cased and without accents.
+        merges: of a byte-pair vocabulary, the joined pieces, to which the letters are added (default: GPT-1's 40,000).
+        cased: keep capitals and accents (WordPiece).
+        strip_accents: take accents off as the released uncased vocabularies do (this decomposes Hangul too; WordPiece).
         documents: what parts documents of plain text.
         field: the field of JSON lines, or the column, that holds the text.
     """
+    from bertwright.text.any_tokenizer import AnyTokenizer
+    from bertwright.text.bpe import MERGES, train_bpe
     from bertwright.text.documents import TextSettings, find_inputs, read_all
     from bertwright.text.tokenizer import train_tokenizer
 
     _refuse_existing(out)
     settings = TextSettings(documents=documents, field=field)
     texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
-    made = train_tokenizer(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
+    if kind == "bpe":
+        _refuse_wordpiece_only(vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
+        made: AnyTokenizer = train_bpe(texts, merges=MERGES if merges is None else merges)
+    elif merges is not None:
+        raise InputError(f"--merges {merges}: is for --kind bpe; a WordPiece vocabulary has a --vocab-size")
+    elif vocab_size is None:
+        raise InputError("--vocab-size N: say how many pieces the vocabulary is to have (the paper: 30,000)")
+    else:
+        made = train_tokenizer(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
     made.save(out)
     return {"tokenizer": str(out), "vocab_size": made.vocab_size, "hash": made.hash}
 
@@ -59,6 +73,11 @@ def tokenizer_import(vocabulary: Positional[Path], /, *, out: Path, cased: bool 
     """
     from bertwright.text.tokenizer import import_vocabulary
 
+    if vocabulary.suffix == ".json":
+        raise InputError(
+            f"{vocabulary}: a vocab.txt is imported here; a byte-pair vocabulary needs no import: corpus build takes a "
+            "folder with vocab.json and merges.txt, or tokenizer.json, and bertwright import a whole GPT-1"
+        )
     _refuse_existing(out)
     made = import_vocabulary(vocabulary, cased=cased)
     made.save(out)
@@ -85,14 +104,16 @@ def tokenizer_extend(
         documents: what parts documents of plain text.
         field: the field of JSON lines that holds the text.
     """
+    from bertwright.text.any_tokenizer import open_tokenizer_folder, wordpiece
     from bertwright.text.documents import TextSettings, find_inputs, read_all
     from bertwright.text.extension import extend_tokenizer
-    from bertwright.text.tokenizer import Tokenizer
 
     _refuse_existing(out)
+    advice = "only a WordPiece vocabulary is extended; learn one from all the text instead: tokenizer train --kind bpe"
+    old = wordpiece(open_tokenizer_folder(source), place=source, advice=advice)
     settings = TextSettings(documents=documents, field=field)
     texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
-    made = extend_tokenizer(Tokenizer.load(source), texts, add=add)
+    made = extend_tokenizer(old, texts, add=add)
     made.tokenizer.save(out)
     return {
         "tokenizer": str(out),
@@ -205,6 +226,14 @@ def _part(text: str | None) -> tuple[int, int] | None:
     except ValueError:
         raise InputError(f"--shard {text}: write i/n with i from 1 to n, such as 2/8") from None
     return i, n
+
+
+def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents: bool) -> None:
+    if vocab_size is not None:
+        raise InputError(f"--vocab-size {vocab_size}: is for WordPiece; --kind bpe has --merges, and the letters")
+    if cased or strip_accents:
+        option = "--cased" if cased else "--strip-accents"
+        raise InputError(f"{option}: is for WordPiece; --kind bpe lower-cases and strips accents, as GPT-1 does")
 
 
 def _refuse_existing(out: Path) -> None:

@@ -25,8 +25,8 @@ from bertwright.corpus.reading import Chunk, Position, Reader
 from bertwright.corpus.unfinished import BuildState, Unfinished, built_already, is_free, unfinished
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import InputError, RunFailed
+from bertwright.text.any_tokenizer import open_tokenizer_folder
 from bertwright.text.documents import HubDataset, Input, TextSettings, find_inputs
-from bertwright.text.tokenizer import Tokenizer
 
 CHUNKS_PER_WORKER = 3
 """Chunks under way for each worker: enough that none waits while the oldest one is being finished."""
@@ -61,7 +61,7 @@ def build_corpus(
     out = Path(out)
     sources = part_of(find_inputs(inputs), part)
     _refuse_unreadable(sources, skip=skip)
-    loaded = Tokenizer.load(Path(tokenizer))
+    loaded = open_tokenizer_folder(Path(tokenizer))
     config: dict[str, Any] = {
         "version": __version__,
         "inputs": [_named(source) for source in sources],

@@ -54,9 +54,9 @@ def token_dtype(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
 class WordTable:
     """The ids of the words met so far, so that the tokenizer sees each distinct word once.
 
-    BERT's rules part words at spaces and at ASCII punctuation whatever stands beside them, so the ids of a sentence are
-    those of its words in a row; looking them up is several times faster than tokenizing. What is remembered changes
-    no id.
+    BERT's rules, and GPT-1's here, part words at spaces and at ASCII punctuation whatever stands beside them, so the
+    ids of a sentence are those of its words in a row; looking them up is several times faster than tokenizing. What is
+    remembered changes no id.
     """
 
     def __init__(self, tokenize: Callable[[Sequence[str]], list[list[int]]], *, vocab_size: int) -> None:
@@ -163,9 +163,9 @@ def encode_chunk(
 
 @cache
 def _word_table(folder: Path) -> WordTable:
-    from bertwright.text.tokenizer import Tokenizer
+    from bertwright.text.any_tokenizer import open_tokenizer_folder
 
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = open_tokenizer_folder(folder)
     return WordTable(tokenizer.ids, vocab_size=tokenizer.vocab_size)
 
 

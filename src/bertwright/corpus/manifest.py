@@ -9,7 +9,7 @@ from pydantic import JsonValue, ValidationError
 
 from bertwright import __version__
 from bertwright.config import Settings
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.files import read_json, write_json
 
 MANIFEST = "manifest.json"
@@ -163,7 +163,11 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
         expected[manifest.duplicates.name] = 8 * manifest.duplicates.documents
     for name, wanted in expected.items():
         path = folder / name
-        if not path.is_file():
+        try:
+            there = path.is_file()
+        except OSError as error:
+            raise InputError(f"{folder / MANIFEST}: {shown(name)} cannot be a file's name: {error.strerror}") from None
+        if not there:
             raise InputError(f"{path}: this file of the corpus is missing; the manifest lists {len(expected)}")
         size = path.stat().st_size
         if size != wanted:

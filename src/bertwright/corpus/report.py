@@ -64,6 +64,8 @@ class CorpusReport(Settings):
     document_tokens: Histogram
     single_sentence_share: float
     unknown_share: float
+    unknown: str = "[UNK]"
+    """The piece of which that is the share."""
     pieces_used: int
     repeated_share: float
     repeated: tuple[Repeated, ...]
@@ -79,7 +81,7 @@ class CorpusReport(Settings):
             f"  left out    {self.skipped.records:>15,}   records, and {self.skipped.files:,} files from some place on",
             f"  sentences   {self.sentences:>15,}",
             f"  tokens      {self.tokens:>15,}   ({self.pieces_used:,} of {self.vocab_size:,} pieces occur)",
-            f"  [UNK]       {self.unknown_share:>15.3%}   of the tokens",
+            f"  {self.unknown:<11} {self.unknown_share:>15.3%}   of the tokens",
             f"  repeated    {self.repeated_share:>15.2%}   of the sentences of {REPEAT_LENGTH} tokens or more",
             "",
             *_render_histogram("tokens in a sentence", self.sentence_tokens),
@@ -126,6 +128,7 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
         document_tokens=_histogram(np.add.reduceat(lengths, document_first[:-1], dtype=np.int64)),
         single_sentence_share=float(np.mean(per_document == 1)),
         unknown_share=float(used[corpus.tokenizer.unk_id] / corpus.num_tokens),
+        unknown=corpus.tokenizer.pieces[corpus.tokenizer.unk_id],
         pieces_used=int(np.count_nonzero(used)),
         repeated_share=repeats.share,
         repeated=tuple(
@@ -157,8 +160,8 @@ def find_troubles(report: CorpusReport) -> Iterator[Trouble]:
     if report.unknown_share > UNKNOWN_LIMIT:
         yield Trouble(
             "unknown",
-            f"{report.unknown_share:.1%} of the tokens are [UNK]: the tokenizer does not fit this text (another "
-            "language or script, or words over its limit)",
+            f"{report.unknown_share:.1%} of the tokens are {report.unknown}: the tokenizer does not fit this text "
+            "(another language or script, or words over its limit)",
             "train one on this text",
         )
     if report.repeated_share > REPEATED_LIMIT:

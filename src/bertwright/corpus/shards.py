@@ -29,7 +29,7 @@ from bertwright.corpus.manifest import (
 from bertwright.errors import InputError
 
 if TYPE_CHECKING:
-    from bertwright.text.tokenizer import Tokenizer
+    from bertwright.text.any_tokenizer import AnyTokenizer
 
 _HASH_KEY = b"bertwright.tokenizer"  # of the schema
 SUMS_KEY = b"bertwright.crc32"
@@ -47,6 +47,7 @@ class _Batches:
     document_offsets: NDArray[np.int64]  # [C] position of the first document offset, in 8-byte words
     sentence_offsets: NDArray[np.int64]  # [C] position of the first sentence offset, in 8-byte words
     ids: NDArray[np.int64]  # [C] position of the first token, in tokens
+    tokens: NDArray[np.int64]  # [C] how many lie there
     offset_sums: NDArray[np.int64]  # [C] CRC-32 of the offsets
     id_sums: NDArray[np.int64]  # [C] CRC-32 of the tokens
 
@@ -91,12 +92,12 @@ class Corpus:
         return Corpus.open, (self.folder,)
 
     @cached_property
-    def tokenizer(self) -> "Tokenizer":
+    def tokenizer(self) -> "AnyTokenizer":
         """The tokenizer that made the ids; InputError where the folder holds another one."""
-        from bertwright.text.tokenizer import Tokenizer
+        from bertwright.text.any_tokenizer import open_tokenizer_folder
 
         folder = self.folder / "tokenizer"
-        tokenizer = Tokenizer.load(folder)
+        tokenizer = open_tokenizer_folder(folder)
         if tokenizer.hash != self.tokenizer_hash:
             raise InputError(
                 f"{folder}: this tokenizer ({tokenizer.hash[:12]}…) is not the one that made the corpus "
@@ -168,22 +169,39 @@ class Corpus:
     def _check_offsets(self, batches: NDArray[np.int64]) -> None:
         """Compare the offsets of the batches that are read for the first time with their checksums."""
         for b in np.unique(batches[self._offsets_unread[batches]]):
-            documents, sentences, _ = self._buffers(b)
+            documents, sentences = self._offsets(b)
             self._refuse_changed(b, "offsets", _crc(documents, sentences), self._batches.offset_sums[b])
+            self._refuse_outside(b, documents, sentences)
             self._offsets_unread[b] = False
 
     def _check_ids(self, batches: NDArray[np.int64]) -> None:
         """The same for tokens, which the offsets lead to."""
         self._check_offsets(batches)
         for b in np.unique(batches[self._ids_unread[batches]]):
-            self._refuse_changed(b, "tokens", _crc(self._buffers(b)[2]), self._batches.id_sums[b])
+            tokens = self.views[self._shard[b]][self._batches.ids[b] :][: self._offsets(b)[1][-1]]
+            self._refuse_changed(b, "tokens", _crc(tokens), self._batches.id_sums[b])
             self._ids_unread[b] = False
 
-    def _buffers(self, b: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Tokens]:
+    def _offsets(self, b: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         batches, words = self._batches, self._words[self._shard[b]]
         documents = words[batches.document_offsets[b] :][: batches.documents[b] + 1]
         sentences = words[batches.sentence_offsets[b] :][: batches.sentences[b] + 1]
-        return documents, sentences, self.views[self._shard[b]][batches.ids[b] :][: sentences[-1]]
+        return documents, sentences
+
+    def _refuse_outside(self, b: int, documents: NDArray[np.int64], sentences: NDArray[np.int64]) -> None:
+        """InputError for offsets that fall, or lead out of the batch: whoever made them made the checksums as well."""
+        batches, shard = self._batches, self._shard[b]
+        for what, offsets, number, last in (
+            ("documents", documents, batches.documents[b], batches.sentences[b]),
+            ("sentences", sentences, batches.sentences[b], batches.tokens[b]),
+        ):
+            whole = len(offsets) == number + 1 and offsets[0] >= 0 and offsets[-1] <= last
+            if not whole or bool((offsets[1:] < offsets[:-1]).any()):
+                raise InputError(
+                    f"{self.folder / self.manifest.shards[shard].name}: record batch "
+                    f"{b - int(np.argmax(self._shard == shard))}: the offsets of its {number:,} {what} do not rise "
+                    f"from 0 to {last:,}; build the corpus again"
+                )
 
     def _refuse_changed(self, b: int, what: str, found: int, noted: int) -> None:
         if found != noted:
@@ -265,8 +283,8 @@ def _layout(folder: Path, mapped: mmap.mmap, manifest: Manifest, entry: ShardEnt
         sums = _noted_sums(metadata)
         if sums is None:
             raise InputError(f"{path}: record batch {len(rows)} has no checksums; build the corpus again")
-        rows.append([len(documents), len(documents.values), *positions, *sums])
-    table = np.array(rows, np.int64).reshape(-1, 7)
+        rows.append([_length(path, documents), _length(path, documents.values), *positions, ids.size // width, *sums])
+    table = np.array(rows, np.int64).reshape(-1, 8)
     found = (int(table[:, 0].sum()), int(table[:, 1].sum()))
     if found != (entry.documents, entry.sentences):
         raise InputError(
@@ -274,6 +292,13 @@ def _layout(folder: Path, mapped: mmap.mmap, manifest: Manifest, entry: ShardEnt
             f"the manifest says {entry.documents:,} and {entry.sentences:,}"
         )
     return table
+
+
+def _length(path: Path, array: pa.Array) -> int:
+    try:
+        return len(array)
+    except SystemError:  # Python knows no negative length
+        raise InputError(f"{path}: a column says that its length is negative; build the corpus again") from None
 
 
 def _position(path: Path, buffer: pa.Buffer, item: int, *, base: int, size: int) -> int:

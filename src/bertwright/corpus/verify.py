@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from bertwright.corpus.duplicates import document_hashes, find_duplicates
-from bertwright.corpus.manifest import ShardEntry, check_sizes, read_manifest
+from bertwright.corpus.manifest import Manifest, ShardEntry, check_sizes, read_manifest
 from bertwright.corpus.shards import Corpus, record_batches
 from bertwright.errors import InputError
 from bertwright.files import file_digest
@@ -17,9 +17,9 @@ def verify(folder: str | Path) -> Corpus:
     folder = Path(folder)
     manifest = read_manifest(folder)
     check_sizes(folder, manifest)
+    refuse_changed(folder, manifest)
     for entry in manifest.shards:
-        for name, noted in ((entry.name, entry.sha256), (entry.hashes, entry.hashes_sha256)):
-            _refuse_changed(folder / name, noted)
+        _refuse_changed(folder / entry.hashes, entry.hashes_sha256)
     corpus = Corpus(folder, manifest)
     for entry in manifest.shards:
         _check_shard(folder, entry, manifest.vocab_size)
@@ -30,6 +30,12 @@ def verify(folder: str | Path) -> Corpus:
     if manifest.duplicates and not np.array_equal(corpus.duplicates, find_duplicates(folder, manifest.shards)):
         raise InputError(f"{folder / manifest.duplicates.name}: lists other documents than those that are duplicates")
     return corpus
+
+
+def refuse_changed(folder: Path, manifest: Manifest) -> None:
+    """InputError where a shard is not what the manifest says, to the bit: before a training that may last for weeks."""
+    for entry in manifest.shards:
+        _refuse_changed(folder / entry.name, entry.sha256)
 
 
 def _refuse_changed(path: Path, noted: str) -> None:

@@ -16,7 +16,7 @@ from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, Source, wr
 from bertwright.corpus.shards import SUMS_KEY, checksums, shard_schema
 
 if TYPE_CHECKING:
-    from bertwright.text.tokenizer import Tokenizer
+    from bertwright.text.any_tokenizer import AnyTokenizer
 
 SHARD_TOKENS = 64_000_000
 """A shard ends with the record batch that brings it to this many tokens."""
@@ -32,7 +32,7 @@ class CorpusWriter:
         self,
         folder: Path,
         *,
-        tokenizer: "Tokenizer",
+        tokenizer: "AnyTokenizer",
         shard_tokens: int = SHARD_TOKENS,
         entries: Sequence[ShardEntry] = (),
     ) -> None:

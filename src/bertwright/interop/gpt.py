@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.interop.foreign import check_tensors
 from bertwright.interop.huggingface import read_weights
+from bertwright.model.folder import save_weights
 from bertwright.model.gpt import GPT
-from bertwright.model.gpt_folder import ARCHITECTURE, gpt_from_foreign, is_constant, read_gpt_config, save_gpt
+from bertwright.model.gpt_naming import ARCHITECTURE, gpt_from_foreign, is_constant, read_gpt_config
 from bertwright.model.sizes import GPTConfig
 from bertwright.text.bpe import BPETokenizer
 
@@ -57,12 +58,12 @@ def write_gpt(foreign: ForeignGPT, out: Path) -> None:
     _check_whole(foreign)
     with tempfile.TemporaryDirectory() as place:
         foreign.tokenizer.save(Path(place))
-        save_gpt(out, foreign.weights, config=foreign.config, tokenizer=Path(place))
+        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(place), architecture=ARCHITECTURE)
 
 
 def _check_whole(foreign: ForeignGPT) -> None:
     with torch.device("meta"):
-        model = GPT(foreign.config)
+        model = nn.ModuleDict({"encoder": GPT(foreign.config)})
     check_tensors(foreign.place, foreign.weights, model=model, kind=ARCHITECTURE)
     pieces, rows = foreign.tokenizer.vocab_size, foreign.config.vocab_size
     if pieces > rows:

@@ -16,8 +16,11 @@ from torch import Tensor
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.interop.foreign import Foreign
+from bertwright.interop.pickled import check_held, check_pickle, is_zip
 from bertwright.model.architectures import ARCHITECTURES, Head, architecture_of
-from bertwright.model.folder import MULTI_LABEL, own_weights, read_config, read_safetensors
+from bertwright.model.described import MULTI_LABEL, read_config
+from bertwright.model.naming import own_weights, read_safetensors
+from bertwright.model.sizes import encoder_shape
 from bertwright.text.tokenizer import Tokenizer
 from bertwright.text.vocabulary import Rules, has_casing, read_vocabulary
 
@@ -51,7 +54,7 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
     return Foreign(
         place=str(folder),
         found=f"Hugging Face's layout, {files}",
-        config=described.config,
+        config=encoder_shape(described.config, str(folder)),
         architecture=architecture,
         weights=weights,
         tokenizer=_tokenizer(folder, cased),
@@ -82,8 +85,9 @@ def _read_file(path: Path) -> dict[str, Tensor]:
             raise InputError(f"{path}: a Git LFS pointer, not the weights; fetch them: git lfs pull")
     if path.suffix == ".safetensors":
         return read_safetensors(path)
+    check_pickle(path)
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
     except pickle.UnpicklingError as error:
         first = str(error).strip().splitlines()[0]
         if "WeightsUnpickler" not in first and "Unsupported" not in first and "weights_only" not in str(error):
@@ -97,13 +101,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
     ):
         raise InputError(f"{path}: holds a {type(found).__name__}; a state dict of named tensors is read")
+    check_held(found, path)
     return dict(found)
-
-
-def _is_zip(path: Path) -> bool:
-    """Whether torch wrote the file as it does since 1.6; only such a file can be mapped into memory."""
-    with path.open("rb") as stream:
-        return stream.read(2) == b"PK"
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], str]:

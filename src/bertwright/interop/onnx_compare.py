@@ -18,8 +18,8 @@ from bertwright.interop.onnx_graph import INPUTS
 from bertwright.model.architectures import Bert
 from bertwright.prediction.classifier import Rows, padded
 from bertwright.tasks.classify import Encoded, encode
+from bertwright.text.any_tokenizer import AnyTokenizer
 from bertwright.text.opening import read_lines
-from bertwright.text.tokenizer import Tokenizer
 
 MOST_TEXTS = 256
 """Texts of a file that are compared, from the first on."""
@@ -103,7 +103,7 @@ def texts_of(path: Path | None) -> tuple[list[str], int]:
     return found, there
 
 
-def rows_of(model: Bert, tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Encoded, int]:
+def rows_of(model: Bert, tokenizer: AnyTokenizer, texts: Sequence[str]) -> tuple[Encoded, int]:
     """Rows of each text, of each with the next one, and of all joined, cut at several lengths; how many are not joined.
 
     The longest row has as many tokens as the model has positions.
@@ -117,13 +117,13 @@ def rows_of(model: Bert, tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[En
     # Pieces are joined, of which no text has more than fit, and not the texts, one of which may be a book.
     pieces = [piece for ids in parts[0].ids for piece in ids[1:-1]]
     lengths = [length for halvings in range(4) if (length := most >> halvings) == most or length >= 16]
+    begin, end = tokenizer.begin_id, tokenizer.end_id
     joined = [
-        np.array([tokenizer.cls_id, *itertools.islice(itertools.cycle(pieces), length - 2), tokenizer.sep_id], np.int32)
-        for length in lengths
+        np.array([begin, *itertools.islice(itertools.cycle(pieces), length - 2), end], np.int32) for length in lengths
     ]
     ids = (*itertools.chain.from_iterable(part.ids for part in parts), *joined)
     first = np.concatenate([*(part.first for part in parts), np.array([len(row) for row in joined], np.int32)])
-    return Encoded(ids=ids, first=first, num_truncated=0), apart
+    return Encoded(ids=ids, first=first, cut=np.zeros(len(ids), dtype=np.bool_)), apart
 
 
 def batches_of(model: Bert, rows: Encoded, apart: int) -> Iterator[Rows]:

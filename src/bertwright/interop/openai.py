@@ -20,7 +20,7 @@ from torch import Tensor
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.interop.gpt import ForeignGPT, read_gpt_folder, write_gpt
-from bertwright.model.gpt_folder import ARCHITECTURE, MODEL_TYPE
+from bertwright.model.gpt_naming import ARCHITECTURE, MODEL_TYPE
 from bertwright.model.sizes import GPTConfig
 from bertwright.text.bpe import read_bpe
 
@@ -29,7 +29,7 @@ _SHARDS = tuple(f"params_{index}.npy" for index in range(10))
 _ENCODER, _MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
 _HEADS = 12
 
-_FIRST = ("position.weight", "word.weight")
+_FIRST = ("encoder.embeddings.position.weight", "encoder.embeddings.word.weight")
 _PER_LAYER = {
     "attention.qkv.weight": (1, 3),
     "attention.qkv.bias": (3,),
@@ -163,7 +163,7 @@ def _read_shard(path: Path) -> npt.NDArray[np.float32]:
 def _named(row: npt.NDArray[np.float32], shapes: list[list[int]]) -> Iterator[tuple[str, Tensor]]:
     """Cut a row into tensors by our names, whose linear layers are [out, in]."""
     layers = (len(shapes) - len(_FIRST)) // len(_PER_LAYER)
-    names = [*_FIRST, *(f"layers.{layer}.{name}" for layer in range(layers) for name in _PER_LAYER)]
+    names = [*_FIRST, *(f"encoder.layers.{layer}.{name}" for layer in range(layers) for name in _PER_LAYER)]
     ends = pairwise(accumulate(map(math.prod, shapes), initial=0))
     for name, shape, (first, last) in zip(names, shapes, ends, strict=True):
         tensor = torch.from_numpy(row[first:last].reshape(shape))

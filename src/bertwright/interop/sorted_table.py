@@ -20,6 +20,8 @@ from bertwright.interop.crc32c import masked_crc32c
 _MAGIC = bytes.fromhex("57fb808b247547db")
 _FOOTER = 48
 _TRAILER = 5  # behind every block: compression and checksum
+_MOST_BYTES = 100_000_000  # of an index, and of all its keys and values; those of a BERT with its optimiser are 100 kB
+_LONGEST_KEY = 4_096
 _MOST_SHRINKAGE = 32  # snappy's longest copy, 64 bytes, takes 3; a claim of more is none of a snappy block
 
 
@@ -36,7 +38,10 @@ def read_table(path: Path) -> list[tuple[bytes, bytes]]:
 
     Raises InputError, with the place, where the file is cut off, damaged, compressed otherwise, or no such table.
     """
-    raw = path.read_bytes()
+    with path.open("rb") as stream:
+        raw = stream.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise InputError(f"{path}: over {_MOST_BYTES // 10**6} MB, which no index of a checkpoint has")
     if len(raw) < _FOOTER:
         raise InputError(f"{path}: {len(raw)} bytes are too few for the index of a checkpoint; the file is cut off")
     if not raw.endswith(_MAGIC):
@@ -52,9 +57,17 @@ def read_table(path: Path) -> list[tuple[bytes, bytes]]:
             raise ValueError(f"its footer (bytes {start} to {len(raw)}) is damaged")
         _entries(_block(raw, "meta index block", at=about_at, size=about_size))
         found: list[tuple[bytes, bytes]] = []
+        read = held = 0
         for _, place in _entries(_block(raw, "index block", at=index_at, size=index_size)):
             at, size, _ = _handle(place, 0)
+            read += size  # a block may be named a million times
+            if read > len(raw):
+                raise ValueError(f"its data blocks have over {len(raw)} bytes together, more than the file")
+            known = max(0, len(found) - 1)
             found += _entries(_block(raw, "data block", at=at, size=size))
+            held += sum(len(key) for key, _ in found[known:])
+            if held > _MOST_BYTES:
+                raise ValueError(f"its keys have over {_MOST_BYTES // 10**6} MB; no variables' names are as long")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     for (before, _), (key, _) in pairwise(found):
@@ -103,7 +116,7 @@ def _block(raw: bytes, what: str, *, at: int, size: int) -> bytes:
 
 def _unpacked(data: bytes, place: str) -> bytes:
     size, _ = varint(data, 0)
-    if size > _MOST_SHRINKAGE * len(data):
+    if size > min(_MOST_SHRINKAGE * len(data), _MOST_BYTES):
         raise ValueError(f"{place} is no snappy block: {len(data)} bytes cannot hold {size}")
     try:
         return bytes(pa.Codec("snappy").decompress(data, decompressed_size=size))
@@ -118,7 +131,7 @@ def _entries(block: bytes) -> list[tuple[bytes, bytes]]:
     if len(block) < 4 or end < 0:
         raise ValueError(f"one of its blocks has {len(block)} bytes, too few for its {restarts} places of keys")
     found: list[tuple[bytes, bytes]] = []
-    key, at = b"", 0
+    key, at, total = b"", 0, 0
     while at < end:
         shared, at = varint(block, at)
         further, at = varint(block, at)
@@ -127,6 +140,9 @@ def _entries(block: bytes) -> list[tuple[bytes, bytes]]:
             raise ValueError(f"an entry behind the key {key!r} reaches past its block")
         key = key[:shared] + block[at : at + further]
         at += further
+        total += len(key)
+        if len(key) > _LONGEST_KEY or total > _MOST_BYTES:
+            raise ValueError(f"keys of {len(key):,} bytes, {total:,} in one block; no variable's name is as long")
         found.append((key, block[at : at + size]))
         at += size
     return found

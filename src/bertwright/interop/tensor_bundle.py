@@ -45,6 +45,7 @@ _UNREAD = {
     23: "uint64",
 }
 _BFLOAT16 = 14
+_MOST_DIMENSIONS = 8
 _VERSION = 1  # of the format, as a reader of ours understands it
 _PART_OF_A_VARIABLE = b"\0"  # begins the keys of the slices of partitioned variables; no variable's name does
 _BYTES, _WIDTHS = 2, {1: 8, 5: 4}  # protocol buffers' kinds of values: 0 is a varint
@@ -207,6 +208,8 @@ def _entry(key: bytes, value: bytes) -> Entry:
     try:
         numbers, parts = _message(value, numbers=(1, 3, 4, 5, 6), parts=(2, 7))
         shape = tuple(size for part in parts[2] for size in _shape(part))
+        if len(shape) > _MOST_DIMENSIONS or max(shape, default=0) >= 2**63:
+            raise ValueError(f"its {len(shape)} dimensions are too many or too large")
     except ValueError as error:
         raise ValueError(f"the entry of {_name(key)} is not understood: {error}") from None
     kind, shard, offset, size, checksum = (numbers[field] for field in (1, 3, 4, 5, 6))

@@ -14,7 +14,7 @@ from bertwright.errors import InputError
 from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, MaskedLMHead, NextSentenceHead, SpanHead
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import EncoderConfig, encoder_shape
 
 Head = Literal["pooler", "masked_lm", "next_sentence", "classifier", "span"]
 
@@ -79,23 +79,23 @@ class Bert(nn.Module):
         return dict(zip(ARCHITECTURES[self.architecture].outputs, found, strict=True))
 
     def _outputs(self, last: Tensor) -> tuple[Tensor, ...]:
-        words = self.encoder.embeddings.word.weight
+        words = self.encoder.words()[0].weight
         match self.architecture:
             case "BertModel":
-                return last, self.pooler(last)
+                return last, self.pooler(last[:, 0])
             case "BertForPreTraining":
-                return self.masked_lm(last, words), self.next_sentence(self.pooler(last))
+                return self.masked_lm(last, words), self.next_sentence(self.pooler(last[:, 0]))
             case "BertForMaskedLM":
                 return (self.masked_lm(last, words),)
             case "BertForNextSentencePrediction":
-                return (self.next_sentence(self.pooler(last)),)
+                return (self.next_sentence(self.pooler(last[:, 0])),)
             case "BertForQuestionAnswering":
                 start, end = self.span(last).unbind(-1)
                 return start, end
             case "BertForTokenClassification":
                 return (self.classifier(last),)
             case _:
-                return (self.classifier(self.pooler(last)),)
+                return (self.classifier(self.pooler(last[:, 0])),)
 
 
 def architecture_of(name: str) -> Architecture:
@@ -107,9 +107,10 @@ def architecture_of(name: str) -> Architecture:
 
 def open_architecture(saved: SavedModel) -> Bert:
     """The model of a folder with the heads that its config.json names, ready to answer."""
+    config = encoder_shape(saved.config, saved.place)
     classes = len(saved.labels) or 2
     if saved.weights and "classifier.linear.weight" in saved.weights:
         classes = len(saved.weights["classifier.linear.weight"])
-    model = Bert(saved.config, saved.architecture, num_labels=classes)
+    model = Bert(config, saved.architecture, num_labels=classes)
     load_weights(model, saved)
     return model.eval()

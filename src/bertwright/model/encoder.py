@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, Q rows asked for, D hidden.
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from bertwright.model.attention import SelfAttention
 from bertwright.model.dropout import dropout
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import Attends, BodyConfig, EncoderConfig, OneBody
 
 _SHARPNESS = math.sqrt(2.0)
 """Size of the query and key maps of a local start: some four fifths of the attention then fall on the neighbour."""
@@ -26,16 +27,28 @@ class EncoderOutput:
     hidden: tuple[Tensor, ...] = ()
 
 
-class Embeddings(nn.Module):
-    """Sum of word, segment and learned absolute position embeddings, then LayerNorm and dropout."""
+class TokensAndPositions(nn.Module):
+    """Sum of word and learned absolute position embeddings, then dropout: all that GPT-1 has."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.word = nn.Embedding(config.vocab_size, config.hidden)
         self.position = nn.Embedding(config.max_positions, config.hidden)
+        self.dropout = config.hidden_dropout
+
+    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
+        """[B, T] ids → [B, T, D]; what the segments are changes nothing."""
+        summed = self.word(ids) + first_positions(self.position, ids.shape[1])
+        return dropout(summed, self.dropout, self.training)
+
+
+class Embeddings(TokensAndPositions):
+    """Segment embeddings added to them, and LayerNorm before the dropout."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
         self.segment = nn.Embedding(config.num_segments, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
-        self.dropout = config.hidden_dropout
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
         """[B, T] ids and segments → [B, T, D]."""
@@ -57,8 +70,10 @@ class EncoderLayer(nn.Module):
         self.dropout = config.hidden_dropout
 
     def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None) -> Tensor:
-        """[B, T, D] → [B, T, D], or only the rows `at` [B, Q] → [B, Q, D]."""
+        """[B, T, D] → [B, T, D], or only the rows `at` [B, Q] → [B, Q, D]; `keep` [B, 1, 1, T] or [B, 1, T, T]."""
         rows = None if at is None else gather_rows(hidden, at)
+        if at is not None and keep.shape[2] > 1:
+            keep = keep.gather(2, at[:, None, :, None].expand(-1, -1, -1, keep.shape[3]))  # [B, 1, Q, T]
         attended = dropout(self.attention(hidden, keep, rows), self.dropout, self.training)
         middle = self.attention_norm((hidden if rows is None else rows) + attended)
         inner = self.contract(F.gelu(self.expand(middle), approximate=self.approximate))
@@ -66,13 +81,39 @@ class EncoderLayer(nn.Module):
         return out
 
 
-class Encoder(nn.Module):
+class SingleBody(nn.Module):
+    """What every body that is made of no others answers: the state of the row, its table of words, its blocks."""
+
+    config: OneBody
+    embeddings: nn.Module
+    layers: nn.ModuleList
+
+    def summary(self, ids: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
+        """The state that knows the whole row [B, D]: the first token's, or the last one's where attention goes left."""
+        at = (mask.sum(1, keepdim=True) - 1) if self.config.attends == "left" else mask.new_zeros(len(mask), 1).long()
+        last: Tensor = self(ids, segments, mask, at=at).last
+        return last[:, 0]
+
+    def words(self) -> list[nn.Embedding]:
+        """The tables of word embeddings."""
+        return [cast(nn.Embedding, self.embeddings.word)]
+
+    def blocks(self) -> tuple[nn.Module, ...]:
+        """What is sharded and recomputed as a unit, in the order of computing."""
+        return tuple(self.layers)
+
+
+class Encoder(SingleBody):
     """Token ids to contextual vectors."""
+
+    config: EncoderConfig
+    embeddings: TokensAndPositions
+    _embeddings: type[TokensAndPositions] = Embeddings
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
+        self.embeddings = self._embeddings(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
 
     def forward(
@@ -83,7 +124,7 @@ class Encoder(nn.Module):
         With `at` [B, Q] the last layer is computed at those positions alone: masked LM needs 15 % of them.
         With `all_hidden` the embeddings and each layer's output come along (feature-based use, paper §5.3).
         """
-        keep = mask[:, None, None, :]  # [B, 1, 1, T]
+        keep = kept(mask, self.config.attends)
         hidden = self.embeddings(ids, segments)
         states = [hidden]
         for index, layer in enumerate(self.layers):
@@ -92,17 +133,40 @@ class Encoder(nn.Module):
             states.append(hidden)
         return EncoderOutput(hidden, tuple(states) if all_hidden else ())
 
+    def flops(self, length: int, asked: int) -> float:
+        """Matrix products of a row's forward, the last layer at `asked` of its `length` places, as computed."""
+        width, inner = self.config.hidden, self.config.intermediate
+        full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
+        if asked == length:
+            return float(self.config.layers * full)
+        last = 4 * length * width**2 + 2 * asked * (2 * width**2 + 2 * width * inner) + 4 * asked * length * width
+        return float((self.config.layers - 1) * full + last)
+
 
 class Pooler(nn.Module):
     """The vector of [CLS] through a dense layer and tanh: C in the paper's Figure 1."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: BodyConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden, config.hidden)
 
-    def forward(self, last: Tensor) -> Tensor:
-        """[B, T, D] → [B, D], reading position 0."""
-        return torch.tanh(self.dense(last[:, 0]))
+    def forward(self, state: Tensor) -> Tensor:
+        """[B, D] → [B, D]."""
+        return torch.tanh(self.dense(state))
+
+
+def kept(mask: Tensor, attends: Attends) -> Tensor:
+    """Which keys each query may attend to, for `mask` [B, T]: [B, 1, 1, T], or [B, 1, T, T] for one direction.
+
+    There a token always attends to itself, so that padding has something to attend to.
+    """
+    keys = mask[:, None, None, :]
+    if attends == "both":
+        return keys
+    length = mask.shape[1]
+    all_pairs = torch.ones(length, length, dtype=torch.bool, device=mask.device)
+    reach = all_pairs.tril() if attends == "left" else all_pairs.triu()
+    return (reach & keys) | torch.eye(length, dtype=torch.bool, device=mask.device)
 
 
 def first_positions(table: nn.Embedding, length: int) -> Tensor:
@@ -136,6 +200,8 @@ def init_weights(module: nn.Module, deviation: float, generator: torch.Generator
 def start_local(encoder: Encoder, *, generator: torch.Generator) -> None:
     """Let the first layer's heads begin by looking at neighbours: offsets -1, +1, -2, +2, … (in place).
 
+    Where tokens attend to one side, at those of that side: -1, -2, -3, …
+
     Positions become waves of random frequencies, so vectors of different places are nearly orthogonal; a head's keys
     read its share of the waves and its queries the same turned by the head's offset. All of it is a start: every
     weight stays a learned parameter. Without it a small model spends thousands of steps at the loss
@@ -152,7 +218,9 @@ def start_local(encoder: Encoder, *, generator: torch.Generator) -> None:
     with torch.no_grad():
         encoder.embeddings.position.weight.copy_(waves * config.initializer_range * math.sqrt(2))
         for head in range(config.heads):
-            offset = (head // 2 + 1) * (1 if head % 2 else -1)
+            offset = {"both": (head // 2 + 1) * (1 if head % 2 else -1), "left": -head - 1, "right": head + 1}[
+                config.attends
+            ]
             rows = slice(head * width, (head + 1) * width)
             turn = torch.block_diag(
                 *(_rotation(float(angle) * offset) for angle in frequencies[rows.start // 2 : rows.stop // 2])

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.model.dropout import dropout
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import BodyConfig, EncoderConfig
 
 
 def for_loss(logits: Tensor) -> Tensor:
@@ -34,6 +34,33 @@ class MaskedLMHead(nn.Module):
     def forward(self, rows: Tensor, words: Tensor) -> Tensor:
         """[…, D] rows and the word embeddings [V, D] → logits […, V]."""
         return F.linear(self.states(rows), words, self.bias)
+
+
+class TiedOutput(nn.Module):
+    """The transposed word embeddings and nothing else: GPT-1's output."""
+
+    bias: Tensor
+    """Zeros, which no folder holds."""
+
+    def __init__(self, config: BodyConfig) -> None:
+        super().__init__()
+        self.register_buffer("bias", torch.zeros(config.vocab_size), persistent=False)
+
+    def states(self, rows: Tensor) -> Tensor:
+        """As MaskedLMHead's: the vectors that are compared with the word embeddings are the states themselves."""
+        return rows
+
+
+class BiasedOutput(nn.Module):
+    """The transposed word embeddings and one bias per vocabulary entry: an LSTM's output."""
+
+    def __init__(self, config: BodyConfig) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def states(self, rows: Tensor) -> Tensor:
+        """As TiedOutput's."""
+        return rows
 
 
 class NextSentenceHead(nn.Module):
@@ -66,7 +93,7 @@ class ClassificationHead(nn.Module):
 class SpanHead(nn.Module):
     """The start and end vectors S and E of paper §4.2: one linear layer with two outputs on each token's vector."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: BodyConfig) -> None:
         super().__init__()
         self.linear = nn.Linear(config.hidden, 2)
 

@@ -7,13 +7,15 @@ Shapes: B batch, T tokens, Q query rows, N rows of all, D hidden, H heads, K hea
 """
 
 import copy
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.model import rows
 from bertwright.model.encoder import Encoder, EncoderLayer, gather_rows
+from bertwright.model.few_rows import FewRows, most_rows
 
 Model = TypeVar("Model", bound=nn.Module)
 Narrow = tuple[Tensor, Tensor | None]
@@ -23,19 +25,24 @@ Narrow = tuple[Tensor, Tensor | None]
 class _Product(Protocol):
     """A weight matrix, packed once."""
 
+    kind: Literal["fp32", "int8"]
     bias: Tensor
+    shape: tuple[int, int]
 
     def narrow(self, wide: Tensor) -> Narrow: ...
     def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow: ...
+    def unpacked(self) -> tuple[Tensor, Tensor | None]: ...
     def __call__(self, values: Tensor) -> Tensor: ...
 
 
 class PackedProduct(nn.Module):
     """fp32: oneDNN's own layout of the weight, which torch's linear layer makes anew at every call."""
 
+    kind: Literal["fp32", "int8"] = "fp32"
+
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
-        self.bias = bias.detach()
+        self.bias, self.shape = bias.detach(), (weight.shape[0], weight.shape[1])
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
 
     def narrow(self, wide: Tensor) -> Narrow:
@@ -51,17 +58,23 @@ class PackedProduct(nn.Module):
         found: Tensor = torch.ops.mkldnn._linear_pointwise(values, self.packed, None, "none", [], "")
         return found
 
+    def unpacked(self) -> tuple[Tensor, None]:
+        """[W, D] as it was given."""
+        return self.packed.to_dense(), None
+
 
 class Int8Product(nn.Module):
     """Weights of 8 bits, by oneDNN."""
 
+    kind: Literal["fp32", "int8"] = "int8"
+
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
-        self.bias = bias.detach()
+        self.bias, self.shape = bias.detach(), (weight.shape[0], weight.shape[1])
         most = weight.detach().abs().amax(1)
         self.scales = torch.where(most > 0, most / 127, 1.0)
-        narrow = (weight.detach() / self.scales[:, None]).round().to(torch.int8)
-        self.packed = torch.ops.onednn.qlinear_prepack(narrow, None)
+        self.weight = (weight.detach() / self.scales[:, None]).round().to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)
 
     def narrow(self, wide: Tensor) -> Narrow:
@@ -79,6 +92,10 @@ class Int8Product(nn.Module):
         )
         return found
 
+    def unpacked(self) -> tuple[Tensor, Tensor]:
+        """[W, D], and what one step of each output is worth [W]."""
+        return self.weight, self.scales
+
 
 class QuickLayer(nn.Module):
     """An EncoderLayer that can only answer."""
@@ -94,23 +111,44 @@ class QuickLayer(nn.Module):
         self.contract = product(layer.contract.weight, layer.contract.bias)
         self.attention_norm, self.output_norm = layer.attention_norm, layer.output_norm
         self.approximate = layer.approximate
+        self.few, self._whole = most_rows(self), cast(FewRows | None, None)
 
     def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None) -> Tensor:
         """As EncoderLayer's: [B, T, D] → [B, T, D], or only the rows `at` [B, Q] → [B, Q, D]."""
         asked = hidden if at is None else gather_rows(hidden, at)  # [B, Q, D]
-        before = asked.flatten(0, 1)
-        narrow, scales = self.query.narrow(hidden.flatten(0, 1))
-        key_value = rows.finish(self.key_value(narrow), scales, self.key_value.bias)  # [N, 2D]
+        if hidden.shape[0] * hidden.shape[1] <= self.few and keep.shape[1:3] == (1, 1):
+            self._whole = self._whole or FewRows(self)
+            return self._whole(hidden, keep, asked)
+        every = filled_up(hidden.flatten(0, 1))
+        before = every if at is None else filled_up(asked.flatten(0, 1))
+        narrow, scales = self.query.narrow(every)
+        key_value = _unfilled(rows.finish(self.key_value(narrow), scales, self.key_value.bias), hidden)  # [B, T, 2D]
         if at is not None:
             narrow, scales = self.query.narrow(before)
-        query = rows.finish(self.query(narrow), scales, self.query.bias)
-        context = rows.attend(query.view(asked.shape), key_value.view(*hidden.shape[:2], -1), keep, heads=self.heads)
-        narrow, scales = self.output.narrow(context.flatten(0, 1))
+        query = _unfilled(rows.finish(self.query(narrow), scales, self.query.bias), asked)  # [B, Q, D]
+        context = rows.attend(query, key_value, keep, heads=self.heads)
+        narrow, scales = self.output.narrow(filled_up(context.flatten(0, 1)))
         middle = rows.add_norm(self.output(narrow), scales, self.output.bias, before, self.attention_norm)
         narrow, scales = self.expand.narrow(middle)
         narrow, scales = self.expand.activated(self.expand(narrow), scales, self.approximate)
         out = rows.add_norm(self.contract(narrow), scales, self.contract.bias, middle, self.output_norm)
-        return out.view(asked.shape)
+        return _unfilled(out, asked)
+
+
+def filled_up(given: Tensor) -> Tensor:
+    """[N, D] → the same rows and then zeros, so that there are few different N; 2 % more rows on average.
+
+    oneDNN compiles a product for each N and keeps what it compiled: half a megabyte each, part of it for ever.
+    """
+    count = len(given)
+    step = max(8, 1 << max(0, count.bit_length() - 5))  # a sixteenth of the power of 2 below
+    more = -count % step
+    return F.pad(given, (0, 0, 0, more)) if more else given
+
+
+def _unfilled(given: Tensor, like: Tensor) -> Tensor:
+    """[N, W] → the rows of `like` [B, T, D] alone: [B, T, W]."""
+    return given[: like.shape[0] * like.shape[1]].view(*like.shape[:2], -1)
 
 
 def quick(model: Model, precision: Literal["fp32", "int8"]) -> Model:

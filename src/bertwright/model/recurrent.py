@@ -1,5 +1,7 @@
 """states of a frozen encoder → vectors for a task: a mix of layers, then a BiLSTM of two layers (paper §5.3, table 7).
 
+A weighted sum is ELMo's (Peters et al. 2018, §3.2): shares that add up to 1, and one factor for all.
+
 Shapes: B batch, P places of a row, S states (layers asked for), D hidden, W width of the BiLSTM.
 """
 
@@ -10,6 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from bertwright.errors import InputError
 from bertwright.model.dropout import dropout
 from bertwright.model.sizes import WAYS, Way
+
+_SUMS: tuple[Way, ...] = ("sum-last-four", "sum-all", "elmo")
 
 
 def states_of(way: Way, layers: int) -> list[int]:
@@ -26,6 +30,8 @@ def states_of(way: Way, layers: int) -> list[int]:
             return [layers]
         case "sum-all":
             return list(range(1, layers + 1))
+        case "elmo":
+            return list(range(layers + 1))
         case "sum-last-four" | "concat-last-four":
             return list(range(max(1, layers - 3), layers + 1))
     raise InputError(f"{way!r} is no way to use features; there are {', '.join(WAYS)}")
@@ -39,7 +45,7 @@ class Recurrent(nn.Module):
         super().__init__()
         if width % 2:
             raise InputError(f"a BiLSTM of width {width}: must be even, half of it in each direction")
-        self.concatenates = not way.startswith("sum")
+        self.concatenates = way not in _SUMS
         self.dropout = dropout
         self.shares = nn.Parameter(torch.zeros(states), requires_grad=not self.concatenates)
         self.factor = nn.Parameter(torch.ones(1), requires_grad=not self.concatenates)

@@ -1,14 +1,20 @@
-// What stands between two matrix products, a row at a time; rows.py says the same in torch, for where this cannot be built.
+// What stands between two matrix products, a row at a time, and a whole layer for few rows; rows.py says the same steps in
+// torch, for where this cannot be built.
 //
 // A row of a product holds sums that are still to be multiplied by the row's scale (none: 1) and to get the bias.
-// Nothing here calls a function, so that the compiler can vectorise all of it.
+// Loops are shared out among the threads of the parallel region that calls them; each ends with all threads together.
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
-#define EACH_ROW _Pragma("omp parallel for num_threads(threads) if (threads > 1)") for (int64_t r = 0; r < count; r++)
+#ifdef __AVX512VNNI__
+#include <immintrin.h>
+#endif
+
+#define WITH_THREADS _Pragma("omp parallel num_threads(threads) if (threads > 1)")
+#define EACH_ROW _Pragma("omp for schedule(static)") for (int64_t r = 0; r < count; r++)
 
 // e^x for x <= 0, to 2e-7: a power of 2 times a polynomial of the rest.
 static inline float exponential(float x) {
@@ -49,11 +55,11 @@ static inline float narrow(const float *row, uint8_t *out, int64_t width) {
 
 static inline float scale_of(const float *scales, int64_t row) { return scales ? scales[row] : 1.0f; }
 
-extern "C" void quantise(const float *rows, uint8_t *out, float *found, int64_t count, int64_t width, int threads) {
+static void quantise_rows(const float *rows, uint8_t *out, float *found, int64_t count, int64_t width) {
     EACH_ROW found[r] = narrow(rows + r * width, out + r * width, width);
 }
 
-extern "C" void finish(float *rows, const float *scales, const float *bias, int64_t count, int64_t width, int threads) {
+static void finish_rows(float *rows, const float *scales, const float *bias, int64_t count, int64_t width) {
     EACH_ROW {
         float *row = rows + r * width, scale = scale_of(scales, r);
         for (int64_t i = 0; i < width; i++) row[i] = row[i] * scale + bias[i];
@@ -61,8 +67,8 @@ extern "C" void finish(float *rows, const float *scales, const float *bias, int6
 }
 
 // out: none where the rows stay as they are
-extern "C" void activate(float *rows, const float *scales, const float *bias, uint8_t *out, float *found, int64_t count,
-                         int64_t width, int with_tanh, int threads) {
+static void activate_rows(float *rows, const float *scales, const float *bias, uint8_t *out, float *found, int64_t count,
+                         int64_t width, int with_tanh) {
     EACH_ROW {
         float *row = rows + r * width, scale = scale_of(scales, r);
         if (with_tanh)
@@ -74,8 +80,8 @@ extern "C" void activate(float *rows, const float *scales, const float *bias, ui
 }
 
 // LayerNorm of the product and of what it is added to
-extern "C" void add_norm(float *rows, const float *scales, const float *bias, const float *before, const float *gain,
-                         const float *shift, float epsilon, int64_t count, int64_t width, int threads) {
+static void add_norm_rows(float *rows, const float *scales, const float *bias, const float *before, const float *gain,
+                         const float *shift, float epsilon, int64_t count, int64_t width) {
     EACH_ROW {
         float *row = rows + r * width, scale = scale_of(scales, r), sum = 0.0f, squares = 0.0f;
         const float *old = before + r * width;
@@ -151,25 +157,173 @@ static void gather(const float *from, float *turned, float *values, int64_t toke
 }
 
 // query, out: [batch, asked, width]; key_value: [batch, tokens, 2 width]; keep: [batch, tokens]
-extern "C" void attend(const float *query, const float *key_value, const uint8_t *keep, float *out, int64_t batch,
-                       int64_t asked, int64_t tokens, int64_t heads, int threads) {
+static void attend_all(const float *query, const float *key_value, const uint8_t *keep, float *out, int64_t batch,
+                       int64_t asked, int64_t tokens, int64_t heads) {
     int64_t width = heads * HEAD, padded = (tokens + BLOCK - 1) / BLOCK * BLOCK;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        std::vector<float> turned(HEAD * padded), values(HEAD * tokens), scores(QUERIES * padded);
-        std::vector<uint8_t> kept(padded);
-#pragma omp for collapse(2)
-        for (int64_t b = 0; b < batch; b++)
-            for (int64_t h = 0; h < heads; h++) {
-                memcpy(kept.data(), keep + b * tokens, tokens);
-                gather(key_value + b * tokens * 2 * width + h * HEAD, turned.data(), values.data(), tokens, width);
-                for (int64_t q = 0; q < asked; q += QUERIES) {
-                    int64_t num = asked - q < QUERIES ? asked - q : QUERIES, at = (b * asked + q) * width + h * HEAD;
-                    const float *chosen[QUERIES];
-                    for (int i = 0; i < QUERIES; i++) chosen[i] = query + at + (i < num ? i : num - 1) * width;
-                    attend_rows(chosen, turned.data(), values.data(), kept.data(), scores.data(), out + at, num,
-                                tokens, padded, width);
+    std::vector<float> turned(HEAD * padded), values(HEAD * tokens), scores(QUERIES * padded);
+    std::vector<uint8_t> kept(padded);
+#pragma omp for collapse(2) schedule(static)
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t h = 0; h < heads; h++) {
+            memcpy(kept.data(), keep + b * tokens, tokens);
+            gather(key_value + b * tokens * 2 * width + h * HEAD, turned.data(), values.data(), tokens, width);
+            for (int64_t q = 0; q < asked; q += QUERIES) {
+                int64_t num = asked - q < QUERIES ? asked - q : QUERIES, at = (b * asked + q) * width + h * HEAD;
+                const float *chosen[QUERIES];
+                for (int i = 0; i < QUERIES; i++) chosen[i] = query + at + (i < num ? i : num - 1) * width;
+                attend_rows(chosen, turned.data(), values.data(), kept.data(), scores.data(), out + at, num, tokens,
+                            padded, width);
+            }
+        }
+}
+
+// Matrix products of few rows, bound by reading the weights: a library's call costs as much as a small product.
+// weights: [width / COLUMNS, inner, COLUMNS], with 8 bits [width / COLUMNS, inner / 4, COLUMNS, 4]
+static const int TILE = 8, COLUMNS = 2 * LANES;
+
+static void multiply(const float *rows, const float *weights, float *sums, int64_t count, int64_t inner, int64_t width) {
+#pragma omp for schedule(static)
+    for (int64_t c = 0; c < width; c += COLUMNS)
+        for (int64_t r = 0; r < count; r += TILE) {
+            const float *row[TILE], *part = weights + c * inner;
+            for (int i = 0; i < TILE; i++) row[i] = rows + (r + i < count ? r + i : count - 1) * inner;
+            Lanes found[TILE][2] = {};
+            for (int64_t k = 0; k < inner; k++) {
+                const Lanes *weight = (const Lanes *)(part + k * COLUMNS);
+                _Pragma("GCC unroll 8") for (int i = 0; i < TILE; i++)
+                    _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) found[i][j] += row[i][k] * weight[j];
+            }
+            for (int i = 0; i < TILE && r + i < count; i++)
+                _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) ((Lanes *)(sums + (r + i) * width + c))[j] = found[i][j];
+        }
+}
+
+// lost: what the 128 that was added to each of the 8 bits adds to the sums; steps: what one step of each column is worth
+static void multiply_narrow(const uint8_t *rows, const int8_t *weights, const int32_t *lost, const float *steps, float *sums,
+                            int64_t count, int64_t inner, int64_t width) {
+#ifdef __AVX512VNNI__
+#pragma omp for schedule(static)
+    for (int64_t c = 0; c < width; c += COLUMNS)
+        for (int64_t r = 0; r < count; r += TILE) {
+            const uint8_t *row[TILE];
+            for (int i = 0; i < TILE; i++) row[i] = rows + (r + i < count ? r + i : count - 1) * inner;
+            const int8_t *part = weights + c * inner;
+            __m512i found[TILE][2] = {};
+            for (int64_t k = 0; k < inner; k += 4) {
+                __m512i left = _mm512_loadu_si512(part + k * COLUMNS), right = _mm512_loadu_si512(part + k * COLUMNS + 64);
+                _Pragma("GCC unroll 8") for (int i = 0; i < TILE; i++) {
+                    int32_t four;
+                    memcpy(&four, row[i] + k, 4);
+                    __m512i given = _mm512_set1_epi32(four);
+                    found[i][0] = _mm512_dpbusd_epi32(found[i][0], given, left);
+                    found[i][1] = _mm512_dpbusd_epi32(found[i][1], given, right);
                 }
             }
+            for (int i = 0; i < TILE && r + i < count; i++)
+                for (int j = 0; j < 2; j++) {
+                    int64_t at = c + j * LANES;
+                    __m512i whole = _mm512_sub_epi32(found[i][j], _mm512_loadu_si512(lost + at));
+                    _mm512_storeu_ps(sums + (r + i) * width + at,
+                                     _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_loadu_ps(steps + at)));
+                }
+        }
+#endif
+}
+
+extern "C" int multiplies_bytes() {
+#ifdef __AVX512VNNI__
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+struct Product {
+    int64_t inner, width;
+    const void *weights;
+    const int32_t *lost;  // with 8 bits alone
+    const float *steps, *bias;
+};
+
+struct Norm {
+    const float *gain, *shift;
+    float epsilon;
+};
+
+struct Layer {
+    int64_t heads, with_tanh;
+    Product query, key_value, output, expand, contract;
+    Norm attention, out;
+};
+
+// Rows as a product takes them: with 8 bits their own scales beside them.
+struct Given {
+    const float *wide;
+    uint8_t *narrow;
+    float *scales;
+};
+
+static void multiply(const Product &product, const Given &given, float *sums, int64_t count) {
+    if (product.lost)
+        multiply_narrow(given.narrow, (const int8_t *)product.weights, product.lost, product.steps, sums, count, product.inner,
+                        product.width);
+    else
+        multiply(given.wide, (const float *)product.weights, sums, count, product.inner, product.width);
+}
+
+extern "C" void quantise(const float *rows, uint8_t *out, float *found, int64_t count, int64_t width, int threads) {
+    WITH_THREADS quantise_rows(rows, out, found, count, width);
+}
+
+extern "C" void finish(float *rows, const float *scales, const float *bias, int64_t count, int64_t width, int threads) {
+    WITH_THREADS finish_rows(rows, scales, bias, count, width);
+}
+
+extern "C" void activate(float *rows, const float *scales, const float *bias, uint8_t *out, float *found, int64_t count,
+                         int64_t width, int with_tanh, int threads) {
+    WITH_THREADS activate_rows(rows, scales, bias, out, found, count, width, with_tanh);
+}
+
+extern "C" void add_norm(float *rows, const float *scales, const float *bias, const float *before, const float *gain,
+                         const float *shift, float epsilon, int64_t count, int64_t width, int threads) {
+    WITH_THREADS add_norm_rows(rows, scales, bias, before, gain, shift, epsilon, count, width);
+}
+
+extern "C" void attend(const float *query, const float *key_value, const uint8_t *keep, float *out, int64_t batch,
+                       int64_t asked, int64_t tokens, int64_t heads, int threads) {
+    WITH_THREADS attend_all(query, key_value, keep, out, batch, asked, tokens, heads);
+}
+
+// hidden: [batch, tokens, width]; asked_rows, out: [batch, asked, width], hidden itself where all are asked; floats and
+// bytes: room for what is in between, as rows.py counts it
+extern "C" void layer(const Layer *layer, const float *hidden, const float *asked_rows, const uint8_t *keep, float *out,
+                      float *floats, uint8_t *bytes, int64_t batch, int64_t asked, int64_t tokens, int threads) {
+    int64_t width = layer->query.inner, wide = layer->expand.width, all = batch * tokens, some = batch * asked;
+    bool narrow = layer->query.lost != nullptr;
+    float *key_value = floats, *query = key_value + all * 2 * width, *context = query + some * width;
+    float *middle = context + some * width, *expanded = middle + some * width, *scales = expanded + some * wide;
+    float *known = narrow ? scales : nullptr;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        auto give = [&](const float *rows, int64_t count) -> Given {
+            if (narrow) quantise_rows(rows, bytes, scales, count, width);
+            return {rows, bytes, scales};
+        };
+        Given given = give(hidden, all);
+        multiply(layer->key_value, given, key_value, all);
+        finish_rows(key_value, known, layer->key_value.bias, all, 2 * width);
+        if (asked_rows != hidden) given = give(asked_rows, some);
+        multiply(layer->query, given, query, some);
+        finish_rows(query, known, layer->query.bias, some, width);
+        attend_all(query, key_value, keep, context, batch, asked, tokens, layer->heads);
+        multiply(layer->output, give(context, some), middle, some);
+        add_norm_rows(middle, known, layer->output.bias, asked_rows, layer->attention.gain, layer->attention.shift,
+                      layer->attention.epsilon, some, width);
+        multiply(layer->expand, give(middle, some), expanded, some);
+        // The scales of the products before are read here, row by row, just before those of what comes out replace them.
+        activate_rows(expanded, known, layer->expand.bias, narrow ? bytes : nullptr, scales, some, wide, layer->with_tanh);
+        multiply(layer->contract, {expanded, bytes, scales}, out, some);
+        add_norm_rows(out, known, layer->contract.bias, middle, layer->out.gain, layer->out.shift, layer->out.epsilon, some,
+                      width);
     }
 }

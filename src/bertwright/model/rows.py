@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.console import say
+from bertwright.files import cache_folder
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _FLAGS = (
@@ -38,7 +39,7 @@ _FLAGS = (
     ),
 )
 _X86_FLAGS = ("-mprefer-vector-width=512",)
-_HEAD = 64
+HEAD = 64
 """Width of the heads that `attend` is built for: that of every size of the paper."""
 MIDDLE = 128
 """Stands for 0 among the 8 bits: rows go from 1 to 255."""
@@ -106,7 +107,7 @@ def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, 
 def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Tensor:
     """Attention from `query` [B, Q, D] to `key_value` [B, T, 2D], keys first: [B, Q, D]; `keep` as SelfAttention's."""
     built, (batch, tokens, both) = library(), key_value.shape
-    if built is None or both != 2 * _HEAD * heads or keep.shape[1:3] != (1, 1):
+    if built is None or both != 2 * HEAD * heads or keep.shape[1:3] != (1, 1):
         parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, *key_value.chunk(2, dim=-1))]
         context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=keep)  # [B, H, Q, K]
         return context.transpose(1, 2).flatten(2)
@@ -126,7 +127,7 @@ def library() -> Any:
         return None
     command = [*shlex.split(compiler), *_FLAGS, *(_X86_FLAGS if _has_wide_vectors() else ())]
     key = hashlib.sha256(repr((command, _SOURCE.read_bytes(), _processor())).encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertwright"
+    folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"rows-{key}.so"

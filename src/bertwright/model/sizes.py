@@ -1,6 +1,6 @@
 """The shape of an encoder as data; the named sizes of paper §3 and of the 24 small models released in March 2020."""
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,10 @@ from bertwright.errors import InputError
 
 Size = Annotated[int, Field(gt=0, lt=2**24)]
 """One side of a matrix; far beyond what is built, and small enough to be multiplied."""
+
+
+Attends = Literal["both", "left", "right"]
+"""Which tokens a token attends to beside itself: all, those before it, or those behind it."""
 
 
 class EncoderConfig(Settings):
@@ -27,6 +31,7 @@ class EncoderConfig(Settings):
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     pad_id: Count = 0
+    attends: Attends = "both"
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> Self:
@@ -41,6 +46,7 @@ class GPTConfig(EncoderConfig):
     num_segments: Literal[0] = 0
     activation: Literal["gelu_tanh"] = "gelu_tanh"
     layer_norm_eps: float = 1e-5
+    attends: Literal["left"] = "left"
 
     @model_validator(mode="after")
     def _feeds_forward_four_times(self) -> Self:
@@ -49,8 +55,170 @@ class GPTConfig(EncoderConfig):
         return self
 
 
-Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
-"""How a frozen encoder's states are used: the six rows of table 7. A weighted sum learns a share for each layer."""
+class LSTMConfig(Settings):
+    """An LSTM language model's body (ELMo's): layers of so many cells, each projected to the width of the states."""
+
+    vocab_size: Size
+    hidden: Size
+    layers: Annotated[int, Field(gt=0, lt=10_000)]
+    cells: Size
+    attends: Literal["left", "right"] = "left"
+    """What a state knows beside its own token."""
+    max_positions: Size = 512
+    """Rows are as long as a Transformer's at most: what is compared gets the same."""
+    num_segments: Literal[0] = 0
+    hidden_dropout: Share = 0.1
+    initializer_range: float = 0.02
+    pad_id: Count = 0
+
+    @model_validator(mode="after")
+    def _projects(self) -> Self:
+        if self.hidden >= self.cells:
+            raise ValueError(f"hidden {self.hidden} is not below cells {self.cells}, which are projected to it")
+        return self
+
+
+OneBody = EncoderConfig | LSTMConfig
+
+
+class _Around(Settings):
+    """A composition's figures, as far as they are those of one of its parts."""
+
+    @property
+    def _part(self) -> OneBody:
+        raise NotImplementedError
+
+    @property
+    def vocab_size(self) -> int:
+        """Pieces that the part has embeddings for; as for all of these."""
+        return self._part.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens of a row at most."""
+        return self._part.max_positions
+
+    @property
+    def num_segments(self) -> int:
+        """Segments that are told apart."""
+        return self._part.num_segments
+
+    @property
+    def pad_id(self) -> int:
+        """What fills a batch's shorter rows."""
+        return self._part.pad_id
+
+    @property
+    def hidden_dropout(self) -> float:
+        """The share of states that is dropped in training."""
+        return self._part.hidden_dropout
+
+    @property
+    def initializer_range(self) -> float:
+        """The deviation that new matrices are drawn with."""
+        return self._part.initializer_range
+
+
+class PairConfig(_Around):
+    """ELMo's way: the states of two models, trained independently to the left and to the right, side by side."""
+
+    left: OneBody
+    right: OneBody
+
+    @model_validator(mode="after")
+    def _alike(self) -> Self:
+        for name in ("vocab_size", "layers", "num_segments", "pad_id"):
+            ours, theirs = getattr(self.left, name), getattr(self.right, name)
+            if ours != theirs:
+                raise ValueError(f"{name} is {ours} in one of the two models and {theirs} in the other")
+        found = self.left.attends, self.right.attends
+        if found != ("left", "right"):
+            raise ValueError(f"the two models attend to '{found[0]}' and '{found[1]}'; due are left and right")
+        return self
+
+    @property
+    def _part(self) -> OneBody:
+        return self.left if self.left.max_positions <= self.right.max_positions else self.right
+
+    @property
+    def hidden(self) -> int:
+        """Both widths together."""
+        return self.left.hidden + self.right.hidden
+
+    @property
+    def layers(self) -> int:
+        """Of each of the two."""
+        return self.left.layers
+
+
+class TopConfig(_Around):
+    """A randomly initialised BiLSTM on top of a body (paper §5.1, the last row of table 5)."""
+
+    inner: OneBody | PairConfig
+    width: Annotated[int, Field(ge=2, lt=2**24, multiple_of=2)]
+    """Of the BiLSTM, half in each direction."""
+
+    @property
+    def _part(self) -> OneBody:
+        return self.inner._part if isinstance(self.inner, PairConfig) else self.inner
+
+    @property
+    def hidden(self) -> int:
+        """The BiLSTM's width."""
+        return self.width
+
+    @property
+    def layers(self) -> int:
+        """Of the body below."""
+        return self.inner.layers
+
+
+BodyConfig = EncoderConfig | LSTMConfig | PairConfig | TopConfig
+"""The shape of whatever turns token ids into states."""
+Body = TypeVar("Body", bound=Settings)
+
+
+def encoder_shape(config: BodyConfig, place: str) -> EncoderConfig:
+    """The shape of a BERT; InputError for another body, where only a BERT will do."""
+    if not attends_both_ways(config):
+        raise InputError(f"{place}: is no BERT, whose tokens attend to both sides; this needs one")
+    return config
+
+
+def with_dropout(config: Body, share: float) -> Body:
+    """The same shape, of which such a share of the states, and of the attention, is dropped in training."""
+    named = type(config).model_fields
+    changes: dict[str, Any] = {name: share for name in ("hidden_dropout", "attention_dropout") if name in named}
+    for name in ("left", "right", "inner"):
+        if name in named:
+            changes[name] = with_dropout(getattr(config, name), share)
+    return config.model_copy(update=changes)
+
+
+def attends_both_ways(config: BodyConfig) -> TypeGuard[EncoderConfig]:
+    """Whether it is the shape of a BERT as the paper builds it."""
+    return type(config) is EncoderConfig and config.attends == "both"
+
+
+System = Literal["bert", "bert-left", "bert-right", "gpt", "lstm-left", "lstm-right"]
+"""What is pre-trained: a BERT, BERT's blocks looking to one side, GPT-1, or one of ELMo's two LSTMs."""
+SYSTEMS: tuple[System, ...] = get_args(System)
+
+NAMES: dict[System, str] = {
+    "bert": "BERT",
+    "bert-left": "left-to-right BERT",
+    "bert-right": "right-to-left BERT",
+    "gpt": "GPT-1",
+    "lstm-left": "left-to-right LSTM",
+    "lstm-right": "right-to-left LSTM",
+}
+"""What people call them."""
+
+Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all", "elmo"]
+"""How a frozen encoder's states are used: the six rows of table 7, and ELMo's sum, which takes the embeddings in.
+
+A weighted sum learns a share for each layer.
+"""
 WAYS: tuple[Way, ...] = get_args(Way)
 
 _NAMED = {
@@ -62,10 +230,12 @@ _NAMED = {
     "large": (24, 1024),
 }
 
-SIZES: dict[str, tuple[int, int]] = _NAMED | {
-    f"{layers}x{width}": (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)
-}
-"""Name → (layers, hidden). Heads are hidden/64 and the feed-forward width is 4·hidden in all of them."""
+SIZES: dict[str, tuple[int, int]] = (
+    _NAMED
+    | {f"{layers}x{width}": (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)}
+    | {"3x768": (3, 768), "12x1024": (12, 1024)}
+)
+"""Name → (layers, hidden); the last two are of table 6. Heads are hidden/64, the feed-forward width is 4·hidden."""
 
 
 def size_config(name: str, vocab_size: int, **changes: object) -> EncoderConfig:
@@ -75,3 +245,30 @@ def size_config(name: str, vocab_size: int, **changes: object) -> EncoderConfig:
     layers, hidden = SIZES[name]
     shape = {"layers": layers, "hidden": hidden, "heads": hidden // 64, "intermediate": 4 * hidden}
     return EncoderConfig.model_validate({"vocab_size": vocab_size, **shape, **changes})
+
+
+def system_of(config: BodyConfig) -> System | None:
+    """The system that a body belongs to; None for a composition, which is not pre-trained."""
+    if isinstance(config, GPTConfig):
+        return "gpt"
+    if isinstance(config, LSTMConfig):
+        return "lstm-left" if config.attends == "left" else "lstm-right"
+    if not isinstance(config, EncoderConfig):
+        return None
+    return "bert" if config.attends == "both" else "bert-left" if config.attends == "left" else "bert-right"
+
+
+def system_config(system: System, size: str, vocab_size: int, **changes: object) -> OneBody:
+    """The shape of a system's body in a named size; `changes` are an encoder's, of which each body takes its own.
+
+    The cells of an LSTM are as many as the feed-forward width of a Transformer of that size.
+    """
+    like = size_config(size, vocab_size, **changes)
+    given = like.model_dump(exclude_defaults=True)
+    if system == "gpt":
+        return GPTConfig.model_validate({name: value for name, value in given.items() if name != "activation"})
+    side = system.partition("-")[2] or "both"
+    if not system.startswith("lstm"):
+        return like.model_copy(update={"attends": side})
+    own = {name: value for name, value in given.items() if name in LSTMConfig.model_fields}
+    return LSTMConfig.model_validate({**own, "cells": like.intermediate, "attends": side})

@@ -10,7 +10,7 @@ in training again within a buffer of records. Here the versions come one after a
 has a shuffled order of its own, also where it repeats a version.
 """
 
-from collections.abc import Iterator
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +22,7 @@ from bertwright.config import Count, Settings, Share, renamed
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.objectives.mlm import MaskingSettings, predictions_by_length
+from bertwright.objectives.shuffled import AnyBatch, ShuffledRows, TokenBatch, refuse_outside
 
 if TYPE_CHECKING:
     from bertwright.corpus.shards import Corpus
@@ -30,6 +31,9 @@ Part = Literal["all", "train", "held_out"]
 SecondSentence = Literal["next", "order", "none"]
 
 _TRUNCATION, _CHOICE, _REPLACEMENT, _HELD_OUT = 0x7C17, 0xC401, 0x4E91, 0x4E1D  # the purposes in the streams' keys
+_NEEDS_MASK = (
+    "masked LM needs a WordPiece one (bertwright tokenizer train, then corpus build); for a GPT-1 say --system gpt"
+)
 
 
 class ExampleSettings(Settings):
@@ -57,25 +61,22 @@ class ExampleSettings(Settings):
 
 
 @dataclass(frozen=True)
-class PretrainingBatch:
-    """B rows, padded to T tokens and P predictions. Positions are places in a row; padding has label 0 and weight 0."""
+class PretrainingBatch(TokenBatch):
+    """Rows with masks, and P predictions each. Positions are places in a row; padding has label 0 and weight 0."""
 
-    ids: np.ndarray  # int32 [B, T], after masking
-    segments: np.ndarray  # int32 [B, T]: 1 in B and its [SEP]
-    lengths: np.ndarray  # int32 [B]: tokens before the padding
     positions: np.ndarray  # int32 [B, P], ascending
     labels: np.ndarray  # int32 [B, P]: the piece that was there
     weights: np.ndarray  # float32 [B, P]: 1 for a prediction
     is_random: np.ndarray  # int32 [B]: 0 where B follows A, 1 where it is random, or comes before A (sentence order)
 
 
-class Examples:
-    """The rows of a corpus, epoch after epoch.
+class PlannedRows(ShuffledRows[AnyBatch]):
+    """Rows of whole sentences between special tokens, as a walk over the corpus plans them.
 
     length: T, tokens of a row. part: all documents, or one side of a split in which `held_out_share` of them, the same
     under any seed, are kept for measuring; a random B comes from the same part. write_plans: whether CORPUS/plans
     may be added to.
-    Raises InputError where the corpus is too small for what is asked.
+    Raises InputError where the corpus is too small for what is asked, and where its vocabulary has no [MASK].
     """
 
     def __init__(
@@ -89,75 +90,53 @@ class Examples:
         held_out_share: float = 0.0,
         write_plans: bool = True,
     ) -> None:
-        from bertwright.corpus.sampler import Sampler
         from bertwright.objectives.plans import Plans
+        from bertwright.text.any_tokenizer import wordpiece
 
+        super().__init__(length, seed)
         self.settings = settings
-        self.length = length
         self._corpus = corpus
+        self._tokenizer = wordpiece(corpus.tokenizer, place=corpus.folder, advice=_NEEDS_MASK)
         self._seed = seed
-        first = corpus.document_first()
-        documents = held_out_split(first, part=part, held_out_share=held_out_share)
-        documents = np.setdiff1d(documents, corpus.duplicates, assume_unique=True)
+        documents = used_documents(corpus, part=part, held_out_share=held_out_share)
         if settings.second_sentence == "order":
-            documents = _with_order(first, documents, corpus.folder)
+            documents = _with_order(corpus.document_first(), documents, corpus.folder)
         _check_size(corpus, documents.size, settings, part)
         self._plans = Plans(corpus, settings, documents, length=length, seed=seed, write=write_plans)
-        self._sampler = Sampler(self.num_rows, seed)
-        self._wanted = predictions_by_length(settings.masking, length)
-        whole_words = settings.masking.units != "piece"
-        pieces = corpus.tokenizer.continuation if whole_words else np.zeros(0, np.bool_)
-        self._continuation = np.ascontiguousarray(pieces, dtype=np.bool_)
-
-    @property
-    def max_predictions(self) -> int:
-        """P, the width of `positions`, `labels` and `weights`."""
-        return int(self._wanted[-1])
 
     def num_rows(self, epoch: int) -> int:
         """The number of rows of an epoch; epochs differ a little."""
         return self._plans.num_rows(self._version(epoch))
 
-    def passes(self, rows: int) -> list[float]:
-        """How often the corpus is passed in the first `rows` rows: one figure, as a mixture has one for each corpus."""
-        return [rows / self.num_rows(0)]
-
     def missing_plan_bytes(self, rows: int) -> int:
         """What the plans of the epochs of the first `rows` rows will take in CORPUS/plans beyond those there are."""
         return self._plans.missing_bytes(-(-rows // self.num_rows(0)))
 
-    def rows_of_step(self, step: int, batch_size: int) -> list[tuple[int, np.ndarray]]:
-        """The shuffled rows of a step, in groups (epoch, rows int64 [n])."""
-        return self._sampler.rows(step * batch_size, (step + 1) * batch_size)
-
-    def step_batch(self, step: int, batch_size: int) -> PretrainingBatch:
-        """The batch of a step: the next `batch_size` of the shuffled rows; it may span epochs."""
-        return self.stretch(step * batch_size, (step + 1) * batch_size)
-
-    def stretch(self, at: int, end: int) -> PretrainingBatch:
-        """Rows `at` … end-1 of the endless sequence of shuffled rows."""
-        return joined([self.batch(epoch, rows) for epoch, rows in self._sampler.rows(at, end)])
-
-    def first(self, n: int, batch_size: int = 64) -> Iterator[PretrainingBatch]:
-        """The first `n` rows of epoch 0 in walk order, all where there are fewer: the fixed rows of an evaluation."""
-        n = min(n, self.num_rows(0))
-        for begin in range(0, n, batch_size):
-            yield self.batch(0, np.arange(begin, min(begin + batch_size, n), dtype=np.int64))
-
-    def batch(self, epoch: int, rows: np.ndarray) -> PretrainingBatch:
+    def batch(self, epoch: int, rows: np.ndarray) -> AnyBatch:
         """The given rows, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
         epoch = self._version(epoch)
         plan = self._plans.of(epoch)
         rows = np.ascontiguousarray(rows, dtype=np.int64)
-        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < plan.size:
-            raise IndexError(f"epoch {epoch} has rows 0 to {plan.size - 1}, not {rows.min()} to {rows.max()}")
-        planned = plan[rows]
-        ids, left = self._filled(epoch, rows, planned)
-        return self._masked(epoch, rows, planned, ids, left)
+        refuse_outside(rows, epoch, plan.size)
+        return self._made(epoch, rows, plan[rows])
+
+    @abstractmethod
+    def _made(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> AnyBatch:
+        """The rows of which a PLAN array says what stands in them."""
 
     def _version(self, epoch: int) -> int:
         """The epoch whose rows an epoch has."""
         return epoch % self.settings.static_masks if self.settings.static_masks else epoch
+
+    def _framed(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> TokenBatch:
+        """The text of the rows, truncated, with its special tokens round it."""
+        from bertwright.objectives.rows import frame
+
+        tokenizer = self._tokenizer
+        ids, left = self._filled(epoch, rows, planned)
+        segments = np.zeros_like(ids)
+        lengths = frame(ids, segments, left, tokenizer.cls_id, tokenizer.sep_id, self.settings.pairs)
+        return TokenBatch(ids, segments, lengths)
 
     def _filled(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows with the truncated A and B in place (int32 [B, T]) and the tokens left of each (int64 [B, 2])."""
@@ -173,7 +152,7 @@ class Examples:
             sizes[:, side] = size
         most = self.length - (3 if pairs else 2)
         fronts, left = truncate(rows, sizes, most, stream_key(self._seed, epoch, _TRUNCATION))
-        ids = np.full((rows.size, self.length), self._corpus.tokenizer.pad_id, np.int32)
+        ids = np.full((rows.size, self.length), self._tokenizer.pad_id, np.int32)
         columns = np.ones(rows.size, np.int64)
         for side, (shards, starts, _) in enumerate(sides):
             for shard in np.unique(shards):
@@ -182,23 +161,35 @@ class Examples:
             columns = columns + left[:, side] + 1
         return ids, left
 
-    def _masked(
-        self, epoch: int, rows: np.ndarray, planned: np.ndarray, ids: np.ndarray, left: np.ndarray
-    ) -> PretrainingBatch:
-        """Set the special tokens and the masks into `ids`, which is this method's to change."""
-        from bertwright.corpus.random import probability, stream_key
-        from bertwright.objectives.rows import frame, mask
 
-        tokenizer, masking = self._corpus.tokenizer, self.settings.masking
-        segments = np.zeros_like(ids)
-        lengths = frame(ids, segments, left, tokenizer.cls_id, tokenizer.sep_id, self.settings.pairs)
+class Examples(PlannedRows[PretrainingBatch]):
+    """Rows for masked LM and the second objective; arguments as PlannedRows has them."""
+
+    def __init__(self, corpus: "Corpus", settings: ExampleSettings, **more: Any) -> None:
+        super().__init__(corpus, settings, **more)
+        self._wanted = predictions_by_length(settings.masking, self.length)
+        whole_words = settings.masking.units != "piece"
+        pieces = self._tokenizer.continuation if whole_words else np.zeros(0, np.bool_)
+        self._continuation = np.ascontiguousarray(pieces, dtype=np.bool_)
+
+    @property
+    def max_predictions(self) -> int:
+        """P, the width of `positions`, `labels` and `weights`."""
+        return int(self._wanted[-1])
+
+    def _made(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> PretrainingBatch:
+        from bertwright.corpus.random import probability, stream_key
+        from bertwright.objectives.rows import mask
+
+        tokenizer, masking = self._tokenizer, self.settings.masking
+        whole = self._framed(epoch, rows, planned)
         positions = np.zeros((rows.size, self.max_predictions), np.int32)
         labels = np.zeros_like(positions)
         weights = np.zeros(positions.shape, np.float32)
         mask(
             rows,
-            ids,
-            lengths,
+            whole.ids,
+            whole.lengths,
             self._wanted,
             self._continuation,
             masking.units == "span",
@@ -210,9 +201,14 @@ class Examples:
             labels,
             weights,
         )
-        return PretrainingBatch(
-            ids, segments, lengths, positions, labels, weights, is_random=planned["random"].astype(np.int32)
-        )
+        is_random = planned["random"].astype(np.int32)
+        return PretrainingBatch(**vars(whole), positions=positions, labels=labels, weights=weights, is_random=is_random)
+
+
+def used_documents(corpus: "Corpus", *, part: Part, held_out_share: float) -> np.ndarray:
+    """The numbers (int64) of the documents of a part that hold text and equal no earlier one."""
+    documents = held_out_split(corpus.document_first(), part=part, held_out_share=held_out_share)
+    return np.setdiff1d(documents, corpus.duplicates, assume_unique=True)
 
 
 def held_out_split(document_first: np.ndarray, *, part: Part, held_out_share: float) -> np.ndarray:
@@ -252,11 +248,3 @@ def _check_size(corpus: "Corpus", num_documents: int, settings: ExampleSettings,
         raise InputError(
             f"{where}: one document; next-sentence prediction needs at least two documents (or none: off){hint}"
         )
-
-
-def joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
-    """One batch of several, whose rows have the same shape."""
-    if len(batches) == 1:
-        return batches[0]
-    names = PretrainingBatch.__dataclass_fields__
-    return PretrainingBatch(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names})

@@ -7,23 +7,20 @@ needs nothing but its step.
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Generic
 
 import numpy as np
 
-from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, joined
-
-if TYPE_CHECKING:
-    from bertwright.corpus.shards import Corpus
+from bertwright.objectives.shuffled import AnyBatch, ShuffledRows, joined
 
 
-class Mixture:
+class Mixture(Generic[AnyBatch]):
     """The rows of several corpora in shares of `weights`; where a corpus is at its end, its next epoch begins.
 
-    It does for the run what `Examples` does for one corpus. weights: positive, of any sum.
+    It does for the run what `ShuffledRows` do for one corpus. weights: positive, of any sum.
     """
 
-    def __init__(self, parts: Sequence[Examples], weights: Sequence[float]) -> None:
+    def __init__(self, parts: Sequence[ShuffledRows[AnyBatch]], weights: Sequence[float]) -> None:
         self.parts = tuple(parts)
         self.length = parts[0].length
         exact = [Fraction(weight) for weight in weights]
@@ -38,17 +35,17 @@ class Mixture:
         return [count / part.num_rows(0) for part, count in zip(self.parts, self.taken(rows), strict=True)]
 
     def missing_plan_bytes(self, rows: int) -> int:
-        """See `Examples`."""
+        """See `ShuffledRows`."""
         return sum(part.missing_plan_bytes(count) for part, count in zip(self.parts, self.taken(rows), strict=True))
 
-    def step_batch(self, step: int, batch_size: int) -> PretrainingBatch:
+    def step_batch(self, step: int, batch_size: int) -> AnyBatch:
         """The batch of a step: of each corpus its next rows."""
         begins, ends = self.taken(step * batch_size), self.taken((step + 1) * batch_size)
         return joined(
             [part.stretch(begin, end) for part, begin, end in zip(self.parts, begins, ends, strict=True) if begin < end]
         )
 
-    def first(self, n: int, batch_size: int = 64) -> Iterator[PretrainingBatch]:
+    def first(self, n: int, batch_size: int = 64) -> Iterator[AnyBatch]:
         """The first rows of each corpus, `n` in all in shares of the weights, corpus after corpus."""
         for part, count in zip(self.parts, self.taken(n), strict=True):
             yield from part.first(count, batch_size)
@@ -64,10 +61,11 @@ class Mixture:
         return [*counts, rest]
 
 
-def mixed(corpora: "Sequence[tuple[Corpus, float]]", settings: ExampleSettings, **more: Any) -> Examples | Mixture:
-    """The rows of one corpus, or a mixture of several with their weights; `more` as `Examples` takes it."""
-    parts = [Examples(corpus, settings, **more) for corpus, _ in corpora]
-    return parts[0] if len(parts) == 1 else Mixture(parts, [weight for _, weight in corpora])
+def blended(
+    parts: Sequence[ShuffledRows[AnyBatch]], weights: Sequence[float]
+) -> ShuffledRows[AnyBatch] | Mixture[AnyBatch]:
+    """The rows of one corpus, or a mixture of several."""
+    return parts[0] if len(parts) == 1 else Mixture(parts, weights)
 
 
 def parse_weights(given: Sequence[str]) -> list[tuple[str, float]]:

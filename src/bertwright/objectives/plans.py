@@ -1,8 +1,10 @@
 """Shards → batches: the plan of each epoch, walked once and kept beside the shards (paper §A.2)."""
 
+import fcntl
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,6 +98,7 @@ class Plans:
         kind = _KINDS[self._settings.second_sentence]
         decides = {
             "version": PLAN_VERSION,
+            "file": 2,  # with a digest at its end
             "corpus": self._corpus.fingerprint,
             "kind": kind,
             "length": self._length,
@@ -113,11 +116,14 @@ class Plans:
             return None
         try:
             plan = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            with path.open("rb") as stream:
+                stream.seek(plan.offset + plan.nbytes)
+                noted = stream.read()
+        except Exception as error:  # whatever is wrong with it, the epoch can be planned anew
             say(f"{path}: not a readable plan ({error}); it is not used")
             return None
-        if plan.dtype != PLAN or plan.ndim != 1:
-            say(f"{path}: not a plan; it is not used")
+        if plan.dtype != PLAN or plan.ndim != 1 or noted != hashlib.sha256(plan.data).digest():
+            say(f"{path}: damaged; it is not used, the epoch is planned anew")
             return None
         return np.asarray(plan)
 
@@ -132,8 +138,12 @@ class Plans:
             return plan
         try:
             folder.mkdir(exist_ok=True)
+            _remove_abandoned(folder)
             with atomic_file(self._path(epoch)) as stream:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 np.save(stream, plan, allow_pickle=False)
+                stream.write(hashlib.sha256(plan.data).digest())
             if not self._settings.static_masks:
                 self._remove_before(epoch - 1)
         except OSError as error:
@@ -148,12 +158,28 @@ class Plans:
             path, plan = self._path(earlier), self._read(earlier)
             if plan is not None:
                 with atomic_file(path.with_suffix(".rows")) as stream:
-                    stream.write(f"{plan.size}\n".encode())
+                    stream.write(_counted_line(path, plan.size))
             path.unlink(missing_ok=True)
 
     def _counted(self, epoch: int) -> int | None:
         """The number of rows of a plan that was removed; None where it was not, or the note of it cannot be read."""
+        path = self._path(epoch)
         try:
-            return int(self._path(epoch).with_suffix(".rows").read_text("utf-8"))
-        except (OSError, ValueError):
+            line = path.with_suffix(".rows").read_bytes()
+            size = int(line.split()[0])
+        except (OSError, ValueError, IndexError):
             return None
+        return size if line == _counted_line(path, size) else None
+
+
+def _counted_line(path: Path, size: int) -> bytes:
+    """A number of rows, and what shows that the line is whole and belongs to the plan of that name."""
+    return f"{size} {hashlib.sha256(f'{path.name} {size}'.encode()).hexdigest()[:16]}\n".encode()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes had begun to write; what one writes at this moment, it holds the lock of."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError), path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
 from bertwright.model.sizes import EncoderConfig
+from bertwright.objectives.characters import bits_per_character
 from bertwright.objectives.examples import PretrainingBatch, SecondSentence
 from bertwright.objectives.projection import projected_loss
-from bertwright.training.loop import Trainable
+from bertwright.training.ranks import ALONE, Ranks
+from bertwright.training.trainable import Trainable
 
 _TERMS = {"next": "nsp", "order": "sop"}
 """What the second loss and its figures are called, by objective."""
@@ -52,26 +55,19 @@ class PretrainingModel(nn.Module):
         self.masked_lm = MaskedLMHead(config)
         self.second_sentence = second_sentence
         self.next_sentence = None if second_sentence == "none" else NextSentenceHead(config)
+        if self.next_sentence is None:
+            self.pooler.requires_grad_(False)  # nothing reads it: ranks would wait for its gradient
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Encoder states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
         out = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at)
         rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
-        return rows, self.next_sentence(self.pooler(out.last)) if self.next_sentence else None
+        return rows, self.next_sentence(self.pooler(out.last[:, 0])) if self.next_sentence else None
 
     def logits(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Masked-LM logits [M, V] and the second head's logits [B, 2] (None without it)."""
         rows, pair = self(inputs)
         return self.masked_lm(rows, self.encoder.embeddings.word.weight), pair
-
-
-def cut(batch: PretrainingBatch, rows: int) -> list[PretrainingBatch]:
-    """Pieces of at most `rows` rows, in order."""
-    names = PretrainingBatch.__dataclass_fields__
-    return [
-        PretrainingBatch(**{name: getattr(batch, name)[begin : begin + rows] for name in names})
-        for begin in range(0, len(batch.ids), rows)
-    ]
 
 
 def to_inputs(batch: PretrainingBatch) -> Inputs:
@@ -107,66 +103,79 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
     return terms
 
 
-def pretraining_flops(config: EncoderConfig, inputs: Inputs) -> float:
+def pretraining_flops(body: Encoder, inputs: Inputs) -> float:
     """Floating-point work of forward and backward over a batch: matrix products alone, as they are computed."""
     rows, length = inputs.ids.shape
-    asked = inputs.at.shape[1]
-    width, inner = config.hidden, config.intermediate
-    full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length * length * width
-    last = 2 * length * 2 * width**2 + 2 * asked * (2 * width**2 + 2 * width * inner) + 4 * asked * length * width
+    config, width = body.config, body.config.hidden
     heads = 2 * len(inputs.labels) * (width**2 + width * config.vocab_size) + 2 * rows * width**2
-    return 3.0 * (rows * ((config.layers - 1) * full + last) + heads)
+    return 3.0 * (rows * body.flops(length, inputs.at.shape[1]) + heads)
 
 
 def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
     """What the loop trains: masked LM and, where the model has its head, the second objective."""
     return Trainable(
         module=model,
-        blocks=tuple(model.encoder.layers),
+        blocks=model.encoder.blocks(),
         step=lambda inputs: pretraining_losses(model, inputs),
         counts=lambda inputs: {"predictions": float(len(inputs.labels)), "rows": float(len(inputs.ids))},
-        flops=lambda inputs: pretraining_flops(model.encoder.config, inputs),
+        flops=lambda inputs: pretraining_flops(model.encoder, inputs),
         tokens=lambda inputs: int(inputs.mask.sum()),
     )
 
 
 def held_out_figures(
-    model: PretrainingModel, batches: Iterable[PretrainingBatch], ordered: Iterable[PretrainingBatch] = ()
+    model: PretrainingModel,
+    batches: Iterable[PretrainingBatch],
+    ordered: Iterable[PretrainingBatch] = (),
+    characters: np.ndarray | None = None,
+    *,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Masked-LM loss (nats), accuracy and perplexity, loss and accuracy of the second objective, over fixed rows.
 
     batches: rows for masked LM and next-sentence prediction. ordered: rows for sentence order, read where the model
-    learned that. The caller puts the model in evaluation mode. Figures are means over all predictions and all rows, not
-    over batches.
+    learned that. characters [V]: of each piece, for the bits that a masked character costs. The caller puts the model
+    in evaluation mode. Figures are means over all predictions and all rows, not over batches. Several ranks, which all
+    get the same batches, share them out.
     """
-    sums = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows"), 0.0)
-    second: list[tuple[float, float, int]] = []
-    for batch in batches:
+    masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
+    second = dict.fromkeys(("loss", "right", "pairs"), 0.0)
+    for _, batch, counts in ranks.share(list(batches)):
         inputs = to_inputs(batch)
         logits, pair = model.logits(inputs)
-        sums["mlm"] += float(F.cross_entropy(for_loss(logits), inputs.labels, reduction="sum"))
-        sums["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
-        sums["predictions"] += len(inputs.labels)
-        sums["rows"] += len(inputs.ids)
+        if not counts:
+            continue
+        masked["mlm"] += float(F.cross_entropy(for_loss(logits), inputs.labels, reduction="sum"))
+        masked["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
+        masked["predictions"] += len(inputs.labels)
+        masked["rows"] += len(inputs.ids)
+        masked["characters"] += 0.0 if characters is None else float(characters[inputs.labels.numpy()].sum())
         if model.second_sentence == "next":
-            second.append(_pair_sums(pair, inputs))
+            _add_pairs(second, pair, inputs)
     if model.second_sentence == "order":
-        second = [_pair_sums(model(inputs)[1], inputs) for inputs in map(to_inputs, ordered)]
-    loss = sums["mlm"] / sums["predictions"]
+        for _, batch, counts in ranks.share(list(ordered)):
+            inputs = to_inputs(batch)
+            pair = model(inputs)[1]
+            if counts:
+                _add_pairs(second, pair, inputs)
+    masked, second = (dict(zip(part, ranks.sum(list(part.values())), strict=True)) for part in (masked, second))
+    loss = masked["mlm"] / masked["predictions"]
     figures = {
         "mlm_loss": loss,
-        "mlm_accuracy": sums["mlm_right"] / sums["predictions"],
+        "mlm_accuracy": masked["mlm_right"] / masked["predictions"],
         "mlm_perplexity": math.exp(min(loss, 700.0)),
     }
-    if second:
-        name = _TERMS[model.second_sentence]
-        losses, right, rows = (sum(column) for column in zip(*second, strict=True))
-        figures |= {f"{name}_loss": losses / rows, f"{name}_accuracy": right / rows}
-    return figures | {"rows": sums["rows"], "predictions": sums["predictions"]}
+    if masked["characters"]:
+        figures["mlm_bits_per_character"] = bits_per_character(masked["mlm"], masked["characters"])
+    if second["pairs"]:
+        name, pairs = _TERMS[model.second_sentence], second["pairs"]
+        figures |= {f"{name}_loss": second["loss"] / pairs, f"{name}_accuracy": second["right"] / pairs}
+    return figures | {"rows": masked["rows"], "predictions": masked["predictions"]}
 
 
-def _pair_sums(pair: Tensor | None, inputs: Inputs) -> tuple[float, float, int]:
+def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> None:
     """Summed loss, right answers and rows of the second head's logits [B, 2]."""
     assert pair is not None
-    loss = F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum")
-    return float(loss), float((pair.argmax(1) == inputs.is_random).sum()), len(inputs.ids)
+    sums["loss"] += float(F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum"))
+    sums["right"] += float((pair.argmax(1) == inputs.is_random).sum())
+    sums["pairs"] += len(inputs.ids)

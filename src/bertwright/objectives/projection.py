@@ -6,6 +6,9 @@ they leave the cache; the powers are kept once, for the gradient of the word emb
 all columns, which is known only at the end: every row is divided by its own then, before or after its products. Same
 numbers as `F.cross_entropy(F.linear(…))`, in the precision of the matrix products.
 
+A language model predicts at every place, some seven times as many rows as masked LM. There the rows are taken a block
+at a time, and each block's part of the gradient is computed with its loss, so that no more than one block is held.
+
 Shapes: M rows, D hidden, V vocabulary, C columns of a tile.
 """
 
@@ -22,6 +25,8 @@ from bertwright.model.heads import for_loss
 
 _COLUMNS: Final = 384
 """Of a tile: with 600 rows, about what the second-level cache of one core holds."""
+BLOCK: Final = 1024
+"""Rows of a block."""
 _LARGEST: Final = 1e20
 """A sum of powers above this, or below its inverse, is left to the plain way, which subtracts the largest logit."""
 
@@ -45,17 +50,41 @@ def projected_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) 
     tiled = states.dtype == torch.float32 and states.device.type == "cpu" and not torch.compiler.is_compiling()
     if tiled and torch.is_grad_enabled():
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            found = _powers(states, words, bias, labels, torch.bfloat16 if is_bf16 else torch.float32)
+            room = torch.empty(states.shape[0] * len(words), dtype=torch.bfloat16 if is_bf16 else torch.float32)
+            found = _powers(states, words, bias, labels, room)
         if found:
             loss: Tensor = _ProjectedLoss.apply(states, words, bias, labels, found)  # type: ignore[no-untyped-call]
             return loss
     return F.cross_entropy(for_loss(F.linear(states, words, bias)), labels, reduction="sum")
 
 
-def _powers(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, kind: torch.dtype) -> _Powers | None:
-    """One walk over the tiles; None where a float cannot hold the powers."""
-    rows, given = len(states), states.to(kind)
-    powers = torch.empty(rows * len(words), dtype=kind)
+def running_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """The same for any number of rows: nothing that is held has more than a block of rows times the vocabulary.
+
+    A float64 model's logits are held all the same.
+    """
+    is_bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    states = for_loss(states)
+    if states.dtype != torch.float32:
+        return F.cross_entropy(for_loss(F.linear(states, words, bias)), labels, reduction="sum")
+    loss: Tensor = _loss_and_gradients(states, words, bias, labels, is_bf16)[0]
+    return loss
+
+
+def judged(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of each row [M], and whether its label is the likeliest [M]; a block of rows at a time."""
+    losses, right = [], []
+    for rows, asked in zip(states.split(BLOCK), labels.split(BLOCK), strict=True):
+        logits = for_loss(F.linear(rows, words, bias))
+        losses.append(F.cross_entropy(logits, asked, reduction="none"))
+        right.append(logits.argmax(1) == asked)
+    return torch.cat(losses), torch.cat(right)
+
+
+def _powers(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, powers: Tensor) -> _Powers | None:
+    """One walk over the tiles, which are written into `powers` [at least M·V]; None where a float cannot hold them."""
+    rows, kind = len(states), powers.dtype
+    given = states.to(kind)
     sums, to_states = torch.zeros(rows), torch.zeros_like(states)
     for tile, columns in _tiles(powers, rows, len(words)):
         part = words[columns].to(kind)
@@ -105,3 +134,61 @@ class _ProjectedLoss(torch.autograd.Function):
         to_states = ctx.found.to_states * scale
         ctx.found = None
         return to_states, to_words, to_bias, None, None
+
+
+# An operation of its own: to torch.compile it is one step, which does not look inside.
+@torch.library.custom_op("bertwright::loss_and_gradients", mutates_args=())
+def _loss_and_gradients(
+    states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The summed loss, and its gradients for states, words and bias."""
+    kind = torch.bfloat16 if in_bf16 else torch.float32
+    loss, to_states = torch.zeros(()), torch.empty_like(states)
+    to_words, to_bias = torch.zeros_like(words), torch.zeros_like(bias)
+    room = torch.empty(min(BLOCK, len(states)) * len(words), dtype=kind)
+    with torch.autocast("cpu", enabled=False):
+        for begin in range(0, len(states), BLOCK):
+            block = slice(begin, begin + BLOCK)
+            rows, asked = states[block], labels[block]
+            found = _powers(rows, words, bias, asked, room)
+            if found is None:
+                loss += _plainly(rows, words, bias, asked, (to_states[block], to_words, to_bias))
+                continue
+            loss += found.loss
+            to_states[block] = found.to_states
+            scaled, weights = (rows * found.shares[:, None]).to(kind), found.shares.to(kind)
+            for tile, columns in _tiles(found.powers, len(rows), len(words)):
+                to_words[columns] += torch.mm(tile.t(), scaled)
+                to_bias[columns] += torch.mv(tile.t(), weights)
+            to_words.index_add_(0, asked, -rows)
+            to_bias.index_add_(0, asked, -torch.ones(len(asked)))
+    return loss, to_states, to_words, to_bias
+
+
+def _plainly(
+    rows: Tensor, words: Tensor, bias: Tensor, labels: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
+    """The summed loss of a block whose powers no float holds; its gradients go into those given (in place)."""
+    logits = F.linear(rows, words, bias)
+    shares = logits.softmax(1)
+    shares[torch.arange(len(labels)), labels] -= 1
+    gradients[0].copy_(shares @ words)
+    gradients[1].addmm_(shares.t(), rows)
+    gradients[2].add_(shares.sum(0))
+    return F.cross_entropy(logits, labels, reduction="sum")
+
+
+@_loss_and_gradients.register_fake
+def _(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool) -> tuple[Tensor, ...]:
+    return states.new_empty(()), torch.empty_like(states), torch.empty_like(words), torch.empty_like(bias)
+
+
+def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[1:])
+
+
+def _scaled_gradients(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    return (*(gradient * scale for gradient in ctx.saved_tensors), None, None)
+
+
+_loss_and_gradients.register_autograd(_scaled_gradients, setup_context=_keep_gradients)

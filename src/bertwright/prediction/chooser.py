@@ -3,9 +3,9 @@
 Shapes: B rows of a batch, C choices of the row that has most, R choices of all rows, T tokens.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from torch import Tensor
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, file_digest
+from bertwright.files import file_digest
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
-from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.classifier import Classifier, Rows, classifier_flops, padded, predict_logits
+from bertwright.model.sizes import BodyConfig
+from bertwright.prediction.asked import Asked, answer_tables
+from bertwright.prediction.classifier import Classifier, Rows, padded, predict_logits
 from bertwright.prediction.precision import ready
 from bertwright.prediction.work import Answered, Kind, Work
 from bertwright.tasks.choice import (
@@ -36,9 +37,9 @@ from bertwright.tasks.choice import (
 )
 from bertwright.tasks.classify import Encoded
 from bertwright.tasks.examples import named_table, split_rows, train_file
-from bertwright.tasks.tables import read_table, write_table
-from bertwright.text.tokenizer import Tokenizer
-from bertwright.training.loop import Trainable
+from bertwright.tasks.tables import Table
+from bertwright.text.any_tokenizer import AnyTokenizer
+from bertwright.training.trainable import Trainable
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,13 @@ class ChoiceBatch:
     place: Tensor
     targets: Tensor
 
+    @property
+    def mask(self) -> Tensor:
+        """That of the choices [R, T]."""
+        return self.rows.mask
 
-def prepare(task: ChoiceTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int) -> Work[Any]:
+
+def prepare(task: ChoiceTask, data: Path, words: AnyTokenizer, config: BodyConfig, max_length: int) -> Work[Any]:
     """The task bound to the tables of a folder, or to one table, of which a tenth is then kept for measuring."""
     train, dev = load_data(task, data)
     encoded, measured = (encode_choices(words, part, max_length=max_length) for part in (train, dev))
@@ -126,40 +132,39 @@ def choice_trainable(model: Classifier) -> Trainable[ChoiceBatch]:
 
     return Trainable(
         module=model,
-        blocks=tuple(model.encoder.layers),
+        blocks=model.encoder.blocks(),
         step=step,
         counts=lambda batch: {"rows": float(len(batch.targets))},
-        flops=lambda batch: classifier_flops(model.encoder.config, batch.rows),
+        flops=lambda batch: 3.0 * len(batch.rows.ids) * model.encoder.flops(batch.rows.ids.shape[1], 1),
         tokens=lambda batch: int(batch.rows.mask.sum()),
     )
 
 
-def evaluate(task: ChoiceTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
+def evaluate(task: ChoiceTask, saved: SavedModel, words: AnyTokenizer, data: Path) -> dict[str, Any]:
     """Accuracy on the dev file of a folder, or on one file."""
     path = named_table(data, task.dev) if data.is_dir() else data
     if path is None:
         raise InputError(f"{data}: holds no dev file ({', '.join(task.dev)}); name a file")
     rows = read_choices(task, path)
-    best, _ = _answers(saved, words, rows)
+    best, _ = _answers(open_chooser(saved), words, rows)
     assert rows.targets is not None
     return {"accuracy": float((best == rows.targets).mean()), "examples": len(rows)}
 
 
-def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text: tuple[str, ...]) -> dict[str, Any]:
+def predict(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, Any]:
     """Choose in every row of a table; order and fields are kept, the choice's number and probabilities are added."""
-    if text:
+    if asked.text:
         raise InputError("--text-column is for tables of one or two texts; a table of choices has columns of its own")
+    every = ("csv", "tsv", "jsonl", "parquet")
     task = ChoiceTask.model_validate(saved.extra["task"])
-    table = read_table(source)
-    rows = choices_of(task, table, require_label=False)
-    answered = add_answers(table, *_answers(saved, words, rows))
-    if target == "-":
-        write_table(answered, sys.stdout.buffer)
-        sys.stdout.flush()
-    else:
-        with atomic_file(Path(target)) as stream:
-            write_table(answered, stream)
-    return {"rows": len(table)}
+    asked.refuse_formats(f"a model of choices ({task.name})", read=every, write=every)
+    opened = cache(lambda: open_chooser(saved))
+
+    def answered(table: Table, written: Table) -> Table:
+        rows = choices_of(task, table, require_label=False)
+        return add_answers(written, *_answers(opened(), words, rows))
+
+    return {"rows": answer_tables(asked, answered, even=False)}
 
 
 def _say_what_is_cut(rows: Choices, encoded: Encoded, max_length: int) -> None:
@@ -167,13 +172,20 @@ def _say_what_is_cut(rows: Choices, encoded: Encoded, max_length: int) -> None:
         say(f"{rows.source}: {cut} of {len(encoded)} choices exceed {max_length} tokens and are cut")
 
 
-def _answers(saved: SavedModel, words: Tokenizer, rows: Choices) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
+def open_chooser(saved: SavedModel) -> tuple[Classifier, int]:
+    """The model of a fine-tuned folder, ready to answer, and its maximal length."""
     model = Classifier(saved.config, 1)
     load_weights(model, saved)
-    max_length = int(saved.extra["max_length"])
+    return ready(model, saved), int(saved.extra["max_length"])
+
+
+def _answers(
+    opened: tuple[Classifier, int], words: AnyTokenizer, rows: Choices
+) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
+    model, max_length = opened
     encoded = encode_choices(words, rows, max_length=max_length)
     _say_what_is_cut(rows, encoded, max_length)
-    return decode_choices(predict_logits(ready(model, saved), encoded)[:, 0], rows.first)
+    return decode_choices(predict_logits(model, encoded)[:, 0], rows.first)
 
 
 def _chooser(model: Any) -> Classifier:

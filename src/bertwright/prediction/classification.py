@@ -1,7 +1,7 @@
 """sentence or pair → label, labels or number: the kind of task that GLUE's are of, bound to its data (paper §4.1)."""
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, file_digest
+from bertwright.files import file_digest
 from bertwright.model.folder import SavedModel
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import BodyConfig
+from bertwright.prediction.asked import Asked, answer_tables
 from bertwright.prediction.classifier import (
     Classifier,
     classifier_task,
@@ -21,8 +22,9 @@ from bertwright.prediction.classifier import (
     open_classifier,
     padded,
     predict_logits,
+    reads_both_orders,
 )
-from bertwright.prediction.feature_based import FeatureData, answer_with_features
+from bertwright.prediction.feature_based import FeatureData, open_with_features
 from bertwright.prediction.frozen import Places
 from bertwright.prediction.work import Answered, Kind, Work
 from bertwright.tasks.classify import (
@@ -40,9 +42,9 @@ from bertwright.tasks.classify import (
 )
 from bertwright.tasks.examples import Examples, dev_files, examples_of, learn, read_examples, split_dev, train_file
 from bertwright.tasks.metrics import collapsed
-from bertwright.tasks.tables import read_table, write_table
+from bertwright.tasks.tables import Table
 from bertwright.tasks.weights import row_weights, weigh
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.any_tokenizer import AnyTokenizer
 
 Dev = Mapping[str, tuple[Encoded, NDArray[Any]]]
 
@@ -62,20 +64,36 @@ def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask,
 
 
 def prepare(
-    task: ClassificationTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int
+    task: ClassificationTask, data: Path, words: AnyTokenizer, config: BodyConfig, max_length: int
 ) -> Work[Any]:
     """The task bound to the tables of a folder, or to one table."""
     task, examples, dev = load_data(task, data)
+    return bound(task, examples, dev, words, config, max_length, digests=_digests(task, data))
+
+
+def bound(
+    task: ClassificationTask,
+    examples: Examples,
+    dev: Mapping[str, Examples],
+    words: AnyTokenizer,
+    config: BodyConfig,
+    max_length: int,
+    *,
+    digests: Mapping[str, Any],
+    weights: NDArray[np.float64] | None = None,
+) -> Work[Any]:
+    """The task bound to examples, wherever they come from; `weights` [examples] is how much each of them counts."""
 
     def encoded(part: Examples) -> Encoded:
         rows = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
         say_what_is_long(rows, part, max_length)
         return rows
 
-    rows = encoded(examples)
+    rows, both = encoded(examples), reads_both_orders(task, config)
     assert examples.targets is not None
     goals = np.repeat(loss_targets(task, examples.targets), rows.num_rows, axis=0)
-    weights = row_weights(task, examples.targets, rows)
+    of_rows = row_weights(task, examples.targets, rows, weights)
+    lengths = np.array([len(ids) for ids in rows.ids])
     measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
     for _, targets in measured.values():
         score_values(task, targets, targets)  # asks for the metrics' libraries before anything is trained
@@ -88,11 +106,14 @@ def prepare(
 
     return Work(
         task=task,
-        digests=_digests(task, data),
-        lengths=np.array([len(ids) for ids in rows.ids]),
+        digests=digests,
+        lengths=lengths,
+        tokens=2 * lengths if both else None,
         head="classifier",
-        build=lambda shape: Classifier(shape, task.num_outputs),
-        batch=lambda chosen: padded(rows, chosen, pad_id=config.pad_id, targets=goals, weights=weights),
+        build=lambda shape: Classifier(shape, task.num_outputs, both_orders=both),
+        batch=lambda chosen: padded(
+            rows, chosen, pad_id=config.pad_id, targets=goals, weights=of_rows, both_orders=both
+        ),
         trainable=lambda model: classifier_task(_classifier(model), task),
         evaluate=lambda model: _dev_figures(_classifier(model), task, measured),
         answered=answered,
@@ -100,7 +121,7 @@ def prepare(
 
 
 def features(
-    task: ClassificationTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int
+    task: ClassificationTask, data: Path, words: AnyTokenizer, config: BodyConfig, max_length: int
 ) -> FeatureData:
     """The task for the feature-based way: all tokens of a row are read, and the row is answered as a whole."""
     if task.kind == "multilabel" or task.class_weights != "none" or task.long == "windows":
@@ -149,7 +170,7 @@ def places_of(encoded: Encoded) -> Places:
     )
 
 
-def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
+def evaluate(task: ClassificationTask, saved: SavedModel, words: AnyTokenizer, data: Path) -> dict[str, Any]:
     """The metrics on the dev files of a folder, or on one file; the task may name other columns than in training."""
     trained, max_length = noted_task(saved)
     asked = with_labels(task, trained.labels) if task.has_labels else task
@@ -168,7 +189,7 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data
         part = read_examples(asked, path)
         encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=trained.long)
         say_what_is_long(encoded, part, max_length)
-        logits = logits_of(saved, encoded)
+        logits = open_logits(saved)(encoded)
         prefix = "" if len(files) == 1 else f"{name}."
         assert part.targets is not None
         figures |= {f"{prefix}{key}": value for key, value in score(asked, logits, part.targets).items()}
@@ -176,39 +197,69 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: Tokenizer, data
     return figures
 
 
-def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text: tuple[str, ...]) -> dict[str, Any]:
+def predict(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, Any]:
     """Answer every row of a table; order and fields are kept, label and probabilities (or score) are added."""
     task, max_length = noted_task(saved)
-    task = with_texts_of(with_columns(task, text=text), task, saved.place)
-    table = read_table(source, headerless=task.columns)
-    part = examples_of(task, table, require_label=False)
-    encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
-    say_what_is_long(encoded, part, max_length)
-    logits = logits_of(saved, encoded)
-    answered = add_predictions(task, table, decode(task, logits))
-    if target == "-":
-        write_table(answered, sys.stdout.buffer)
-        sys.stdout.flush()
-    else:
-        with atomic_file(Path(target)) as stream:
-            write_table(answered, stream)
-    return {"rows": len(table)}
+    if asked.input_format == "lines" and len(task.text) > 1:
+        raise InputError(
+            f"--input-format lines: is one text a line; {saved.place} is a model of pairs ({task.name}), and a table "
+            f"has a column for each: {', '.join(task.text)}"
+        )
+    task = with_texts_of(with_columns(task, text=asked.text), task, saved.place)
+    opened = cache(lambda: open_logits(saved))
+    long = LongTexts(max_length)
+
+    def answered(table: Table, written: Table) -> Table:
+        part = examples_of(task, table, require_label=False)
+        encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
+        long.count(encoded, part)
+        return add_predictions(task, written, decode(task, opened()(encoded)))
+
+    names = task.text if asked.input_format == "lines" else task.columns
+    rows = answer_tables(asked, answered, headerless=names)
+    long.say()
+    return {"rows": rows}
+
+
+class LongTexts:
+    """How many examples exceed the maximal length, of one or several parts of a file."""
+
+    def __init__(self, max_length: int) -> None:
+        self._max_length = max_length
+        self._source = ""
+        self._examples = self._cut = self._several = self._rows = 0
+
+    def count(self, rows: Encoded, part: Examples) -> None:
+        """Count those of a part."""
+        self._source = part.source
+        self._examples += len(part)
+        self._cut += rows.num_truncated
+        self._several += int((rows.num_rows > 1).sum())
+        self._rows += len(rows)
+
+    def say(self) -> None:
+        """Tell the person how many there are, and what becomes of them."""
+        exceed = f"of {self._examples} examples exceed {self._max_length} tokens"
+        if self._cut:
+            say(f"{self._source}: {self._cut} {exceed} and are cut")
+        if self._several:
+            say(f"{self._source}: {self._several} {exceed}: with their windows, {self._rows} rows")
 
 
 def say_what_is_long(rows: Encoded, part: Examples, max_length: int) -> None:
     """Tell the person how many examples exceed the maximal length, and what becomes of them."""
-    exceed = f"of {len(part)} examples exceed {max_length} tokens"
-    if rows.num_truncated:
-        say(f"{part.source}: {rows.num_truncated} {exceed} and are cut")
-    if several := int((rows.num_rows > 1).sum()):
-        say(f"{part.source}: {several} {exceed}: with their windows, {len(rows)} rows")
+    long = LongTexts(max_length)
+    long.count(rows, part)
+    long.say()
 
 
-def logits_of(saved: SavedModel, encoded: Encoded) -> NDArray[np.float32]:
-    """What a fine-tuned model, or one on features, says of each row."""
+def open_logits(saved: SavedModel) -> Callable[[Encoded], NDArray[np.float32]]:
+    """A fine-tuned model, or one on features, ready to answer: rows → logits [examples, L]."""
     if "features" in saved.extra:
-        return answer_with_features(saved, places_of(encoded))
-    return predict_logits(open_classifier(saved)[0], encoded)
+        answered = open_with_features(saved)
+        return lambda encoded: answered(places_of(encoded))
+    model = open_classifier(saved)[0]
+    return lambda encoded: predict_logits(model, encoded)
 
 
 def _classifier(model: Any) -> Classifier:

@@ -15,42 +15,61 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.bodies import body_of
+from bertwright.model.encoder import Pooler
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import BodyConfig, GPTConfig, TopConfig
 from bertwright.prediction.precision import ready
 from bertwright.prediction.work import answered_batches
 from bertwright.tasks.classify import ClassificationTask, Encoded, with_labels
-from bertwright.training.loop import Trainable
+from bertwright.training.trainable import Trainable
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A padded batch: `ids`, `segments` [B, T], `mask` [B, T], `targets` [B] or [B, L]; `weights` [B], None: all 1."""
+    """A padded batch: `ids`, `segments` [B, T], `mask` [B, T], `targets` [B] or [B, L]; `weights` [B], None: all 1.
+
+    Where `orders` is 2, ids, segments and mask are [2·B, T]: behind all pairs they stand again, the second text first.
+    """
 
     ids: Tensor
     segments: Tensor
     mask: Tensor
     targets: Tensor | None = None
     weights: Tensor | None = None
+    orders: Literal[1, 2] = 1
+
+    def __len__(self) -> int:
+        """B."""
+        return len(self.ids) // self.orders
 
 
 class Classifier(nn.Module):
-    """Encoder, pooler and one linear layer; the last encoder layer is computed at [CLS] alone."""
+    """Encoder, pooler and one linear layer on the state that knows the whole row.
 
-    def __init__(self, config: EncoderConfig, num_outputs: int) -> None:
+    GPT-1 has no pooler (GPT §3.2), and a new BiLSTM on top is read as it is. `both_orders`: pairs are read in both, and
+    their two states are added (GPT §3.3).
+    """
+
+    def __init__(self, config: BodyConfig, num_outputs: int, *, both_orders: bool = False) -> None:
         super().__init__()
-        self.encoder = Encoder(config)
-        self.pooler = Pooler(config)
+        self.encoder = body_of(config)
+        self.pooler = nn.Identity() if isinstance(config, GPTConfig | TopConfig) else Pooler(config)
         self.classifier = ClassificationHead(config.hidden, num_outputs, config.hidden_dropout)
+        self.both_orders = both_orders
 
     def forward(self, rows: Rows) -> Tensor:
         """Logits [B, L]."""
-        at = torch.zeros(len(rows.ids), 1, dtype=torch.int64)
-        last = self.encoder(rows.ids, rows.segments, rows.mask, at=at).last
-        logits: Tensor = self.classifier(self.pooler(last))
+        state = self.encoder.summary(rows.ids, rows.segments, rows.mask)
+        state = state.unflatten(0, (rows.orders, -1)).sum(0)  # [O·B, D] → [B, D]
+        logits: Tensor = self.classifier(self.pooler(state))
         return logits
+
+
+def reads_both_orders(task: ClassificationTask, config: BodyConfig) -> bool:
+    """Whether pairs are read in both orders: by GPT-1, for which the first text cannot know the second (GPT §3.3)."""
+    return task.symmetric and len(task.text) == 2 and isinstance(config, GPTConfig)
 
 
 def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Rows]:
@@ -69,10 +88,10 @@ def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Ro
 
     return Trainable(
         module=model,
-        blocks=tuple(model.encoder.layers),
+        blocks=model.encoder.blocks(),
         step=step,
-        counts=lambda rows: {"rows": float(len(rows.ids) if rows.weights is None else rows.weights.sum())},
-        flops=lambda rows: classifier_flops(model.encoder.config, rows),
+        counts=lambda rows: {"rows": float(len(rows) if rows.weights is None else rows.weights.sum())},
+        flops=lambda rows: 3.0 * len(rows.ids) * model.encoder.flops(rows.ids.shape[1], 1),
         tokens=lambda rows: int(rows.mask.sum()),
     )
 
@@ -92,19 +111,28 @@ def padded(
     pad_id: int,
     targets: NDArray[Any] | None = None,
     weights: NDArray[np.float32] | None = None,
+    both_orders: bool = False,
 ) -> Rows:
     """The given rows of `encoded`, padded to the longest of them; `targets` and `weights` are those of all its rows."""
-    lengths = np.array([len(encoded.ids[row]) for row in rows])
-    ids = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
-    for place, row in enumerate(rows):
-        ids[place, : lengths[place]] = encoded.ids[row]
+    given, first = [encoded.ids[row] for row in rows], encoded.first[np.asarray(rows)]
+    if both_orders:
+        turned = [_turned(ids, begin) for ids, begin in zip(given, first, strict=True)]
+        given, first = [*given, *turned], np.concatenate((first, [len(ids) for ids in given] - first + 1))
+    lengths = np.array([len(ids) for ids in given])
+    filled = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
+    for place, ids in enumerate(given):
+        filled[place, : lengths[place]] = ids
     columns = np.arange(lengths.max())
     mask = columns < lengths[:, None]
-    segments = ((columns >= encoded.first[np.asarray(rows)][:, None]) & mask).astype(np.int32)
-    chosen, weighed = (
-        None if given is None else torch.from_numpy(given[np.asarray(rows)]) for given in (targets, weights)
-    )
-    return Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), chosen, weighed)
+    segments = ((columns >= first[:, None]) & mask).astype(np.int32)
+    of_rows = [None if part is None else torch.from_numpy(part[np.asarray(rows)]) for part in (targets, weights)]
+    inputs = [torch.from_numpy(part) for part in (filled, segments, mask)]
+    return Rows(inputs[0], inputs[1], inputs[2], of_rows[0], of_rows[1], 2 if both_orders else 1)
+
+
+def _turned(ids: NDArray[np.int32], first: int) -> NDArray[np.int32]:
+    """begin A between B end → begin B between A end; `first` is where B begins."""
+    return np.concatenate((ids[:1], ids[first:-1], ids[first - 1 : first], ids[1 : first - 1], ids[-1:]))
 
 
 def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
@@ -119,7 +147,8 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
     pad_id = model.encoder.config.pad_id
     with torch.inference_mode():
         for rows in answered_batches(lengths):
-            found[rows] = model(padded(encoded, rows, pad_id=pad_id)).float().numpy()
+            given = padded(encoded, rows, pad_id=pad_id, both_orders=model.both_orders)
+            found[rows] = model(given).float().numpy()
     model.train(was_training)
     if encoded.begins is None:
         return found
@@ -141,7 +170,7 @@ def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Class
 def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, int]:
     """The classifier of a fine-tuned model folder, its task with the folder's labels, and its maximal length."""
     task, max_length = noted_task(saved)
-    model = Classifier(saved.config, task.num_outputs)
+    model = Classifier(saved.config, task.num_outputs, both_orders=reads_both_orders(task, saved.config))
     load_weights(model, saved)
     return ready(model, saved), task, max_length
 
@@ -156,11 +185,3 @@ def noted_task(saved: SavedModel) -> tuple[ClassificationTask, int]:
     if task.has_labels:
         task = with_labels(task, saved.labels)
     return task, int(saved.extra["max_length"])
-
-
-def classifier_flops(config: EncoderConfig, rows: Rows) -> float:
-    """Matrix products of forward and backward; the last layer counts keys and values alone."""
-    count, length = rows.ids.shape
-    width, inner = config.hidden, config.intermediate
-    full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
-    return 3.0 * count * ((config.layers - 1) * full + 4 * length * width**2)

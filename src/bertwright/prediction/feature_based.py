@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertwright.console import say
-from bertwright.model.encoder import Encoder, init_weights
-from bertwright.model.folder import FEATURES, SavedModel, load_weights
+from bertwright.model.bodies import Body, body_of
+from bertwright.model.described import FEATURES
+from bertwright.model.encoder import init_weights
+from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
 from bertwright.model.recurrent import states_of
 from bertwright.model.sizes import Way
@@ -22,7 +24,7 @@ from bertwright.prediction import precision
 from bertwright.prediction.frozen import FrozenModel, Places, States, predicted, states_for
 from bertwright.prediction.work import Answered, Work
 from bertwright.tasks.spec import TaskSpec
-from bertwright.training.loop import Trainable
+from bertwright.training.trainable import Trainable
 
 READ = "rows read by the encoder"
 """What is said to be done while features are computed."""
@@ -108,21 +110,22 @@ def feature_work(
     )
 
 
-def answer_with_features(saved: SavedModel, wanted: Places) -> NDArray[np.float32]:
-    """Logits [R, L] or [N, L] of a model folder that was learned on features."""
+def open_with_features(saved: SavedModel) -> Callable[[Places], NDArray[np.float32]]:
+    """A model folder that was learned on features, ready to answer: → logits [R, L] or [N, L]."""
     noted = saved.extra["features"]
     model = FrozenModel(saved.config, noted["way"], outputs=noted["outputs"], width=noted["width"], each=noted["each"])
     load_weights(model, saved)
     encoder = precision.ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
-    assert isinstance(encoder, Encoder)
-    states = states_for(encoder, wanted, states_of(noted["way"], saved.config.layers), what=READ)
-    return predicted(model.head, states)
+    assert isinstance(encoder, Body)
+    head, layers = model.head.eval(), states_of(noted["way"], saved.config.layers)
+    return lambda wanted: predicted(head, states_for(encoder, wanted, layers, what=READ))
 
 
-def frozen_encoder(saved: SavedModel) -> Encoder:
+def frozen_encoder(saved: SavedModel) -> Body:
     """The encoder alone; for `random:SIZE` always the same one, since its features are computed once for all seeds."""
-    encoder = Encoder(saved.config)
-    init_weights(encoder, saved.config.initializer_range, torch.Generator().manual_seed(0))
+    encoder = body_of(saved.config)
+    if saved.weights is None:
+        init_weights(encoder, saved.config.initializer_range, torch.Generator().manual_seed(0))
     load_weights(nn.ModuleDict({"encoder": encoder}), saved)
     return encoder.eval()
 

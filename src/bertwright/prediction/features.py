@@ -6,14 +6,16 @@ Shapes: S states (layers asked for), T tokens of one text with [CLS] and [SEP], 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.model.encoder import Encoder
+from bertwright.model.bodies import Body
 from bertwright.prediction.frozen import Places, states_for
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.any_tokenizer import AnyTokenizer
+from bertwright.text.bpe import BPETokenizer
 
 _TEXTS = 256
 """Texts held at a time."""
@@ -21,6 +23,9 @@ _TEXTS = 256
 _TOKENS = 8192
 """Tokens whose states are held at a time, if a text has no more; texts of like length are computed together."""
 
+
+Pool = Literal["none", "cls", "mean", "max"]
+"""How the states of a text's tokens become one: that of [CLS], or the mean or maximum over all of them."""
 
 Pieces = tuple[list[int], list[tuple[int, int]], bool]
 """The ids of a text, where each lies in it, and whether some were cut off."""
@@ -37,8 +42,8 @@ class Features:
 
 
 def features_of(
-    encoder: Encoder,
-    tokenizer: Tokenizer,
+    encoder: Body,
+    tokenizer: AnyTokenizer,
     texts: Iterable[str],
     *,
     layers: Sequence[int],
@@ -58,12 +63,19 @@ def features_of(
         yield from _block(encoder, tokenizer, block, layers, limit)
 
 
+def pooled(found: Features, pool: Pool) -> NDArray[np.float32]:
+    """One vector for each state: [S, D]."""
+    if pool == "cls":
+        return found.states[:, 0]
+    vectors: NDArray[np.float32] = found.states.mean(axis=1) if pool == "mean" else found.states.max(axis=1)
+    return vectors
+
+
 def _block(
-    encoder: Encoder, tokenizer: Tokenizer, texts: Sequence[str], layers: Sequence[int], limit: int
+    encoder: Body, tokenizer: AnyTokenizer, texts: Sequence[str], layers: Sequence[int], limit: int
 ) -> Iterator[Features]:
-    pieces = [
-        (ids[: limit - 2], offsets[: limit - 2], len(ids) > limit - 2) for ids, offsets in tokenizer.offsets(texts)
-    ]
+    room = limit - sum(map(len, _framing(tokenizer)))
+    pieces = [(ids[:room], offsets[:room], len(ids) > room) for ids, offsets in tokenizer.offsets(texts)]
     begin = held = 0
     for place, (ids, _, _) in enumerate(pieces):
         if held + len(ids) + 2 > _TOKENS and place > begin:
@@ -74,9 +86,11 @@ def _block(
 
 
 def _computed(
-    encoder: Encoder, tokenizer: Tokenizer, pieces: Sequence[Pieces], layers: Sequence[int]
+    encoder: Body, tokenizer: AnyTokenizer, pieces: Sequence[Pieces], layers: Sequence[int]
 ) -> list[Features]:
-    rows = [np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], dtype=np.int32) for ids, _, _ in pieces]
+    begins, closes = _framing(tokenizer)
+    before, behind = ([(0, 0)] * len(ids) for ids in (begins, closes))
+    rows = [np.array([*begins, *ids, *closes] or [tokenizer.unk_id], dtype=np.int32) for ids, _, _ in pieces]
     ends = np.cumsum([0, *map(len, rows)])
     asks = [
         (row, np.arange(len(row)), np.arange(begin, begin + len(row)))
@@ -87,8 +101,18 @@ def _computed(
         Features(
             states=states[begin:end].swapaxes(0, 1),
             ids=row.astype(np.int64),
-            offsets=np.array([(0, 0), *offsets, (0, 0)], dtype=np.int64),
+            offsets=np.array([*before, *offsets, *behind] or [(0, 0)], dtype=np.int64),
             truncated=truncated,
         )
         for row, (_, offsets, truncated), (begin, end) in zip(rows, pieces, pairwise(ends), strict=True)
     ]
+
+
+def _framing(tokenizer: AnyTokenizer) -> tuple[list[int], list[int]]:
+    """What stands before a text and behind it; nothing where a GPT-1 was published without such tokens.
+
+    There an empty text is its token for what no piece stands for.
+    """
+    if isinstance(tokenizer, BPETokenizer) and not tokenizer.has_special:
+        return [], []
+    return [tokenizer.begin_id], [tokenizer.end_id]

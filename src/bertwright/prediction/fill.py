@@ -8,6 +8,7 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.sizes import NAMES, encoder_shape, system_of
 from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.pretraining import Inputs, PretrainingModel
 from bertwright.text.tokenizer import Tokenizer
@@ -25,7 +26,10 @@ def open_pretrained(saved: SavedModel, *, second_sentence: SecondSentence = "non
     """The model with its masked-LM head, and the second head where one is wanted; InputError without them."""
     if saved.weights is None:
         raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
-    model = PretrainingModel(saved.config, second_sentence=second_sentence)
+    system = system_of(saved.config)
+    if system not in (None, "bert"):
+        raise InputError(f"{saved.place}: is a {NAMES[system]}, which predicts the next token and fills no [MASK]")
+    model = PretrainingModel(encoder_shape(saved.config, saved.place), second_sentence=second_sentence)
     load_weights(model, saved)
     return model.eval()
 

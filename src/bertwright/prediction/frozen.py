@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertwright.files import atomic_file
-from bertwright.model.encoder import Encoder
+from bertwright.model.bodies import Body, body_of
 from bertwright.model.heads import ClassificationHead
 from bertwright.model.recurrent import Recurrent, states_of
-from bertwright.model.sizes import EncoderConfig, Way
+from bertwright.model.sizes import BodyConfig, Way
 from bertwright.prediction.work import answered_batches, batches_by_length
 
 Ask = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
@@ -54,7 +54,7 @@ class States:
 class FrozenHead(nn.Module):
     """What learns: the mix and BiLSTM on an encoder's states, and one linear layer on each place or on the row."""
 
-    def __init__(self, config: EncoderConfig, way: Way, *, outputs: int, width: int, each: bool) -> None:
+    def __init__(self, config: BodyConfig, way: Way, *, outputs: int, width: int, each: bool) -> None:
         super().__init__()
         self.recurrent = Recurrent(
             way,
@@ -79,9 +79,9 @@ class FrozenHead(nn.Module):
 class FrozenModel(nn.Module):
     """An encoder that does not learn and the head that does."""
 
-    def __init__(self, config: EncoderConfig, way: Way, *, outputs: int, width: int, each: bool) -> None:
+    def __init__(self, config: BodyConfig, way: Way, *, outputs: int, width: int, each: bool) -> None:
         super().__init__()
-        self.encoder = Encoder(config).requires_grad_(False)
+        self.encoder = body_of(config).requires_grad_(False)
         self.head = FrozenHead(config, way, outputs=outputs, width=width, each=each)
 
 
@@ -96,7 +96,7 @@ class Places:
 
 
 def states_for(
-    encoder: Encoder,
+    encoder: Body,
     wanted: Places,
     layers: Sequence[int],
     *,
@@ -146,7 +146,7 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
     return found
 
 
-def _shape(encoder: Encoder, wanted: Places, layers: Sequence[int]) -> tuple[int, int, int]:
+def _shape(encoder: Body, wanted: Places, layers: Sequence[int]) -> tuple[int, int, int]:
     return int(wanted.ends[-1]), len(layers), encoder.config.hidden
 
 
@@ -164,7 +164,7 @@ def _on_disk(stream: IO[bytes], shape: tuple[int, int, int]) -> NDArray[np.float
     return np.memmap(stream, dtype=np.float32, mode="r+", offset=begin, shape=shape)
 
 
-def _fill(values: NDArray[np.float32], encoder: Encoder, wanted: Places, layers: Sequence[int], what: str) -> None:
+def _fill(values: NDArray[np.float32], encoder: Body, wanted: Places, layers: Sequence[int], what: str) -> None:
     asks = wanted.asks
     lengths = np.array([len(ids) for ids, _, _ in asks])
     encoder.eval()

@@ -9,7 +9,7 @@ from bertwright.objectives.pretraining import PretrainingModel
 from bertwright.prediction.classifier import padded
 from bertwright.prediction.fill import open_pretrained, second_objective
 from bertwright.tasks.classify import encode
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.any_tokenizer import AnyTokenizer
 
 
 def open_next_sentence(saved: SavedModel) -> PretrainingModel:
@@ -25,7 +25,7 @@ def open_next_sentence(saved: SavedModel) -> PretrainingModel:
     return open_pretrained(saved, second_sentence="next")
 
 
-def next_sentence_probability(model: PretrainingModel, tokenizer: Tokenizer, first: str, second: str) -> float:
+def next_sentence_probability(model: PretrainingModel, tokenizer: AnyTokenizer, first: str, second: str) -> float:
     """The probability of IsNext, of a model from `open_next_sentence`."""
     assert model.next_sentence is not None
     encoded = encode(tokenizer, [first], [second], max_length=model.encoder.config.max_positions)
@@ -33,5 +33,5 @@ def next_sentence_probability(model: PretrainingModel, tokenizer: Tokenizer, fir
         say(f"the two texts exceed {model.encoder.config.max_positions} tokens and are cut")
     rows = padded(encoded, [0], pad_id=tokenizer.pad_id)
     with torch.inference_mode():
-        last = model.encoder(rows.ids, rows.segments, rows.mask, at=torch.zeros(1, 1, dtype=torch.int64)).last
-        return float(model.next_sentence(model.pooler(last)).softmax(-1)[0, 0])
+        state = model.encoder.summary(rows.ids, rows.segments, rows.mask)
+        return float(model.next_sentence(model.pooler(state)).softmax(-1)[0, 0])

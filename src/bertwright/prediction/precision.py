@@ -10,6 +10,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.model.quick import Model, quick
+from bertwright.model.sizes import attends_both_ways
 from bertwright.training.machine import KINDS, choose_precision, matrix_rate
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
@@ -22,6 +23,12 @@ class Answerable(SavedModel):
     """A model folder, and the numbers that whoever opens it is to answer in."""
 
     answering: Answering = "plain"
+
+    @property
+    def computed(self) -> Answering:
+        """What is really computed in: packed products are for encoders that attend both ways."""
+        packs = self.answering in ("fp32", "int8")
+        return "plain" if packs and not attends_both_ways(self.config) else self.answering
 
 
 def choose(asked: str) -> Answering:
@@ -47,11 +54,13 @@ def choose(asked: str) -> Answering:
 
 def ready(model: Model, saved: SavedModel) -> Model:
     """`model` in evaluation mode as `saved` says; all but "plain", a folder's own way, is for answering alone."""
-    if not isinstance(saved, Answerable) or saved.answering == "plain":
+    if not isinstance(saved, Answerable):
         return model.eval()
-    if saved.answering == "bf16":
-        return _in_bf16(model)
-    return quick(model, saved.answering)
+    if saved.computed == "plain":
+        if saved.answering == "int8":
+            say(f"{saved.place}: 8 bits are for encoders that attend both ways; answering in fp32")
+        return model.eval()
+    return _in_bf16(model) if saved.computed == "bf16" else quick(model, saved.computed)
 
 
 def _in_bf16(model: Model) -> Model:

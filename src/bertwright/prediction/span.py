@@ -4,7 +4,6 @@ Shapes: B windows of a batch, T tokens, N windows in all.
 """
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,14 +12,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, atomic_folder, file_digest, write_json
-from bertwright.model.architectures import Bert
+from bertwright.files import atomic_folder, file_digest, write_json
+from bertwright.model.bodies import body_of
+from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.heads import SpanHead
+from bertwright.model.sizes import BodyConfig
+from bertwright.prediction.asked import Asked, opened_target
+from bertwright.prediction.auxiliary import predicts_next
 from bertwright.prediction.precision import ready
 from bertwright.prediction.work import Answered, Kind, Work, answered_batches
 from bertwright.tasks.examples import split_rows
@@ -30,9 +33,9 @@ from bertwright.tasks.squad_cache import cached_windows
 from bertwright.tasks.squad_files import dev_questions_file, read_asked, read_labelled, train_questions_file
 from bertwright.tasks.squad_score import figures
 from bertwright.tasks.squad_windows import Windows, encode_windows, padded_rows
-from bertwright.tasks.tables import FORMATS
-from bertwright.text.tokenizer import Tokenizer
-from bertwright.training.loop import Trainable
+from bertwright.tasks.table_files import FORMATS
+from bertwright.text.any_tokenizer import AnyTokenizer
+from bertwright.training.trainable import Trainable
 
 _ARCHITECTURE: Final = "BertForQuestionAnswering"
 _FILES: Final = ("predictions.json", "nbest.json", "null_odds.json")
@@ -48,7 +51,36 @@ class SpanRows:
     targets: Tensor
 
 
-def prepare(task: SpanTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int) -> Work[Any]:
+class SpanModel(nn.Module):
+    """A body and the vectors S and E on each of its last states.
+
+    "No answer" is pointed at in place 0, at [CLS]. Where tokens attend to the left alone its state there knows neither
+    question nor passage: then the row's last token, which knows both, changes places with it.
+    """
+
+    def __init__(self, config: BodyConfig) -> None:
+        super().__init__()
+        self.encoder = body_of(config)
+        self.span = SpanHead(config)
+        self.swaps = predicts_next(config)
+
+    def forward(self, rows: SpanRows) -> tuple[Tensor, Tensor]:
+        """Logits of the first and of the last position, each [B, T]; those of "no answer" are at place 0."""
+        last = self.encoder(rows.ids, rows.segments, rows.mask).last
+        if self.swaps:
+            last = gather_rows(last, _ends_swapped(rows.mask))
+        start, end = self.span(last).unbind(-1)
+        return start, end
+
+
+def _ends_swapped(mask: Tensor) -> Tensor:
+    """The places [B, T] of rows whose first and last real tokens have changed places."""
+    ends = mask.sum(1, keepdim=True) - 1
+    places = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
+    return torch.where(places == 0, ends, torch.where(places == ends, 0, places))
+
+
+def prepare(task: SpanTask, data: Path, words: AnyTokenizer, config: BodyConfig, max_length: int) -> Work[Any]:
     """The task bound to the files of a folder, or to one file, of which a tenth of the passages is then kept."""
     train, dev, digests = load_data(task, data)
     windows = cached_windows(words, train, task, max_length=max_length, targets=True)
@@ -58,7 +90,7 @@ def prepare(task: SpanTask, data: Path, words: Tokenizer, config: EncoderConfig,
     chosen = [0.0]  # the threshold of the newest evaluation, which is saved with the model that it was chosen for
 
     def evaluated(model: Any) -> dict[str, float]:
-        scores, chosen[0], same = score_spans(measured, span_logits(_bert(model), measured), dev, task)
+        scores, chosen[0], same = score_spans(measured, span_logits(_span(model), measured), dev, task)
         found = _flat(figures(scores, null=task.null))
         notes = {"null_threshold": chosen[0]} if task.null else {}
         return {**found, **notes, "collapsed": float(same and len(dev) > 1)}
@@ -73,9 +105,9 @@ def prepare(task: SpanTask, data: Path, words: Tokenizer, config: EncoderConfig,
         digests=digests,
         lengths=windows.lengths,
         head="span",
-        build=lambda shape: Bert(shape, _ARCHITECTURE),
+        build=SpanModel,
         batch=lambda rows: span_batch(windows, rows, pad_id=config.pad_id),
-        trainable=lambda model: span_trainable(_bert(model)),
+        trainable=lambda model: span_trainable(_span(model)),
         evaluate=evaluated,
         answered=answered,
     )
@@ -101,29 +133,28 @@ def span_batch(windows: Windows, rows: NDArray[np.int64], *, pad_id: int) -> Spa
     return SpanRows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), targets)
 
 
-def span_trainable(model: Bert) -> Trainable[SpanRows]:
+def span_trainable(model: SpanModel) -> Trainable[SpanRows]:
     """What the loop trains: half the cross entropy of the first position and half that of the last, over a row."""
 
     def step(rows: SpanRows) -> dict[str, tuple[Tensor, str]]:
-        logits = model(rows.ids, rows.segments, rows.mask)
         start, end = (
             # padding is nothing that could be pointed at: a row's loss does not depend on its batch
-            F.cross_entropy(logits[name].float().masked_fill(~rows.mask, -torch.inf), targets, reduction="sum")
-            for name, targets in zip(("start_logits", "end_logits"), rows.targets.unbind(1), strict=True)
+            F.cross_entropy(logits.float().masked_fill(~rows.mask, -torch.inf), targets, reduction="sum")
+            for logits, targets in zip(model(rows), rows.targets.unbind(1), strict=True)
         )
         return {"loss": ((start + end) / 2, "rows")}
 
     return Trainable(
         module=model,
-        blocks=tuple(model.encoder.layers),
+        blocks=model.encoder.blocks(),
         step=step,
         counts=lambda rows: {"rows": float(len(rows.ids))},
-        flops=lambda rows: _flops(model.encoder.config, rows),
+        flops=lambda rows: 3.0 * len(rows.ids) * model.encoder.flops(rows.ids.shape[1], rows.ids.shape[1]),
         tokens=lambda rows: int(rows.mask.sum()),
     )
 
 
-def span_logits(model: Bert, windows: Windows) -> SpanLogits:
+def span_logits(model: SpanModel, windows: Windows) -> SpanLogits:
     """What `decode_spans` takes, in batches of like length with dropout off."""
     was_training = model.training
     model.eval()
@@ -135,9 +166,8 @@ def span_logits(model: Bert, windows: Windows) -> SpanLogits:
     with torch.inference_mode():
         for rows in answered_batches(lengths, "windows answered"):
             batch = span_batch(windows, rows, pad_id=model.encoder.config.pad_id)
-            logits = model(batch.ids, batch.segments, batch.mask)
-            for flat, name in zip(found, ("start_logits", "end_logits"), strict=True):
-                values = logits[name].float().numpy()
+            for flat, logits in zip(found, model(batch), strict=True):
+                values = logits.float().numpy()
                 null[rows] += values[:, 0]
                 for place, row in enumerate(rows):
                     first = firsts[row]
@@ -146,7 +176,7 @@ def span_logits(model: Bert, windows: Windows) -> SpanLogits:
     return SpanLogits(found[0], found[1], null)
 
 
-def evaluate(task: SpanTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
+def evaluate(task: SpanTask, saved: SavedModel, words: AnyTokenizer, data: Path) -> dict[str, Any]:
     """F1 and exact match in percent on the folder's dev file, or on one file, at the threshold chosen in training."""
     model, trained, max_length, threshold = open_span_model(saved)
     if task.null and not trained.null:
@@ -161,15 +191,17 @@ def evaluate(task: SpanTask, saved: SavedModel, words: Tokenizer, data: Path) ->
     return {**figures(scores, null=task.null), **({"null_threshold": threshold} if task.null else {})}
 
 
-def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text: tuple[str, ...]) -> dict[str, Any]:
+def predict(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, Any]:
     """Answer every question; "-" and a file *.jsonl get a line each, any other name becomes a folder of three files."""
-    if text:
+    if asked.text:
         raise InputError("--text-column is for tables; questions have the fields id, question and context")
     model, task, max_length, threshold = open_span_model(saved)
-    as_lines = target == "-" or target.endswith(".jsonl")
+    asked.refuse_formats(f"questions ({task.name})", read=("jsonl",), write=("jsonl",))
+    target = asked.target
+    as_lines = target == "-" or target.endswith(".jsonl") or asked.output_format == "jsonl"
     if not as_lines:
         _refuse_foreign(Path(target))
-    questions = read_asked(source)
+    questions = read_asked(asked.source)
     windows = encode_windows(words, questions, task, max_length=max_length)
     _say_what_is_cut(windows, questions)
     answers = decode_spans(windows, span_logits(model, windows), questions, task, threshold=threshold)
@@ -178,19 +210,15 @@ def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text:
             _write_folder(folder, answers, task)
         return {"questions": len(answers)}
     lines = "".join(json.dumps(_line(answer), ensure_ascii=False) + "\n" for answer in answers).encode()
-    if target == "-":
-        sys.stdout.buffer.write(lines)
-        sys.stdout.flush()
-    else:
-        with atomic_file(Path(target)) as stream:
-            stream.write(lines)
+    with opened_target(asked) as stream:
+        stream.write(lines)
     return {"questions": len(answers)}
 
 
-def open_span_model(saved: SavedModel) -> tuple[Bert, SpanTask, int, float]:
+def open_span_model(saved: SavedModel) -> tuple[SpanModel, SpanTask, int, float]:
     """The model of a fine-tuned folder, its task, its maximal length and its threshold of the null odds."""
     task = SpanTask.model_validate(saved.extra["task"])
-    model = Bert(saved.config, _ARCHITECTURE)
+    model = SpanModel(saved.config)
     load_weights(model, saved)
     return ready(model, saved), task, int(saved.extra["max_length"]), float(saved.extra.get("null_threshold", 0.0))
 
@@ -239,16 +267,9 @@ def _flat(found: dict[str, Any]) -> dict[str, float]:
     return {name: float(figure) for name, figure in flat.items() if not name.endswith("questions")}
 
 
-def _bert(model: Any) -> Bert:
-    assert isinstance(model, Bert)
+def _span(model: Any) -> SpanModel:
+    assert isinstance(model, SpanModel)
     return model
-
-
-def _flops(config: EncoderConfig, rows: SpanRows) -> float:
-    """Matrix products of forward and backward."""
-    count, length = rows.ids.shape
-    width, inner = config.hidden, config.intermediate
-    return 3.0 * count * config.layers * (2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width)
 
 
 SPAN = Kind(SpanTask, prepare, evaluate, predict)

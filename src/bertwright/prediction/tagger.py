@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertwright.model.encoder import Encoder
+from bertwright.model.bodies import body_of
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import BodyConfig
 from bertwright.prediction.precision import ready
 from bertwright.prediction.work import answered_batches
 from bertwright.tasks.tag_windows import Windows
-from bertwright.training.loop import Trainable
+from bertwright.training.trainable import Trainable
 
 _NO_WORD = -100
 """The target where a row has fewer words than the batch's fullest."""
@@ -39,9 +39,9 @@ class TagRows:
 class Tagger(nn.Module):
     """Encoder and one linear layer on each token; the last encoder layer is computed at the first pieces alone."""
 
-    def __init__(self, config: EncoderConfig, num_labels: int) -> None:
+    def __init__(self, config: BodyConfig, num_labels: int) -> None:
         super().__init__()
-        self.encoder = Encoder(config)
+        self.encoder = body_of(config)
         self.classifier = ClassificationHead(config.hidden, num_labels, config.hidden_dropout)
 
     def forward(self, rows: TagRows) -> Tensor:
@@ -64,10 +64,10 @@ def tagger_task(model: Tagger) -> Trainable[TagRows]:
 
     return Trainable(
         module=model,
-        blocks=tuple(model.encoder.layers),
+        blocks=model.encoder.blocks(),
         step=step,
         counts=lambda rows: {"words": float((_targets(rows) != _NO_WORD).sum())},
-        flops=lambda rows: _flops(model.encoder.config, rows),
+        flops=lambda rows: 3.0 * len(rows.ids) * model.encoder.flops(rows.ids.shape[1], rows.at.shape[1]),
         tokens=lambda rows: int(rows.mask.sum()),
     )
 
@@ -115,12 +115,3 @@ def open_tagger(saved: SavedModel, num_labels: int) -> Tagger:
 def _targets(rows: TagRows) -> Any:
     assert rows.targets is not None
     return rows.targets
-
-
-def _flops(config: EncoderConfig, rows: TagRows) -> float:
-    """Matrix products of forward and backward; the last layer has keys and values of all, the rest of the words."""
-    (count, length), asked = rows.ids.shape, rows.at.shape[1]
-    width, inner = config.hidden, config.intermediate
-    full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
-    last = 4 * length * width**2 + 2 * asked * (2 * width**2 + 2 * width * inner) + 4 * asked * length * width
-    return 3.0 * count * ((config.layers - 1) * full + last)

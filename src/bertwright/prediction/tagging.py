@@ -1,24 +1,27 @@
 """words → tags or entities: the kind of task that recognising names is of, bound to its data (paper §5.3)."""
 
 import json
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, file_digest
+from bertwright.files import file_digest
 from bertwright.model.folder import SavedModel
-from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.feature_based import FeatureData, answer_with_features
+from bertwright.model.sizes import BodyConfig
+from bertwright.prediction.asked import Asked, opened_target
+from bertwright.prediction.feature_based import FeatureData, open_with_features
 from bertwright.prediction.frozen import Places
 from bertwright.prediction.tagger import Tagger, open_tagger, predict_tags, tag_rows, tagger_task
 from bertwright.prediction.work import Answered, Kind, Work
 from bertwright.tasks.conll import Sentences, read_lines, sentences_of
+from bertwright.tasks.table_files import FORMATS
 from bertwright.tasks.tag_answers import check_columns, tagged_lines, text_answer
 from bertwright.tasks.tag_files import split_sentences, tag_dev_file, tag_train_file
 from bertwright.tasks.tag_windows import Windows, windows_of
@@ -35,7 +38,10 @@ from bertwright.tasks.tagging import (
     score,
     with_tag_columns,
 )
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.any_tokenizer import AnyTokenizer
+
+Tag = Callable[[Sentences, Context], Tagged]
+"""Sentences and how much of their neighbours is read → their tags."""
 
 
 def load_data(task: TaggingTask, data: Path) -> tuple[TaggingTask, Sentences, Sentences]:
@@ -48,20 +54,42 @@ def load_data(task: TaggingTask, data: Path) -> tuple[TaggingTask, Sentences, Se
     return task, train, dev
 
 
-def prepare(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int) -> Work[Any]:
+def prepare(task: TaggingTask, data: Path, words: AnyTokenizer, config: BodyConfig, max_length: int) -> Work[Any]:
     """The task bound to the files of a folder, or to one file."""
     task, train, dev = load_data(task, data)
-    rows, measured = (_windows(words, part, task.context, max_length) for part in (train, dev))
+    return bound(task, train, dev, words, config, max_length, digests=_digests(train, dev))
+
+
+def bound(
+    task: TaggingTask,
+    train: Sentences,
+    dev: Sentences | None,
+    words: AnyTokenizer,
+    config: BodyConfig,
+    max_length: int,
+    *,
+    digests: Mapping[str, Any],
+) -> Work[Any]:
+    """The task bound to sentences, wherever they come from; None: none are kept for measuring."""
+    rows = _windows(words, train, task.context, max_length)
+    measured = None if dev is None else (dev, _windows(words, dev, task.context, max_length))
     labels = label_ids(task, train)
+
+    def figures(model: nn.Module) -> dict[str, float]:
+        if measured is None:
+            return {}
+        sentences, windows = measured
+        return _figures(task, predict_tags(_tagger(model), windows, sentences.num_words), sentences)
+
     return Work(
         task=task,
-        digests=_digests(train, dev),
+        digests=digests,
         lengths=np.array([len(ids) for ids in rows.ids]),
         head="classifier",
         build=lambda shape: Tagger(shape, len(task.labels)),
         batch=lambda chosen: tag_rows(rows, chosen, pad_id=config.pad_id, labels=labels),
         trainable=lambda model: tagger_task(_tagger(model)),
-        evaluate=lambda model: _figures(task, predict_tags(_tagger(model), measured, dev.num_words), dev),
+        evaluate=figures,
         answered=lambda model: Answered(
             model,
             "BertForTokenClassification",
@@ -71,7 +99,7 @@ def prepare(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderConf
     )
 
 
-def features(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderConfig, max_length: int) -> FeatureData:
+def features(task: TaggingTask, data: Path, words: AnyTokenizer, config: BodyConfig, max_length: int) -> FeatureData:
     """The task for the feature-based way: the first pieces of a sentence's words are read, and each is answered."""
     task, train, dev = load_data(task, data)
     rows, measured = (_places(part, _windows(words, part, task.context, max_length)) for part in (train, dev))
@@ -89,7 +117,7 @@ def features(task: TaggingTask, data: Path, words: Tokenizer, config: EncoderCon
     )
 
 
-def evaluate(task: TaggingTask, saved: SavedModel, words: Tokenizer, data: Path) -> dict[str, Any]:
+def evaluate(task: TaggingTask, saved: SavedModel, words: AnyTokenizer, data: Path) -> dict[str, Any]:
     """The figures on the dev file of a folder, or on one file, overall and by type."""
     path = tag_dev_file(data) if data.is_dir() else data
     if path is None:
@@ -97,40 +125,62 @@ def evaluate(task: TaggingTask, saved: SavedModel, words: Tokenizer, data: Path)
     task = for_model(task, task_of_model(saved))
     sentences = read_tagged(task, read_lines(path))
     check_known(task, sentences)
-    tags = _answers(task, saved, words, sentences, context=task.context).tags
+    tags = open_tagging(saved, words)[1](sentences, task.context).tags
     return {**score(task, tags, sentences), "sentences": len(sentences), "words": sentences.num_words}
 
 
-def predict(saved: SavedModel, words: Tokenizer, source: str, target: str, text: tuple[str, ...]) -> dict[str, Any]:
-    """Tag every word of a file: its lines as they are, with one more column or field."""
-    task = with_tag_columns(task_of_model(saved), text=text)
-    lines = read_lines(source)
+def predict(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, Any]:
+    """Tag every word of a file: its lines as they are, with one more column or field; of plain text, find entities."""
+    task = task_of_model(saved)
+    asked.refuse_formats(f"words with tags ({task.name})", read=("jsonl", "lines"), write=("jsonl",))
+    target = Path(asked.target)
+    bare = target.with_suffix("") if asked.packing else target
+    if asked.is_file and FORMATS.get(bare.suffix) in ("csv", "parquet"):
+        raise InputError(f"--output {asked.target}: {task.name} writes the input's columns, or JSON lines (.jsonl)")
+    if asked.input_format == "lines":
+        return predict_texts(saved, words, asked)
+    task = with_tag_columns(task, text=asked.text)
+    lines = read_lines(asked.source)
+    if asked.input_format == "jsonl":
+        lines = replace(lines, format="jsonl")
+    if asked.output_format == "jsonl" != lines.format:
+        raise InputError(f"--output-format jsonl: {lines.source} has columns, which are kept; or say --raw")
     check_columns(task, lines)
     sentences = sentences_of(lines, task.columns, with_tags=False)
-    tagged = _answers(task, saved, words, sentences, context=task.context)
-    _write(target, tagged_lines(task, lines, tagged))
+    tagged = open_tagging(saved, words)[1](sentences, task.context)
+    _write(asked, tagged_lines(task, lines, tagged))
     return {"sentences": len(sentences), "words": sentences.num_words}
 
 
-def predict_texts(saved: SavedModel, words: Tokenizer, source: str, target: str) -> dict[str, Any]:
+def predict_texts(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, Any]:
     """Find the entities of every line of a plain text, empty ones included: one JSON object for each."""
-    task = task_of_model(saved)
-    lines = read_lines(source)
-    if lines.format == "jsonl" and source != "-":
-        raise InputError(f"{source}: --raw is for plain text, one a line; JSON lines hold words, in a field `tokens`")
+    lines = read_lines(asked.source)
+    if lines.format == "jsonl" and asked.source != "-":
+        raise InputError(
+            f"{asked.source}: --raw is for plain text, one a line; JSON lines hold words, in a field `tokens`"
+        )
     texts = [line.rstrip("\r\n") for line in lines.lines]
+    task, tagged = open_tagging(saved, words)
+    found, num_words = tag_texts(task, tagged, words, texts, source=lines.source)
+    _write(asked, (json.dumps(answer, ensure_ascii=False) + "\n" for answer in found))
+    return {"texts": len(texts), "words": num_words}
+
+
+def tag_texts(
+    task: TaggingTask, tagged: Tag, words: AnyTokenizer, texts: Sequence[str], *, source: str
+) -> tuple[list[dict[str, Any]], int]:
+    """`text_answer` of each text, which stands alone, and how many words they have."""
     places = words.words(texts)
     sentences = Sentences(
-        source=lines.source,
+        source=source,
         words=tuple(tuple(text[begin:end] for begin, end in spans) for text, spans in zip(texts, places, strict=True)),
         tags=None,
         lines=tuple((number,) * max(1, len(spans)) for number, spans in enumerate(places, 1)),
     )
-    tagged = _answers(task, saved, words, sentences, context="off")
+    found = tagged(sentences, "off")
     cuts = np.cumsum([len(spans) for spans in places])[:-1]
-    rows = zip(texts, places, tagged.tags, np.split(tagged.probabilities, cuts), strict=True)
-    _write(target, (json.dumps(text_answer(task, *row), ensure_ascii=False) + "\n" for row in rows))
-    return {"texts": len(texts), "words": sentences.num_words}
+    rows = zip(texts, places, found.tags, np.split(found.probabilities, cuts), strict=True)
+    return [text_answer(task, *row) for row in rows], sentences.num_words
 
 
 def task_of_model(saved: SavedModel) -> TaggingTask:
@@ -144,7 +194,27 @@ def task_of_model(saved: SavedModel) -> TaggingTask:
     return task.model_copy(update={"labels": saved.labels})
 
 
-def _windows(words: Tokenizer, sentences: Sentences, context: Context, max_length: int) -> Windows:
+def open_tagging(saved: SavedModel, words: AnyTokenizer) -> tuple[TaggingTask, Tag]:
+    """The task of a fine-tuned model folder, and what tags sentences as it says, given their context."""
+    task, max_length = task_of_model(saved), int(saved.extra["max_length"])
+    if "features" in saved.extra:
+        answered = open_with_features(saved)
+
+        def logits(sentences: Sentences, windows: Windows) -> NDArray[np.float32]:
+            return answered(_places(sentences, windows))
+    else:
+        model = open_tagger(saved, len(task.labels))
+
+        def logits(sentences: Sentences, windows: Windows) -> NDArray[np.float32]:
+            return predict_tags(model, windows, sentences.num_words)
+
+    def tagged(sentences: Sentences, context: Context) -> Tagged:
+        return decode(task, logits(sentences, _windows(words, sentences, context, max_length)), sentences)
+
+    return task, tagged
+
+
+def _windows(words: AnyTokenizer, sentences: Sentences, context: Context, max_length: int) -> Windows:
     """The rows of a file; what becomes of words that the tokenizer drops, and of missing documents, is said."""
     if context == "documents" and sentences.documents is None and len(sentences) > 1:
         say(f"{sentences.source}: marks no documents; each sentence stands alone")
@@ -158,17 +228,6 @@ def _windows(words: Tokenizer, sentences: Sentences, context: Context, max_lengt
             f"{len(windows.vanished)}, the first on line {sentences.lines[row][word]} ({sentences.words[row][word]!a})"
         )
     return windows
-
-
-def _answers(
-    task: TaggingTask, saved: SavedModel, words: Tokenizer, sentences: Sentences, *, context: Context
-) -> Tagged:
-    windows = _windows(words, sentences, context, int(saved.extra["max_length"]))
-    if "features" in saved.extra:
-        logits = answer_with_features(saved, _places(sentences, windows))
-    else:
-        logits = predict_tags(open_tagger(saved, len(task.labels)), windows, sentences.num_words)
-    return decode(task, logits, sentences)
 
 
 def _places(sentences: Sentences, windows: Windows) -> Places:
@@ -197,13 +256,8 @@ def _fell(tags: Iterable[Iterable[str]], dev: Sentences) -> bool:
     return len(set(ours)) == 1 and bool((theirs != ours[0]).any())
 
 
-def _write(target: str, lines: Iterable[str]) -> None:
-    if target == "-":
-        for line in lines:
-            sys.stdout.buffer.write(line.encode())
-        sys.stdout.flush()
-        return
-    with atomic_file(Path(target)) as stream:
+def _write(asked: Asked, lines: Iterable[str]) -> None:
+    with opened_target(asked) as stream:
         for line in lines:
             stream.write(line.encode())
 
@@ -213,4 +267,4 @@ def _tagger(model: Any) -> Tagger:
     return model
 
 
-TAGGING = Kind(TaggingTask, prepare, evaluate, predict, features, predict_texts)
+TAGGING = Kind(TaggingTask, prepare, evaluate, predict, features)

@@ -13,10 +13,11 @@ from torch import nn
 from bertwright.console import Status, clock
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import BodyConfig
+from bertwright.prediction.asked import Asked
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.tokenizer import Tokenizer
-from bertwright.training.loop import Trainable
+from bertwright.text.any_tokenizer import AnyTokenizer, open_tokenizer_folder
+from bertwright.training.trainable import Trainable
 
 Batch = TypeVar("Batch")
 
@@ -65,7 +66,7 @@ class Work(Generic[Batch]):
     digests: Mapping[str, Any]
     lengths: NDArray[np.int64]
     head: str
-    build: Callable[[EncoderConfig], nn.Module]
+    build: Callable[[BodyConfig], nn.Module]
     batch: Callable[[NDArray[np.int64]], Batch]
     trainable: Callable[[nn.Module], Trainable[Batch]]
     evaluate: Callable[[nn.Module], dict[str, float]]
@@ -80,22 +81,20 @@ class Kind:
 
     prepare     (task, data, tokenizer, encoder's shape, maximal length) → the task bound to its data
     evaluate    (task, model, tokenizer, data) → figures
-    predict     (model, tokenizer, input, output, text columns) → what was written
+    predict     (model, tokenizer, what is read and written) → what was written
     features    as prepare, for the feature-based way: → FeatureData; None where a kind has no such way
-    texts       (model, tokenizer, input, output) → as predict, for plain text, one a line; None where a kind reads none
     """
 
     spec: type[TaskSpec]
-    prepare: Callable[[Any, Path, Tokenizer, EncoderConfig, int], Work[Any]]
-    evaluate: Callable[[Any, SavedModel, Tokenizer, Path], dict[str, Any]]
-    predict: Callable[[SavedModel, Tokenizer, str, str, tuple[str, ...]], dict[str, Any]]
-    features: Callable[[Any, Path, Tokenizer, EncoderConfig, int], Any] | None = None
-    texts: Callable[[SavedModel, Tokenizer, str, str], dict[str, Any]] | None = None
+    prepare: Callable[[Any, Path, AnyTokenizer, BodyConfig, int], Work[Any]]
+    evaluate: Callable[[Any, SavedModel, AnyTokenizer, Path], dict[str, Any]]
+    predict: Callable[[SavedModel, AnyTokenizer, Asked], dict[str, Any]]
+    features: Callable[[Any, Path, AnyTokenizer, BodyConfig, int], Any] | None = None
 
 
-def open_tokenizer(saved: SavedModel) -> Tokenizer:
+def open_tokenizer(saved: SavedModel) -> AnyTokenizer:
     """The model's tokenizer; InputError where it has pieces that the model has no embedding for."""
-    words = Tokenizer.load(saved.tokenizer)
+    words = open_tokenizer_folder(saved.tokenizer)
     if words.vocab_size > saved.config.vocab_size:
         raise InputError(
             f"{saved.tokenizer}: its vocabulary has {words.vocab_size} pieces, "
@@ -142,8 +141,8 @@ def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epo
     return [batches[index] for index in random.permutation(len(batches))]
 
 
-def steps_of(work: Work[Batch], batch_size: int, *, seed: int) -> Callable[[int], Sequence[Batch]]:
-    """step → its micro-batches, epoch after epoch: one, or as many as the tokens of the step's rows need."""
+def steps_of(work: Work[Batch], batch_size: int, *, seed: int, parts: int = 1) -> Callable[[int], Sequence[Batch]]:
+    """step → its micro-batches, epoch after epoch: `parts`, or as many as the tokens of the step's rows need."""
     tokens = work.lengths if work.tokens is None else work.tokens
     per_epoch = -(-len(work.lengths) // batch_size)
     cache: dict[int, list[NDArray[np.int64]]] = {}
@@ -153,7 +152,9 @@ def steps_of(work: Work[Batch], batch_size: int, *, seed: int) -> Callable[[int]
         if epoch not in cache:
             cache.clear()
             cache[epoch] = epoch_batches(work.lengths, batch_size, seed=seed, epoch=epoch)
-        return [work.batch(rows) for rows in _parts(cache[epoch][place], tokens)]
+        whole = cache[epoch][place]
+        pieces = np.array_split(whole, min(parts, len(whole)))
+        return [work.batch(rows) for piece in pieces for rows in _parts(piece, tokens)]
 
     return of_step
 

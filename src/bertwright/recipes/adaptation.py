@@ -6,6 +6,7 @@ the embedding and the output bias of a new piece begin as the mean of those of i
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,36 +15,61 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.sizes import SIZES, EncoderConfig, size_config
-from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.model.sizes import (
+    NAMES,
+    SIZES,
+    BodyConfig,
+    LSTMConfig,
+    OneBody,
+    PairConfig,
+    TopConfig,
+    system_config,
+    system_of,
+)
 from bertwright.prediction.work import open_tokenizer
+from bertwright.recipes.systems import Model
 from bertwright.text.extension import new_pieces
+from bertwright.text.tokenizer import Tokenizer
 
-_ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias")
+if TYPE_CHECKING:
+    from bertwright.recipes.settings import PretrainSettings
+
+_ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias", "lm.bias")
 """The parameters that have a row for each piece; the decoder is the first one."""
-_SHAPE = ("layers", "hidden", "heads", "intermediate")
-_HEADS = ("pooler", "masked_lm", "next_sentence")
+_SHAPE = ("layers", "hidden", "heads", "intermediate", "cells")
+_HEADS = ("pooler", "masked_lm", "next_sentence", "lm")
 """What a published encoder may lack; it starts anew."""
 
 
-def size_name(config: EncoderConfig) -> str:
-    """The name of a shape; one that has none is spelled out as LAYERSxHIDDEN, heads and inner width."""
-    for name in SIZES:
-        named = size_config(name, 1)
-        if all(getattr(named, part) == getattr(config, part) for part in _SHAPE):
+def size_name(config: BodyConfig) -> str:
+    """The name of a shape; one that has none is spelled out as LAYERSxHIDDEN and its inner widths."""
+    system = system_of(config)
+    for name in SIZES if system else ():
+        named = system_config(system or "bert", name, 1)
+        if all(getattr(named, part, None) == getattr(config, part, None) for part in _SHAPE):
             return name
-    return f"{config.layers}x{config.hidden} of {config.heads} heads, {config.intermediate} inside"
+    sizes = f"{config.layers}x{config.hidden}"
+    if isinstance(config, LSTMConfig):
+        return f"{sizes} of {config.cells} cells"
+    if isinstance(config, PairConfig | TopConfig):
+        return sizes
+    return f"{sizes} of {config.heads} heads, {config.intermediate} inside"
 
 
-def adapted_config(saved: SavedModel, size: str, activation: str, *, longest: int) -> EncoderConfig:
-    """The shape of the saved model; InputError where size or activation are others, or rows are too long for it."""
-    config = saved.config
+def adapted_config(saved: SavedModel, settings: "PretrainSettings", *, longest: int) -> OneBody:
+    """The shape of the saved model; InputError where it is another system's, size or activation are others, or rows
+    are too long for it."""
+    config, system, size = saved.config, settings.system, settings.size
+    found = system_of(config)
+    if found != system or isinstance(config, PairConfig | TopConfig):
+        what = f"a {NAMES[found]} (--system {found})" if found else "a composition of models, which is not pre-trained"
+        raise InputError(f"{saved.place}: is {what}, and this run trains a {NAMES[system]} (--system {system})")
     if size != size_name(config):
-        wanted = size_config(size, config.vocab_size)
-        found = f"layers is {config.layers} and hidden {config.hidden}"
-        raise InputError(f"{saved.place}: {found}, and {wanted.layers} and {wanted.hidden} in this run (--size {size})")
-    if activation != config.activation:
-        raise InputError(f"{saved.place}: activation is {config.activation}, and {activation} in this run")
+        wanted = system_config(system, size, config.vocab_size)
+        shape = f"layers is {config.layers} and hidden {config.hidden}"
+        raise InputError(f"{saved.place}: {shape}, and {wanted.layers} and {wanted.hidden} in this run (--size {size})")
+    if (theirs := getattr(config, "activation", settings.activation)) != settings.activation:
+        raise InputError(f"{saved.place}: activation is {theirs}, and {settings.activation} in this run")
     if longest > config.max_positions:
         raise InputError(
             f"{saved.place}: has {config.max_positions} positions, and rows are {longest} tokens long (--lengths)"
@@ -51,17 +77,16 @@ def adapted_config(saved: SavedModel, size: str, activation: str, *, longest: in
     return config
 
 
-def load_adapted(model: PretrainingModel, saved: SavedModel, data: Corpus) -> None:
+def load_adapted(model: Model, saved: SavedModel, data: Corpus) -> None:
     """Put the saved weights into `model`, with a row for each piece of the corpus' tokenizer.
 
     InputError where that tokenizer is neither the saved model's nor an extension of it.
     """
     assert saved.weights is not None
-    theirs = open_tokenizer(saved)
-    if theirs.hash == data.tokenizer_hash:
-        added: list[list[int]] | None = []
-    else:
-        added = new_pieces(data.tokenizer, base_hash=theirs.hash)
+    theirs, own = open_tokenizer(saved), data.tokenizer
+    added: list[list[int]] | None = [] if theirs.hash == own.hash else None
+    if added is None and isinstance(own, Tokenizer):
+        added = new_pieces(own, base_hash=theirs.hash)
     if added is None:
         raise InputError(
             f"{saved.place}: its tokenizer is neither the one that {data.folder} was built with nor the one that was "

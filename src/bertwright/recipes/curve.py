@@ -7,22 +7,26 @@ from bertwright.errors import MissingExtra
 from bertwright.files import atomic_file
 from bertwright.training.tracking import RunFolder
 
+_TERMS = {"mlm": "masked-LM loss (nats)", "lm": "language model's loss (nats)"}
+"""What a run learns first of all, and what its axis is called."""
 
-def draw_curve(run: RunFolder, *, term: str = "mlm", measured: str = "mlm_loss", title: str = "") -> Path:
+
+def draw_curve(run: RunFolder, *, title: str = "") -> Path:
     """Draw the training loss and the held-out loss of a run into `RUN/loss.png`; MissingExtra without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("plots", "a loss curve") from None
     lines = run.metrics()
+    term = next((term for term in _TERMS if any(term in line for line in lines)), "mlm")
     trained = [(line["step"], line[term]) for line in lines if term in line]
-    held_out = [(line["step"], line["held_out"][measured]) for line in lines if "held_out" in line]
+    held_out = [(line["step"], line["held_out"][f"{term}_loss"]) for line in lines if "held_out" in line]
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(*zip(*trained, strict=True), color="#b8c4d6", linewidth=1, label="training")
     if held_out:
         axes.plot(*zip(*held_out, strict=True), color="#1f4e8c", marker="o", markersize=3, label="held out")
-    axes.set(xlabel="step", ylabel="masked-LM loss (nats)", title=title)
+    axes.set(xlabel="step", ylabel=_TERMS[term], title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     path = run.folder / "loss.png"

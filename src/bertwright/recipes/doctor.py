@@ -8,7 +8,7 @@ from typing import Any, Final
 from bertwright.console import Status
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, RunFailed
-from bertwright.model.sizes import size_config
+from bertwright.model.sizes import encoder_shape, size_config
 from bertwright.prediction.kinds import task_of
 from bertwright.recipes.doctor_corpus import look_at_corpus, sentences_of
 from bertwright.recipes.doctor_data import Data, fit_findings, labels_of_model, look_at_data
@@ -20,6 +20,7 @@ from bertwright.recipes.doctor_software import software_findings
 from bertwright.recipes.doctor_training import classifier_findings, pretraining_findings
 from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
 from bertwright.tasks.spec import get_spec
+from bertwright.text.any_tokenizer import AnyTokenizer, open_tokenizer_folder
 from bertwright.text.tokenizer import Tokenizer
 
 _ONLY_TABLES: Final = "the doctor looks at tables of sentences and pairs; finetune checks other files as it reads them"
@@ -109,7 +110,7 @@ class Examination:
     def masked_lm(self) -> list[Finding]:
         """What a model with that head is worth, on its own text where there is some."""
         model, tokenizer = self.patient.runs, self.patient.tokenizer
-        if model is None or tokenizer is None or not hasattr(model, "masked_lm"):
+        if model is None or not isinstance(tokenizer, Tokenizer) or not hasattr(model, "masked_lm"):
             return []
         if tokenizer.vocab_size > model.encoder.config.vocab_size:
             return []  # an error by now: there are pieces without an embedding
@@ -158,7 +159,11 @@ class Examination:
                 )
             is_random = saved is not None and saved.weights is None
             if self.corpus and self.matches and (is_random or not self.request.model):
-                config = saved.config if saved else size_config(_SIZE, self.corpus.manifest.vocab_size)
+                config = (
+                    encoder_shape(saved.config, saved.place)
+                    if saved
+                    else size_config(_SIZE, self.corpus.manifest.vocab_size)
+                )
                 found += pretraining_findings(config, self.corpus)
         except (InputError, RunFailed) as error:
             found.append(
@@ -186,11 +191,11 @@ class Examination:
             return None
         return None if isinstance(trained, ClassificationTask) else trained.name
 
-    def words(self) -> Tokenizer | None:
+    def words(self) -> AnyTokenizer | None:
         """The model's tokenizer, else the one that was named."""
         if self.patient.tokenizer or not self.request.tokenizer:
             return self.patient.tokenizer
-        return Tokenizer.load(self.request.tokenizer)
+        return open_tokenizer_folder(self.request.tokenizer)
 
     def max_length(self) -> int:
         """As given, or as the model was fine-tuned with, or as finetune has it."""

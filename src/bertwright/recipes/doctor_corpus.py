@@ -25,6 +25,7 @@ from bertwright.corpus.report import (
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.recipes.doctor_findings import Finding, refused
+from bertwright.text.any_tokenizer import AnyTokenizer
 from bertwright.text.extension import new_pieces
 from bertwright.text.tokenizer import Tokenizer
 
@@ -47,7 +48,9 @@ class Capitals:
     capital: float
 
 
-def look_at_corpus(folder: Path, *, model: Tokenizer | None, quick: bool) -> tuple[Corpus | None, bool, list[Finding]]:
+def look_at_corpus(
+    folder: Path, *, model: AnyTokenizer | None, quick: bool
+) -> tuple[Corpus | None, bool, list[Finding]]:
     """Open a corpus and check it: the corpus, whether its pieces are those of the `model`, and the findings."""
     try:
         corpus = Corpus.open(folder)
@@ -66,7 +69,7 @@ def look_at_corpus(folder: Path, *, model: Tokenizer | None, quick: bool) -> tup
         found += duplicates(corpus)
         found.append(corpus_case(capitals_of(tokenizer, used), cased=tokenizer.cased))
         if quick:
-            found.append(_unknown_in_sample(used, tokenizer.unk_id))
+            found.append(_unknown_in_sample(used, tokenizer))
         else:
             found += report_findings(inspect_corpus(folder))
     except InputError as error:
@@ -74,12 +77,12 @@ def look_at_corpus(folder: Path, *, model: Tokenizer | None, quick: bool) -> tup
     return corpus, matches, found
 
 
-def same_tokenizer(model: Tokenizer, corpus: Tokenizer) -> Finding:
+def same_tokenizer(model: AnyTokenizer, corpus: AnyTokenizer) -> Finding:
     """The ids of the corpus mean the pieces of the model, or every one of them means another."""
     value = {"model": model.hash, "corpus": corpus.hash}
     if model.hash == corpus.hash:
         return _finding("tokenizer", "ok", value, f"the model's ({model.hash[:12]}…)")
-    if new_pieces(corpus, base_hash=model.hash) is not None:
+    if isinstance(corpus, Tokenizer) and new_pieces(corpus, base_hash=model.hash) is not None:
         text = f"the model's, with {corpus.vocab_size - model.vocab_size:,} pieces more"
         return _finding("tokenizer", "note", value, text, "bertwright pretrain --init-from gives them their rows")
     return _finding(
@@ -127,7 +130,7 @@ def case_finding(part: str, found: Capitals, *, cased: bool, what: str) -> Findi
     return Finding(part, "case", "warning", value, text, advice)
 
 
-def capitals_of(tokenizer: Tokenizer, used: NDArray[np.int64]) -> Capitals:
+def capitals_of(tokenizer: AnyTokenizer, used: NDArray[np.int64]) -> Capitals:
     """Capitals among pieces that were counted, `used` [V]."""
     special = set(tokenizer.special_ids)
     ordinary = np.array([id not in special for id in range(len(used))])
@@ -147,7 +150,10 @@ def report_findings(report: CorpusReport) -> Iterator[Finding]:
             report.single_sentence_share,
             f"{report.single_sentence_share:.1%} of the documents are one sentence (up to {SINGLE_SENTENCE_LIMIT:.0%})",
         ),
-        "unknown": (report.unknown_share, f"{report.unknown_share:.3%} is [UNK] (up to {UNKNOWN_LIMIT:.0%})"),
+        "unknown": (
+            report.unknown_share,
+            f"{report.unknown_share:.3%} is {report.unknown} (up to {UNKNOWN_LIMIT:.0%})",
+        ),
         "repeated": (
             report.repeated_share,
             f"{report.repeated_share:.1%} of the sentences are copies (up to {REPEATED_LIMIT:.0%})",
@@ -187,9 +193,10 @@ def _sample(corpus: Corpus) -> NDArray[np.int64]:
     return used
 
 
-def _unknown_in_sample(used: NDArray[np.int64], unknown: int) -> Finding:
-    share = int(used[unknown]) / max(1, int(used.sum()))
-    text = f"{share:.3%} of the first {int(used.sum()):,} tokens is [UNK] (up to {UNKNOWN_LIMIT:.0%})"
+def _unknown_in_sample(used: NDArray[np.int64], tokenizer: AnyTokenizer) -> Finding:
+    share = int(used[tokenizer.unk_id]) / max(1, int(used.sum()))
+    unknown = tokenizer.pieces[tokenizer.unk_id]
+    text = f"{share:.3%} of the first {int(used.sum()):,} tokens is {unknown} (up to {UNKNOWN_LIMIT:.0%})"
     if share <= UNKNOWN_LIMIT:
         return _finding("unknown", "ok", share, text)
     advice = "the tokenizer does not fit this text (another language or script): train one on this text"

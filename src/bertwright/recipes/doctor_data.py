@@ -17,7 +17,7 @@ from bertwright.recipes.doctor_corpus import capitals_of, case_finding
 from bertwright.recipes.doctor_findings import Finding, Level, place_list, refused
 from bertwright.tasks.classify import ClassificationTask, encode
 from bertwright.tasks.examples import Examples, dev_files, learn, read_examples, text_key, train_file
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.any_tokenizer import AnyTokenizer
 
 _MAJORITY: Final = 0.8
 """Share of the commonest label from which on accuracy says little."""
@@ -190,7 +190,7 @@ def leak(train: Examples, rows: Mapping[str, Sequence[int]], *, name: str, dev: 
     return Finding("data", f"{name}, leak", level, len(found), text, advice)
 
 
-def fit_findings(data: Data, tokenizer: Tokenizer, *, max_length: int) -> Iterator[Finding]:
+def fit_findings(data: Data, tokenizer: AnyTokenizer, *, max_length: int) -> Iterator[Finding]:
     """How the texts fit a vocabulary and a length, from the first rows of train."""
     some = data.train.select(range(min(_SAMPLE, len(data.train))))
     whole = encode(tokenizer, some.texts_a, some.texts_b, max_length=1 << 30)
@@ -208,9 +208,9 @@ def fit_findings(data: Data, tokenizer: Tokenizer, *, max_length: int) -> Iterat
         advice = f"--max-length {longest} would keep 95 % whole, where the model has as many positions"
         yield _finding("length", "warning", value, text, advice)
     used = np.bincount(np.concatenate(whole.ids), minlength=tokenizer.vocab_size)
-    ordinary = int(used.sum() - used[tokenizer.cls_id] - used[tokenizer.sep_id])
+    ordinary = int(used.sum() - used[list({tokenizer.begin_id, tokenizer.between_id, tokenizer.end_id})].sum())
     unknown = int(used[tokenizer.unk_id]) / max(1, ordinary)
-    text = f"{unknown:.2%} of the pieces is [UNK] (up to {UNKNOWN_LIMIT:.0%})"
+    text = f"{unknown:.2%} of the pieces is {tokenizer.pieces[tokenizer.unk_id]} (up to {UNKNOWN_LIMIT:.0%})"
     if unknown <= UNKNOWN_LIMIT:
         yield _finding("unknown", "ok", unknown, text)
     else:

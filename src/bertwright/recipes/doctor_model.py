@@ -13,11 +13,12 @@ from torch import Tensor
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
-from bertwright.model.folder import FEATURES, SavedModel, open_model
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.described import FEATURES
+from bertwright.model.folder import SavedModel, open_model
+from bertwright.model.sizes import NAMES, BodyConfig, attends_both_ways, system_of
 from bertwright.recipes.adaptation import size_name
 from bertwright.recipes.doctor_findings import Finding, place_list, refused
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.any_tokenizer import AnyTokenizer, open_tokenizer_folder
 from bertwright.text.vocabulary import SPECIAL
 
 _PARTS: Final = {
@@ -41,22 +42,26 @@ class Patient:
     """A model as far as it could be opened; `runs` is it with its heads, None where its weights do not fit."""
 
     saved: SavedModel | None = None
-    tokenizer: Tokenizer | None = None
+    tokenizer: AnyTokenizer | None = None
     runs: Bert | None = None
 
 
 def look_at_model(source: str, *, tokenizer: Path | None) -> tuple[Patient, list[Finding]]:
     """Open MODEL and check its folder; `tokenizer` is the folder whose vocabulary random:SIZE takes."""
     try:
-        words = Tokenizer.load(tokenizer) if tokenizer and source.startswith("random:") else None
+        words = open_tokenizer_folder(tokenizer) if tokenizer and source.startswith("random:") else None
         saved = open_model(source, tokenizer=tokenizer, vocab_size=words.vocab_size if words else None)
     except (InputError, OSError) as error:
         return Patient(), [
             refused("model", "opens", error=error, advice="name a model folder, a run folder, or random:SIZE")
         ]
     config = saved.config
-    shape = f"{config.layers} layers, {config.hidden} hidden, {config.heads} heads ({size_name(config)})"
-    kind = "exact GELU" if config.activation == "gelu" else "GELU by its tanh approximation"
+    shape = f"{config.layers} layers, {config.hidden} hidden"
+    system = system_of(config)
+    kind = NAMES[system] if system else "several bodies"
+    if attends_both_ways(config):
+        shape = f"{shape}, {config.heads} heads ({size_name(config)})"
+        kind = "exact GELU" if config.activation == "gelu" else "GELU by its tanh approximation"
     opened = _finding("opens", "ok", size_name(config), f"{saved.place}: {saved.architecture}, {shape}, {kind}")
     if saved.weights is None:
         return Patient(saved, words), [replace(opened, text=f"{source}: random weights, {shape}, {kind}")]
@@ -73,7 +78,7 @@ def look_at_model(source: str, *, tokenizer: Path | None) -> tuple[Patient, list
     return Patient(saved, words, runs), found
 
 
-def tokenizer_findings(saved: SavedModel, words: Tokenizer) -> Iterator[Finding]:
+def tokenizer_findings(saved: SavedModel, words: AnyTokenizer) -> Iterator[Finding]:
     """The vocabulary against the embeddings, the special tokens, and case."""
     rows = saved.config.vocab_size
     if saved.weights and "encoder.embeddings.word.weight" in saved.weights:
@@ -101,9 +106,9 @@ def vocabulary(pieces: int, rows: int) -> Finding:
     return _finding("vocabulary", "note", value, f"{text}: {rows - pieces:,} rows are never used", advice)
 
 
-def special_tokens(words: Tokenizer, config: EncoderConfig, *, rows: int) -> Finding:
-    """The five special tokens inside the table, and padding where the configuration has it."""
-    ids = dict(zip(SPECIAL, words.special_ids, strict=True))
+def special_tokens(words: AnyTokenizer, config: BodyConfig, *, rows: int) -> Finding:
+    """The special tokens inside the table, and padding where the configuration has it."""
+    ids = {words.pieces[id]: id for id in words.special_ids}
     text = ", ".join(f"{token} {id}" for token, id in ids.items())
     outside = [token for token, id in ids.items() if id >= rows]
     if outside:
@@ -124,7 +129,7 @@ def special_tokens(words: Tokenizer, config: EncoderConfig, *, rows: int) -> Fin
     return _finding("special tokens", "ok", ids, text)
 
 
-def casing(words: Tokenizer, said: bool | None) -> Finding:
+def casing(words: AnyTokenizer, said: bool | None) -> Finding:
     """Case as the rules treat it against the pieces that the vocabulary has.
 
     said: do_lower_case of tokenizer_config.json, None where it is silent; the two cannot contradict each other, since
@@ -300,9 +305,9 @@ def _said(folder: Path, name: str) -> Any:
     return config.get(name) if isinstance(config, dict) else None
 
 
-def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[Finding]]:
+def _tokenizer(folder: Path) -> tuple[AnyTokenizer | None, list[Finding]]:
     try:
-        return Tokenizer.load(folder), []
+        return open_tokenizer_folder(folder), []
     except (InputError, OSError) as error:
         advice = "tokenizer.json, vocab.txt and tokenizer_config.json must be those that the model was trained with"
         return None, [refused("model", "tokenizer", error=error, advice=advice)]
@@ -311,6 +316,11 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[Finding]]:
 def _runs(saved: SavedModel) -> tuple[Bert | None, list[Finding]]:
     if saved.architecture == FEATURES:
         return None, [_finding("heads", "ok", FEATURES, "a BiLSTM on a frozen encoder; predict and evaluate run it")]
+    if not attends_both_ways(saved.config):
+        system = system_of(saved.config)
+        what = f"a {NAMES[system]}" if system else "several bodies"
+        text = f"{saved.architecture} of {what}; evaluate, predict and features run it"
+        return None, [_finding("heads", "ok", saved.architecture, text)]
     if saved.architecture not in ARCHITECTURES:
         text = f"{saved.architecture} has heads that are not known here; known are {', '.join(ARCHITECTURES)}"
         return None, [_finding("heads", "warning", saved.architecture, text, "its encoder alone can be used")]

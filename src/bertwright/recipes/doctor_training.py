@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertwright.corpus.shards import Corpus
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import EncoderConfig, with_dropout
 from bertwright.objectives.examples import Examples as Pretraining
 from bertwright.objectives.examples import ExampleSettings
 from bertwright.objectives.pretraining import PretrainingModel, pretraining_task, to_inputs
@@ -25,9 +25,9 @@ from bertwright.prediction.classifier import Classifier, classifier_task, padded
 from bertwright.recipes.doctor_findings import Finding
 from bertwright.tasks.classify import ClassificationTask, Encoded, encode, loss_targets
 from bertwright.tasks.examples import Examples
-from bertwright.text.tokenizer import Tokenizer
-from bertwright.training.loop import Trainable
+from bertwright.text.any_tokenizer import AnyTokenizer
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, set_rate
+from bertwright.training.trainable import Trainable
 
 ROWS: Final = 32
 """Of the batch that is learned by heart; masked LM takes a quarter, each row has several places."""
@@ -83,7 +83,7 @@ def learn_by_heart(
 
 
 def classifier_findings(
-    saved: SavedModel, tokenizer: Tokenizer, task: ClassificationTask, examples: Examples, *, max_length: int
+    saved: SavedModel, tokenizer: AnyTokenizer, task: ClassificationTask, examples: Examples, *, max_length: int
 ) -> Iterator[Finding]:
     """A fresh head on the model, on 32 rows of train."""
     assert examples.targets is not None
@@ -105,7 +105,7 @@ def classifier_findings(
 
 def pretraining_findings(config: EncoderConfig, corpus: Corpus) -> Iterator[Finding]:
     """Masked LM from random weights, on 8 rows of the corpus."""
-    config = config.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
+    config = with_dropout(config, 0.0)
     model = PretrainingModel(config, second_sentence="none")
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     settings = ExampleSettings(second_sentence="none")
@@ -173,7 +173,7 @@ def chosen_rows(targets: NDArray[Any], task: ClassificationTask) -> NDArray[np.i
 
 def _classifier(saved: SavedModel, task: ClassificationTask) -> Classifier:
     """As fine-tuning begins: the model's encoder and pooler, a head of its own; but without dropout."""
-    config = saved.config.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0})
+    config = with_dropout(saved.config, 0.0)
     model = Classifier(config, task.num_outputs)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(_SEED))
     if saved.weights is not None:

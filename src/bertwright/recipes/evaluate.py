@@ -9,14 +9,17 @@ import torch
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel, open_model
-from bertwright.prediction.fill import open_pretrained, second_objective
+from bertwright.model.sizes import system_of
+from bertwright.prediction.asked import Asked, OutputFormat
 from bertwright.prediction.kinds import kind_of, task_of
 from bertwright.prediction.precision import Answerable, choose
 from bertwright.prediction.work import open_tokenizer
 from bertwright.recipes.pretrain import HeldOut
 from bertwright.recipes.settings import HELD_OUT_ROWS
+from bertwright.recipes.systems import open_learned, second_of
 from bertwright.tasks.classify import ClassificationTask, with_columns
 from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.table_files import InputFormat
 from bertwright.tasks.tagging import TaggingTask, with_tag_columns
 from bertwright.training.machine import keep_memory
 
@@ -24,7 +27,8 @@ from bertwright.training.machine import keep_memory
 def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS, length: int = 128) -> dict[str, Any]:
     """Held-out figures: the first `rows` rows of `length` tokens of the next-sentence walk with seed 0, 80/10/10.
 
-    Where the model learned sentence order, that is measured on as many rows of its own walk.
+    Where the model learned sentence order, that is measured on as many rows of its own walk. A language model is
+    measured on the first rows of the kind that it learned from.
     """
     keep_memory()
     saved = open_model(model)
@@ -33,8 +37,9 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
         raise InputError(f"rows {rows}, length {length}: at least 1 row of 8 to {saved.config.max_positions} tokens")
     if open_tokenizer(saved).hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than the one of {model}")
-    loaded = open_pretrained(saved, second_sentence=second_objective(saved))
-    held_out = HeldOut.of([(data, 1.0)], loaded.second_sentence, rows=rows, length=length)
+    loaded = open_learned(saved)
+    system = system_of(saved.config) or "bert"
+    held_out = HeldOut.of([(data, 1.0)], second_of(loaded), rows=rows, length=length, system=system)
     with torch.inference_mode():
         return held_out.figures(loaded)
 
@@ -78,8 +83,10 @@ def predict(
     text: tuple[str, ...] = (),
     raw: bool = False,
     precision: str | None = None,
+    input_format: InputFormat = "auto",
+    output_format: OutputFormat = "auto",
 ) -> dict[str, Any]:
-    """Answer everything in a file; what was written and how much. `raw`: the file is plain text, one a line.
+    """Answer everything in a file; what was written and how much. `raw`: the same as `input_format` "lines".
 
     `precision` as `evaluate_task`'s.
     """
@@ -88,17 +95,15 @@ def predict(
         raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
     if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
         raise InputError(f"--output {target}: is the file that --input names; name another")
+    if raw and input_format not in ("auto", "lines"):
+        raise InputError(f"--raw is --input-format lines; --input-format {input_format} says otherwise")
+    asked = Asked(source, target, text, "lines" if raw else input_format, output_format)
     saved = _opened(model, precision)
     task = task_of(saved)
-    kind = kind_of(task)
-    if not raw:
-        found = kind.predict(saved, open_tokenizer(saved), source, target, text)
-    elif kind.texts is None or text:
-        raise InputError(
-            f"--raw is for plain text, without columns, and models that find entities; {model} is one of {task.name}"
-        )
-    else:
-        found = kind.texts(saved, open_tokenizer(saved), source, target)
+    if asked.input_format == "lines" and text:
+        way = "--raw" if raw else "--input-format lines"
+        raise InputError(f"{way} is for plain text, without columns; leave --text-column out")
+    found = kind_of(task).predict(saved, open_tokenizer(saved), asked)
     return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
 
 

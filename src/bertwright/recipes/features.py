@@ -6,22 +6,20 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from bertwright.console import Status, clock
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
-from bertwright.model.encoder import Encoder
-from bertwright.model.folder import load_weights, open_model
-from bertwright.prediction.features import Features, features_of
+from bertwright.model.folder import open_model
+from bertwright.prediction.feature_based import frozen_encoder
+from bertwright.prediction.features import Features, Pool, features_of, pooled
 from bertwright.prediction.work import open_tokenizer
 from bertwright.training.machine import keep_memory
 
-Pool = Literal["none", "cls", "mean", "max"]
 _PATIENCE = 2.0
 """Seconds after which it is said how far it came."""
 
@@ -47,9 +45,7 @@ def write_features(
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
     saved = open_model(model)
     words = open_tokenizer(saved)
-    encoder = Encoder(saved.config)
-    load_weights(nn.ModuleDict({"encoder": encoder}), saved)
-    encoder.eval()
+    encoder = frozen_encoder(saved)
     chosen = parse_layers(layers, saved.config.layers)
     wanted: Any = {"layers": chosen, "max_length": max_length}
     texts = tokens = cut = 0
@@ -87,14 +83,6 @@ def parse_layers(given: str, layers: int) -> list[int]:
             "-1 is the last layer"
         )
     return [number % (layers + 1) for number in numbers]
-
-
-def pooled(found: Features, pool: Pool) -> NDArray[np.float32]:
-    """One vector for each state: [S, D]."""
-    if pool == "cls":
-        return found.states[:, 0]
-    vectors: NDArray[np.float32] = found.states.mean(axis=1) if pool == "mean" else found.states.max(axis=1)
-    return vectors
 
 
 def lines(source: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from pydantic import ValidationError
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder, read_json, write_json
-from bertwright.recipes.finetune import opened, refuse_unfit, tune
+from bertwright.recipes.finetune import tune
+from bertwright.recipes.one_seed import opened, refuse_unfit
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.sessions import LOCK, locked
@@ -174,6 +176,8 @@ def _open(
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in ("task", "model", "grid") if name in record} | dict(
-        record.get("settings", {})
-    )
+    """What decides a search, by name; the settings of an earlier version's as they are called today."""
+    settings = dict(record.get("settings", {}))
+    with suppress(ValidationError):
+        settings = FinetuneSettings.model_validate(settings).model_dump(mode="json")
+    return {name: record[name] for name in ("task", "model", "grid") if name in record} | settings

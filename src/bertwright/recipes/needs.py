@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from bertwright.errors import InputError
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import EncoderConfig, GPTConfig, LSTMConfig, OneBody, attends_both_ways
 from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.mlm import predictions_by_length
-from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.objectives.projection import BLOCK
+from bertwright.recipes.systems import new_model
 from bertwright.training.memory import resident_bytes, usable_bytes
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 NUMBER = 4
 """Bytes of a weight, a gradient, a moment."""
-_KEPT_CHECKPOINTS = 2
 _TIMES_KEPT = 1.8
 """Peak of a micro-batch over what backward keeps of it, the allocator's gaps included; measured were 1.8 to 2.5."""
 
@@ -52,22 +52,26 @@ class Disk:
 
     checkpoint: int
     checkpoints: int
+    kept: int
+    """Of them, once the last one is written."""
     model: int
     metrics: int = 0
     plans: int = 0
     """In CORPUS/plans, beyond those there are."""
+    snapshots: int = 0
+    """Of all model folders that are kept on the way."""
 
     @property
     def peak(self) -> int:
         """At --out, while the last checkpoint or the model folder is written."""
-        kept = min(_KEPT_CHECKPOINTS, self.checkpoints)
-        return self.metrics + max(self.checkpoints * self.checkpoint, kept * self.checkpoint + self.model)
+        beside = self.metrics + self.snapshots
+        return beside + max(self.checkpoints * self.checkpoint, self.kept * self.checkpoint + self.model)
 
 
-def count_parameters(config: EncoderConfig, *, second_sentence: SecondSentence) -> int:
+def count_parameters(config: OneBody, *, second_sentence: SecondSentence) -> int:
     """Of the whole pre-training model; nothing is allocated."""
     with torch.device("meta"):
-        model = PretrainingModel(config, second_sentence=second_sentence)
+        model = new_model(config, second_sentence=second_sentence)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -76,22 +80,33 @@ def checkpoint_bytes(num_parameters: int) -> int:
     return 3 * NUMBER * num_parameters
 
 
-def activation_bytes(settings: "PretrainSettings", config: EncoderConfig, *, length: int, precision: str) -> int:
-    """What backward keeps of one micro-batch of rows of `length` tokens, and the logits of its masked places."""
+def activation_bytes(settings: "PretrainSettings", config: OneBody, *, length: int, precision: str) -> int:
+    """What backward keeps of one micro-batch of rows of `length` tokens, and the logits that are there with it."""
     rows = min(settings.batch_size, max(1, settings.micro_tokens // length))
-    masked = int(predictions_by_length(settings.examples.masking, length)[-1])
-    width = config.hidden
-    scores = 3 * config.heads * length if settings.dropout else 0  # softmax, dropout's mask, and their product
-    layer = 18 * width + scores  # numbers for each token: 10 D of attention, norms and dropout, 8 D of the inner layer
-    last = 3 * width * length + (15 * width + scores) * (masked + 1)  # the masked places and [CLS] alone are asked for
+    width, layer = config.hidden, _numbers_of_layer(settings, config, length)
+    if attends_both_ways(config):  # the masked places and [CLS] alone are asked for
+        masked = int(predictions_by_length(settings.examples.masking, length)[-1])
+        scores = 3 * config.heads * length if settings.dropout else 0
+        last, logits = 3 * width * length + (15 * width + scores) * (masked + 1), rows * masked
+    else:
+        head = 6 if isinstance(config, EncoderConfig) and not isinstance(config, GPTConfig) else 2
+        last, logits = length * (layer + head * width), min(rows * length, BLOCK)
     layers = (config.layers - 1) * layer
-    if settings.recompute and config.layers > 1:
-        layers, last = config.layers * width + layer, 0  # the inputs of all, and the inside of one at a time
+    if settings.recompute and config.layers > 1:  # the inputs of all layers, and the inside of one at a time
+        layers, last = config.layers * width + layer, 0
     kept = rows * (length * (layers + 2 * width) + last)
-    return (NUMBER if precision == "fp32" else 2) * kept + NUMBER * rows * masked * config.vocab_size
+    return (NUMBER if precision == "fp32" else 2) * kept + NUMBER * logits * config.vocab_size
 
 
-def memory_needs(settings: "PretrainSettings", config: EncoderConfig, *, precision: str) -> Memory:
+def _numbers_of_layer(settings: "PretrainSettings", config: OneBody, length: int) -> int:
+    """What backward keeps of each token in one layer."""
+    if isinstance(config, LSTMConfig):
+        return 7 * config.cells + 3 * config.hidden  # gates and cells, what goes in and comes out
+    scores = 3 * config.heads * length if settings.dropout else 0  # softmax, dropout's mask, and their product
+    return 18 * config.hidden + scores  # 10 D of attention, norms and dropout, 8 D of the inner layer
+
+
+def memory_needs(settings: "PretrainSettings", config: OneBody, *, precision: str) -> Memory:
     """Memory of the worst phase."""
     states = NUMBER * count_parameters(config, second_sentence=settings.examples.second_sentence)
     lengths = [phase.length for phase in settings.phases]
@@ -107,23 +122,22 @@ def memory_needs(settings: "PretrainSettings", config: EncoderConfig, *, precisi
     )
 
 
-def disk_needs(num_parameters: int, *, tokenizer: Path, saves: int) -> Disk:
-    """Disk of a run that writes `saves` checkpoints."""
+def disk_needs(num_parameters: int, *, tokenizer: Path, saves: int, keep: int, snapshots: int = 0) -> Disk:
+    """Disk of a run that writes `saves` checkpoints, the newest `keep` of which stay, and so many snapshots."""
     files = sum(path.stat().st_size for path in tokenizer.iterdir() if path.is_file())
-    at_once = min(saves, _KEPT_CHECKPOINTS + 1)
-    return Disk(checkpoint_bytes(num_parameters), at_once, NUMBER * num_parameters + files)
+    model, at_once = NUMBER * num_parameters + files, min(saves, keep + 1)
+    return Disk(checkpoint_bytes(num_parameters), at_once, min(saves, keep), model, snapshots=snapshots * model)
 
 
-def refuse_unfit(
-    settings: "PretrainSettings", config: EncoderConfig, *, precision: str, out: Path, tokenizer: Path
-) -> None:
+def refuse_unfit(settings: "PretrainSettings", config: OneBody, *, precision: str, out: Path, tokenizer: Path) -> None:
     """InputError where memory or disk surely do not suffice; nothing is allocated before."""
     memory, usable = memory_needs(settings, config, precision=precision), usable_bytes()
     if usable is not None and memory.peak > usable:
         raise InputError(too_much_memory(memory.peak, usable, settings, config, precision=precision))
     saves = 1 + int((settings.minutes or 0) // settings.save_minutes)
     parameters = count_parameters(config, second_sentence=settings.examples.second_sentence)
-    refuse_disk(disk_needs(parameters, tokenizer=tokenizer, saves=saves), out)
+    kept = {"keep": settings.keep, "snapshots": len(settings.snapshots)}
+    refuse_disk(disk_needs(parameters, tokenizer=tokenizer, saves=saves, **kept), out)
 
 
 def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
@@ -132,16 +146,15 @@ def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
     needed, free = disk.peak + (disk.plans if shared else 0), free_bytes(out)
     if needed > free:
         plans = f" and {size_text(disk.plans)} of plans in {corpus}/plans" if shared and disk.plans else ""
+        snapshots = f", snapshots of {size_text(disk.snapshots)}" if disk.snapshots else ""
         raise InputError(
             f"{out}: the run needs {size_text(needed)} of disk ({disk.checkpoints} checkpoints of "
-            f"{size_text(disk.checkpoint)} at once, a model of {size_text(disk.model)}{plans}), and {size_text(free)} "
-            "are free there; choose another --out, a smaller --size, or make room"
+            f"{size_text(disk.checkpoint)} at once, a model of {size_text(disk.model)}{snapshots}{plans}), and "
+            f"{size_text(free)} are free there; choose another --out, a smaller --size, or make room"
         )
 
 
-def too_much_memory(
-    needed: int, usable: int, settings: "PretrainSettings", config: EncoderConfig, *, precision: str
-) -> str:
+def too_much_memory(needed: int, usable: int, settings: "PretrainSettings", config: OneBody, *, precision: str) -> str:
     """The figure, the limit, and what to change."""
     text = f"training {settings.size} needs {size_text(needed)} of memory or more with --micro-tokens "
     text += f"{settings.micro_tokens}, and {size_text(usable)} can be used here"

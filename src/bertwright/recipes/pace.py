@@ -5,17 +5,17 @@ import os
 import tempfile
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bertwright.console import say
-from bertwright.objectives.pretraining import held_out_figures, pretraining_task
 from bertwright.recipes.needs import checkpoint_bytes, existing_parent
+from bertwright.recipes.systems import Rows, figures_of, task_of
 from bertwright.training.loop import Plan, measure_step_seconds
 from bertwright.training.machine import Numerics
+from bertwright.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from bertwright.recipes.pretrain import Pretraining
@@ -35,17 +35,38 @@ class Pace:
 
 def measure_pace(trained: "Pretraining", numerics: Numerics, *, out: Path, seconds: float) -> Pace:
     """From throw-away steps of every phase, a few batches of an evaluation, and a file at `out` that is removed."""
-    task, settings = pretraining_task(trained.model), trained.settings
-    steps = []
-    for examples in trained.phases:
-        plan = Plan(steps=10**6, seed=settings.seed, optimizer=settings.optimizer)
-        of_step = partial(trained.micro_batches, examples)
-        of_step(0)  # the first rows compile their making and walk the epoch
-        steps.append(measure_step_seconds(task, of_step, plan=plan, numerics=numerics, seconds=seconds))
+    steps = [
+        step_seconds(trained, examples, numerics, seconds=seconds, ranks=trained.ranks) for examples in trained.phases
+    ]
     return Pace(
         steps=tuple(steps),
-        evaluation=_evaluation_seconds(trained, seconds) if settings.evaluations else 0.0,
+        evaluation=_evaluation_seconds(trained, seconds) if trained.settings.evaluations else 0.0,
         checkpoint=_checkpoint_seconds(checkpoint_bytes(trained.num_parameters), out),
+    )
+
+
+def step_seconds(
+    trained: "Pretraining",
+    examples: Rows,
+    numerics: Numerics,
+    *,
+    seconds: float,
+    rows: int | None = None,
+    ranks: Ranks = ALONE,
+) -> float:
+    """Of one step on the examples, from throw-away updates; `rows`: of a first micro-batch of so many alone."""
+
+    def of_step(step: int) -> list[Any]:
+        return trained.micro_batches(examples, step, rows=rows)[: 1 if rows else None]
+
+    of_step(0)  # the first rows compile their making and walk the epoch
+    return measure_step_seconds(
+        task_of(trained.model),
+        of_step,
+        plan=Plan(steps=10**6, seed=trained.settings.seed, optimizer=trained.settings.optimizer),
+        numerics=numerics,
+        seconds=seconds,
+        ranks=ranks,
     )
 
 
@@ -70,11 +91,11 @@ def _evaluation_seconds(trained: "Pretraining", seconds: float) -> float:
     rows, start = 0, time.perf_counter()
     with torch.inference_mode():
         for batch in trained.held_out:
-            held_out_figures(trained.model, [batch])
+            figures_of(trained.model, [batch])
             rows += len(batch.ids)
             if time.perf_counter() - start > seconds:
                 break
-    return (time.perf_counter() - start) * trained.held_out.num_rows / rows
+    return (time.perf_counter() - start) * trained.held_out.num_rows / rows / trained.ranks.world
 
 
 def _checkpoint_seconds(size: int, out: Path) -> float:

@@ -6,24 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.corpus.report import TOKENS_PER_PIECE
-from bertwright.errors import InputError
-from bertwright.objectives.pretraining import Inputs, pretraining_task
+from bertwright.model.sizes import NAMES
+from bertwright.recipes.foresee import foresee, refuse_peak
 from bertwright.recipes.needs import (
     Disk,
-    Memory,
     disk_needs,
     free_bytes,
-    memory_needs,
     refuse_disk,
     size_text,
-    too_much_memory,
 )
 from bertwright.recipes.pace import Pace, affordable_steps
-from bertwright.recipes.pretrain import Pretraining, prepare
+from bertwright.recipes.pretrain import Pretraining, prepare, snapshot_steps
 from bertwright.recipes.settings import PretrainSettings
-from bertwright.training.loop import Plan, measure_step_seconds
-from bertwright.training.machine import Numerics, apply_numerics
-from bertwright.training.memory import forget_peak, peak_bytes, resident_bytes, usable_bytes
+from bertwright.training.machine import apply_numerics
+from bertwright.training.memory import peak_bytes, usable_bytes
 
 _FEWEST_EPOCHS, _MOST_EPOCHS = 1, 40
 """Passes over the text; the paper speaks of 40 over its own (§A.2)."""
@@ -60,13 +56,11 @@ def plan_pretraining(
         settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, write_plans=False
     )
     apply_numerics(numerics)
-    memory = _measured_memory(trained, numerics)
+    memory = {name: value for name, value in asdict(foresee(trained, numerics)).items() if name != "accumulates"}
     before = peak_bytes()
     pace = trained.pace(numerics, out)
-    usable = usable_bytes()
     memory["measured_peak"] = max(before, peak_bytes()) - (0 if settings.minutes else memory["weights"])
-    if usable is not None and memory["measured_peak"] > usable:
-        raise InputError(_too_much(trained, numerics, memory["measured_peak"], usable))
+    refuse_peak(trained, numerics, memory["measured_peak"])
     steps = settings.steps or affordable_steps(trained, pace)
     phases = plan_phases(trained, pace, steps)
     evaluations = len(trained.plan(steps).evaluate_at)
@@ -80,6 +74,7 @@ def plan_pretraining(
         "checkpoints": saves * pace.checkpoint,
     }
     found = {
+        "system": settings.system,
         "size": settings.size,
         "parameters": trained.num_parameters,
         "precision": numerics.precision,
@@ -94,7 +89,7 @@ def plan_pretraining(
         "evaluations": evaluations,
         "saves": saves,
         "disk": {**asdict(disk), "peak": disk.peak, "free": free_bytes(out)},
-        "memory": {**memory, "usable": usable},
+        "memory": {**memory, "usable": usable_bytes()},
         "warnings": list(warnings(settings, trained, steps, phases)),
         "settings": settings.model_dump(mode="json"),
     }
@@ -124,7 +119,13 @@ def plan_phases(trained: Pretraining, pace: Pace, steps: int) -> list[PhasePlan]
 
 def planned_disk(trained: Pretraining, phases: list[PhasePlan], *, saves: int, evaluations: int) -> Disk:
     """Disk of the whole run, the plans of its epochs included."""
-    disk = disk_needs(trained.num_parameters, tokenizer=trained.data.folder / "tokenizer", saves=saves)
+    disk = disk_needs(
+        trained.num_parameters,
+        tokenizer=trained.data.folder / "tokenizer",
+        saves=saves,
+        keep=trained.settings.keep,
+        snapshots=len(snapshot_steps(trained.settings.snapshots, sum(phase.steps for phase in phases))),
+    )
     lines = sum(phase.steps for phase in phases) // trained.settings.log_every + 1 + evaluations
     plans = sum(examples.missing_plan_bytes(phase.rows) for examples, phase in zip(trained.phases, phases, strict=True))
     return replace(disk, metrics=lines * _LINE_BYTES, plans=plans)
@@ -164,50 +165,18 @@ def warnings(settings: PretrainSettings, trained: Pretraining, steps: int, phase
         )
     if optimizer.learning_rate >= _STEEP_RATE and not optimizer.bias_correction:
         yield f"a rate of {optimizer.learning_rate:g} without --bias-correction collapsed a tiny encoder to one vector"
-    if width == 128 and settings.start == "random" and steps > _SHORTEST_WARMUP:
+    if settings.system == "bert" and width == 128 and settings.start == "random" and steps > _SHORTEST_WARMUP:
         yield "128 hidden sit for thousands of steps at the loss of a bag of words: --start local ends that"
     if settings.examples.pairs and phases[0].length <= 32 < phases[-1].length:
         yield "what rows of 32 teach next-sentence prediction did not carry over to longer ones: no short rows first"
-
-
-def _measured_memory(trained: Pretraining, numerics: Numerics) -> dict[str, int]:
-    """The arithmetic's parts; InputError where a quarter of the largest micro-batch, times four, would be too much."""
-    settings = trained.settings
-    memory = memory_needs(settings, trained.config, precision=numerics.precision)
-    for examples in trained.phases:
-        rows = min(settings.batch_size, max(1, settings.micro_tokens // examples.length))
-        if rows >= 4:
-            _foresee(trained, numerics, memory, rows=rows, quarter=rows // 4, index=trained.phases.index(examples))
-    return {name: value for name, value in asdict(memory).items() if name != "accumulates"}
-
-
-def _foresee(trained: Pretraining, numerics: Numerics, memory: Memory, *, rows: int, quarter: int, index: int) -> None:
-    """Compute a quarter of a micro-batch and refuse where the whole would not fit."""
-    examples, settings = trained.phases[index], trained.settings
-
-    def some(step: int) -> list[Inputs]:
-        return trained.micro_batches(examples, step, rows=quarter)[:1]
-
-    some(0)
-    forget_peak()
-    fixed = resident_bytes() + memory.gradients + memory.moments + memory.spare
-    plan = Plan(steps=10**6, seed=settings.seed, optimizer=settings.optimizer)
-    measure_step_seconds(pretraining_task(trained.model), some, plan=plan, numerics=numerics, seconds=0.0)
-    foreseen = fixed + max(0, peak_bytes() - fixed) * rows // quarter
-    usable = usable_bytes()
-    if usable is not None and foreseen > usable:
-        raise InputError(_too_much(trained, numerics, foreseen, usable))
-
-
-def _too_much(trained: Pretraining, numerics: Numerics, needed: int, usable: int) -> str:
-    return too_much_memory(needed, usable, trained.settings, trained.config, precision=numerics.precision)
 
 
 def _text(found: Mapping[str, Any]) -> str:
     """The plan for people."""
     disk, memory, seconds = found["disk"], found["memory"], found["seconds"]
     lines = [
-        f"{found['size']}: {found['parameters']:,} parameters, {found['precision']}, threads: {found['threads']}",
+        f"{NAMES[found['system']]} {found['size']}: {found['parameters']:,} parameters, {found['precision']}, "
+        f"threads: {found['threads']}",
         "",
         "  rows of       steps          rows            tokens   corpus' rows    each seen       a step           time",
     ]
@@ -226,7 +195,8 @@ def _text(found: Mapping[str, Any]) -> str:
         f"  memory   {size_text(memory['measured_peak'])} at the peak, measured "
         f"(weights, gradients and moments {size_text(4 * memory['weights'])}); {_limit(memory['usable'])} can be used",
         f"  disk     {size_text(disk['peak'])} ({disk['checkpoints']} checkpoints of {size_text(disk['checkpoint'])}, "
-        f"a model of {size_text(disk['model'])}, metrics {size_text(disk['metrics'])}); "
+        f"a model of {size_text(disk['model'])}, snapshots {size_text(disk['snapshots'])}, "
+        f"metrics {size_text(disk['metrics'])}); "
         f"{size_text(disk['free'])} are free",
         f"           {size_text(disk['plans'])} more for plans beside the corpus",
         "",

@@ -1,4 +1,4 @@
-"""name → settings of a pre-training run: the paper's own (§A.2), and what an hour of two cores was measured with.
+"""name → settings of a pre-training run: the papers' own (BERT §A.2, GPT-1 §4.1), and what suits two cores.
 
 A recipe is a nested table of settings; what a person gives beats it, and what it does not name has its general default.
 """
@@ -40,6 +40,26 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "paper-base": {**_PAPER, "size": "base"},
         "paper-large": {**_PAPER, "size": "large"},
+        "paper-gpt": {
+            "system": "gpt",
+            "size": "base",
+            "steps": 1_000_000,  # as BERT's paper says (§A.4); its own says 100 passes over its books
+            "batch_size": 64,
+            "phases": ({"length": 512, "share": 1.0},),
+            "optimizer": {
+                "learning_rate": 2.5e-4,
+                "warmup": 0.002,  # 2,000 of 1,000,000 steps
+                "schedule": "cosine",
+                "beta1": 0.9,
+                "beta2": 0.999,
+                "epsilon": 1e-8,  # this, correction and clipping: its code for fine-tuning
+                "weight_decay": 0.01,
+                "clip": 1.0,
+                "bias_correction": True,
+            },
+            "dropout": 0.1,
+            "initializer_range": 0.02,
+        },
         # Measured: the first row of the README's table of results.
         "two-cores": {
             "size": "tiny",
@@ -61,15 +81,15 @@ def resolve_settings(recipe: str | None, given: Mapping[str, Any]) -> PretrainSe
     chosen = dict(RECIPES[recipe]) if recipe else {}
     if given.get("steps") is not None or given.get("minutes") is not None:
         chosen = {name: value for name, value in chosen.items() if name not in ("steps", "minutes")}
-    return PretrainSettings.model_validate(_over(chosen, given))
+    return PretrainSettings.model_validate(over(chosen, given))
 
 
-def _over(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def over(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """`chosen` with what is not None in `given` in its place, group by group."""
     merged = dict(chosen)
     for name, value in given.items():
         if isinstance(value, Mapping):
-            merged[name] = _over(chosen.get(name, {}), value)
+            merged[name] = over(chosen.get(name, {}), value)
         elif value is not None:
             merged[name] = value
     return merged

@@ -1,49 +1,67 @@
 """text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
+from bertwright.corpus.verify import refuse_changed
 from bertwright.errors import InputError
-from bertwright.model.encoder import init_weights, start_local
-from bertwright.model.folder import SavedModel, open_model, save_model
-from bertwright.model.sizes import EncoderConfig, size_config
-from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch, SecondSentence
-from bertwright.objectives.mixture import Mixture, mixed
-from bertwright.objectives.pretraining import (
-    Inputs,
-    PretrainingModel,
-    cut,
-    held_out_figures,
-    pretraining_task,
-    to_inputs,
-)
+from bertwright.model.encoder import Encoder, init_weights, start_local
+from bertwright.model.folder import SavedModel, open_model, save_weights
+from bertwright.model.sizes import NAMES, OneBody, System, system_config, with_dropout
+from bertwright.objectives.characters import characters_of
+from bertwright.objectives.examples import ExampleSettings, SecondSentence
+from bertwright.objectives.shuffled import TokenBatch, cut
 from bertwright.prediction.fill import second_objective
 from bertwright.recipes.adaptation import adapted_config, load_adapted, size_name
+from bertwright.recipes.card import pretraining_card
+from bertwright.recipes.compiling import resumed, settle_compiled
 from bertwright.recipes.curve import try_curve
+from bertwright.recipes.foresee import refuse_near
 from bertwright.recipes.needs import refuse_unfit
 from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
 from bertwright.recipes.report import try_report
-from bertwright.recipes.settings import HELD_OUT_LENGTH, PretrainSettings
+from bertwright.recipes.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
+from bertwright.recipes.systems import (
+    Model,
+    Rows,
+    architecture_of,
+    figures_of,
+    inputs_of,
+    new_model,
+    refuse_vocabulary,
+    rows_of,
+    second_of,
+    task_of,
+)
+from bertwright.training.engine import Sharding, whole_state
 from bertwright.training.loop import Outcome, Plan, recompute_inside, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
-from bertwright.training.sessions import session
+from bertwright.training.ranks import ALONE, Ranks
+from bertwright.training.sessions import say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Fixed rows with fixed masks for measuring: the same for masked LM whatever a run trains on; with sentence order,
-    as many rows of its walk for that figure."""
+    as many rows of its walk for that figure. Language models have rows of their own.
 
-    examples: Examples | Mixture
+    characters [V]: of each piece.
+    """
+
+    examples: Rows
     rows: int
-    ordered: Examples | Mixture | None = None
+    characters: np.ndarray
+    ordered: Rows | None = None
 
     @classmethod
     def of(
@@ -53,24 +71,28 @@ class HeldOut:
         *,
         rows: int,
         length: int,
+        system: System = "bert",
         **part: Any,
     ) -> Self:
-        """The protocol's rows of a corpus, or of a part of it (as `Examples` takes it); several give their shares."""
+        """The protocol's rows of a corpus, or of a part of it (as `rows_of` takes it); several give their shares."""
         kinds = [ExampleSettings(), *([ExampleSettings(second_sentence="order")] if second_sentence == "order" else [])]
-        examples = [mixed(corpora, kind, length=length, seed=0, **part) for kind in kinds]
-        return cls(examples[0], rows, *examples[1:])
+        if system != "bert":
+            kinds = [ExampleSettings(second_sentence="none")]
+        examples = [rows_of(system, corpora, kind, length=length, seed=0, **part) for kind in kinds]
+        return cls(examples[0], rows, characters_of(corpora[0][0]), *examples[1:])
 
     @property
     def num_rows(self) -> int:
         """The rows there are, up to those asked for."""
         return min(self.rows, self.examples.num_rows(0))
 
-    def __iter__(self) -> Iterator[PretrainingBatch]:
+    def __iter__(self) -> Iterator[TokenBatch]:
         return self.examples.first(self.rows)
 
-    def figures(self, model: PretrainingModel) -> dict[str, float]:
-        """Held-out figures of a model in evaluation mode."""
-        return held_out_figures(model, self, self.ordered.first(self.rows) if self.ordered else ())
+    def figures(self, model: Model, *, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Held-out figures of a model in evaluation mode; several ranks share out the rows."""
+        ordered = self.ordered.first(self.rows) if self.ordered else ()
+        return figures_of(model, self, ordered, self.characters, ranks=ranks)
 
 
 def pretrain(
@@ -82,15 +104,21 @@ def pretrain(
     init_from: str | None = None,
     resume: bool = False,
     allow_other_numerics: bool = False,
+    ranks: Ranks = ALONE,
+    sharding: Sharding = "ddp",
 ) -> Mapping[str, Any]:
     """Run or continue a pre-training; returns {"steps", "stopped", "held_out", "model", …}.
 
-    corpus: a corpus folder, or several with the weights by which they share each step's rows.
+    corpus: a corpus folder, or several with the weights by which they share each step's rows. ranks, sharding: the
+    processes that train together, and how; a run can be resumed by another number of them.
     InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
     """
     # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
-    trained, numerics = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from)
-    data, measured, model, config = trained.data, trained.measured, trained.model, trained.config
+    trained, numerics = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks)
+    data, measured, model = trained.data, trained.measured, trained.model
+    if ranks.leads:
+        for source in [*(source for source, _ in trained.corpora), *([measured] if measured else [])]:
+            refuse_changed(source.folder, source.manifest)
     corpora = [{"fingerprint": source.fingerprint, "weight": weight} for source, weight in trained.corpora]
     facts = {
         "corpus": corpora if len(corpora) > 1 else data.fingerprint,
@@ -98,21 +126,36 @@ def pretrain(
         "init_from": init_from,
     }
     settings = trained.settings
-    run = start_run(out, kind="pretrain", settings=settings, data=facts, resume=resume)
+    if not (out / "run.json").exists():
+        apply_numerics(numerics)
+        refuse_near(trained, numerics)
+    run = start_run(out, kind="pretrain", settings=settings, data=facts, resume=resume, ranks=ranks)
     if run.finished:
-        say(f"{out}: this run has finished; its model is in {run.model}")
+        say_finished(run)
         return dict(run.record["result"])
     with session(run):
         run.note(
             places={"corpus": str(data.folder.absolute()), "held_out": str(held_out.absolute()) if held_out else None}
         )
         numerics, steps = trained.resolve(run, numerics, allow_other=allow_other_numerics)
-        say(f"{settings.size}: {trained.num_parameters:,} parameters · {steps:,} steps of {settings.batch_size} rows")
+        what = f"{NAMES[settings.system]} {settings.size}: {trained.num_parameters:,} parameters"
+        say(f"{what} · {steps:,} steps of {settings.batch_size} rows")
         outcome = train(
-            pretraining_task(model), trained.batches(steps), plan=trained.plan(steps), numerics=numerics, run=run
+            task_of(model),
+            trained.batches(steps),
+            plan=trained.with_snapshots(trained.plan(steps), run),
+            numerics=numerics,
+            run=run,
+            ranks=ranks,
+            sharding=sharding,
         )
-        result = _finish(run, outcome, model, config, data)
-    return result if outcome.stopped else {**result, "report": try_report(run.folder)}
+        weights = whole_state(model)
+        if not ranks.leads:
+            return {}
+        result = _finish(run, outcome, trained, weights)
+    if outcome.stopped:
+        return result
+    return {**result, "report": try_report(run.folder), "signalled": outcome.signalled}
 
 
 def prepare(
@@ -123,6 +166,7 @@ def prepare(
     held_out: Path | None,
     init_from: str | None,
     write_plans: bool = True,
+    ranks: Ranks = ALONE,
 ) -> tuple["Pretraining", Numerics]:
     """Rows and a fresh model, once it is known that they fit; and what this machine is good at."""
     weights = corpus if isinstance(corpus, Mapping) else {corpus: 1.0}
@@ -132,29 +176,30 @@ def prepare(
     for other in [*(source for source, _ in corpora), *([measured] if measured else [])]:
         if other.tokenizer_hash != data.tokenizer_hash:
             raise InputError(f"{other.folder}: was built with another tokenizer than {data.folder}")
+    refuse_vocabulary(settings.system, data)
     saved = open_model(init_from) if init_from else None
     settings = with_shape_of(settings, saved)
     config = encoder_config(settings, data.tokenizer.vocab_size, saved)
-    numerics = resolve_numerics(settings.precision, compiled=settings.compile, threads=settings.threads)
+    numerics = resolve_numerics(settings.precision, threads=settings.threads)
     refuse_unfit(settings, config, precision=numerics.precision, out=out, tokenizer=data.folder / "tokenizer")
     model = build_model(settings, config, saved, data)
     if settings.recompute:
-        recompute_inside(model.encoder.layers)
-    return Pretraining(settings, model, corpora, measured, write_plans=write_plans), numerics
+        recompute_inside(model.encoder.blocks())
+    return Pretraining(settings, model, corpora, measured, write_plans=write_plans, ranks=ranks), numerics
 
 
 def with_shape_of(settings: PretrainSettings, saved: SavedModel | None) -> PretrainSettings:
     """The settings with size and activation of the model that the run starts from, where they were not given."""
     if saved is None:
         return settings
-    theirs = {"size": size_name(saved.config), "activation": saved.config.activation}
+    theirs = {"size": size_name(saved.config), "activation": getattr(saved.config, "activation", settings.activation)}
     return settings.model_copy(
         update={name: value for name, value in theirs.items() if name not in settings.model_fields_set}
     )
 
 
-def encoder_config(settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None) -> EncoderConfig:
-    """The shape of the encoder that `settings` ask for, or that of the model that it starts from."""
+def encoder_config(settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None) -> OneBody:
+    """The shape of the body that `settings` ask for, or that of the model that it starts from."""
     longest = max(phase.length for phase in settings.phases)
     changes = {
         "activation": settings.activation,
@@ -163,19 +208,18 @@ def encoder_config(settings: PretrainSettings, vocab_size: int, saved: SavedMode
         "initializer_range": settings.initializer_range,
     }
     if saved:
-        return adapted_config(saved, settings.size, settings.activation, longest=longest).model_copy(
-            update={**changes, "vocab_size": vocab_size}
-        )
-    return size_config(settings.size, vocab_size, max_positions=max(512, longest), **changes)
+        shape = adapted_config(saved, settings, longest=longest)
+        own = {name: value for name, value in changes.items() if name in type(shape).model_fields}
+        return shape.model_copy(update={**own, "vocab_size": vocab_size})
+    return system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
 
 
-def build_model(
-    settings: PretrainSettings, config: EncoderConfig, saved: SavedModel | None, data: Corpus
-) -> PretrainingModel:
+def build_model(settings: PretrainSettings, config: OneBody, saved: SavedModel | None, data: Corpus) -> Model:
     """A freshly initialised model, or one with the weights of `saved`."""
-    model = PretrainingModel(config, second_sentence=settings.examples.second_sentence)
+    model = new_model(config, second_sentence=settings.examples.second_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start == "local" and not saved:
+        assert isinstance(model.encoder, Encoder)
         start_local(model.encoder, generator=torch.Generator().manual_seed(settings.seed))
     if saved:
         if second_objective(saved) != settings.examples.second_sentence:  # its head would answer another question
@@ -191,44 +235,50 @@ class Pretraining:
     def __init__(
         self,
         settings: PretrainSettings,
-        model: PretrainingModel,
+        model: Model,
         corpora: Sequence[tuple[Corpus, float]],
         measured: Corpus | None,
         *,
         write_plans: bool = True,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.settings, self.model, self.corpora, self.measured = settings, model, tuple(corpora), measured
+        self.ranks = ranks
+        self.parts = ranks.world
+        """Micro-batches of a step at least, so that each of the ranks that began the run has something to do."""
         self.data = corpora[0][0]
         self.config = model.encoder.config
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         share = 0.0 if measured else settings.held_out_share
         split: Any = {"part": "train" if share else "all", "held_out_share": share, "write_plans": write_plans}
         self.phases = [
-            mixed(corpora, settings.examples, length=phase.length, seed=settings.seed, **split)
+            rows_of(settings.system, corpora, settings.examples, length=phase.length, seed=settings.seed, **split)
             for phase in settings.phases
         ]
         self.held_out: HeldOut | None = None
         length = min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases))
-        kind, rows = settings.examples.second_sentence, settings.held_out_rows
-        if measured:
-            self.held_out = HeldOut.of([(measured, 1.0)], kind, rows=rows, length=length, write_plans=write_plans)
-        elif share:
-            kept: Any = {"part": "held_out", "held_out_share": share, "write_plans": write_plans}
-            self.held_out = HeldOut.of(corpora, kind, rows=rows, length=length, **kept)
+        kept: Any = {"rows": settings.held_out_rows, "system": settings.system, "write_plans": write_plans}
+        kept |= {} if measured else {"part": "held_out", "held_out_share": share}
+        if measured or share:
+            source = [(measured, 1.0)] if measured else corpora
+            self.held_out = HeldOut.of(source, settings.examples.second_sentence, length=length, **kept)
 
     def resolve(self, run: RunFolder, measured: Numerics, *, allow_other: bool) -> tuple[Numerics, int]:
-        """Settle precision, threads and steps once; a resumed run takes what was settled."""
+        """Settle precision, threads and steps once; a resumed run takes what was settled, whatever its ranks are."""
         if "resolved" in run.record:
-            numerics, steps = (
-                Numerics.model_validate(run.record["resolved"]["numerics"]),
-                run.record["resolved"]["steps"],
-            )
+            settled = run.record["resolved"]
+            self.parts = settled.get("ranks", 1)
+            numerics = Numerics.model_validate(settled["numerics"])
+            numerics = numerics.shared(before=self.parts, now=self.ranks.world)
             apply_numerics(numerics, allow_other=allow_other)
-            return numerics, steps
+            return resumed(numerics, allow_other=allow_other), settled["steps"]
         apply_numerics(measured)
+        measured = settle_compiled(self, measured)
         steps = self.settings.steps or affordable_steps(self, self.pace(measured, run.folder))
-        run.note(resolved={"numerics": measured.model_dump(), "steps": steps})
-        return measured, steps
+        settled = {"numerics": measured.model_dump(), "steps": steps, "ranks": self.ranks.world}
+        settled = self.ranks.told(settled)
+        run.note(resolved=settled)
+        return Numerics.model_validate(settled["numerics"]), settled["steps"]
 
     def pace(self, numerics: Numerics, out: Path) -> Pace:
         """Measured here and now; 20 seconds for each thing at most, and a thirtieth of the minutes."""
@@ -239,7 +289,7 @@ class Pretraining:
         """step → its micro-batches, in the phase that the step belongs to."""
         bounds = self.phase_bounds(steps)
 
-        def of_step(step: int) -> list[Inputs]:
+        def of_step(step: int) -> list[Any]:
             index = next(index for index, (_, end) in enumerate(bounds) if step < end)
             return self.micro_batches(self.phases[index], step - bounds[index][0])
 
@@ -257,11 +307,13 @@ class Pretraining:
         now = next(phase.length for (_, end), phase in bounds if done <= end)
         return sum(max(0, end - max(begin, done)) * phase.length / now for (begin, end), phase in bounds)
 
-    def micro_batches(self, examples: Examples | Mixture, step: int, *, rows: int | None = None) -> list[Inputs]:
+    def micro_batches(self, examples: Rows, step: int, *, rows: int | None = None) -> list[Any]:
         """The rows of a step cut into micro-batches of at most `micro_tokens` tokens, or of `rows`."""
-        rows = rows or max(1, self.settings.micro_tokens // examples.length)
+        rows = rows or min(
+            max(1, self.settings.micro_tokens // examples.length), math.ceil(self.settings.batch_size / self.parts)
+        )
         batch = examples.step_batch(step, self.settings.batch_size)
-        return [to_inputs(part) for part in cut(batch, rows)]
+        return [inputs_of(self.model, part) for part in cut(batch, rows)]
 
     def plan(self, steps: int) -> Plan:
         """When to log, save and evaluate."""
@@ -272,33 +324,64 @@ class Pretraining:
             optimizer=self.settings.optimizer,
             log_every=self.settings.log_every,
             save_seconds=60 * self.settings.save_minutes,
+            keep=self.settings.keep,
+            skip_bad_steps=self.settings.skip_bad_steps,
+            leaps=True,
             evaluate=self.evaluate if count else None,
             steps_left=lambda done: self.steps_left(done, steps),
             evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)),
         )
 
+    def with_snapshots(self, plan: Plan, run: RunFolder) -> Plan:
+        """The plan of a run that also keeps the model folders that the settings ask for."""
+        at = snapshot_steps(self.settings.snapshots, plan.steps)
+
+        def keep(step: int) -> None:
+            weights = whole_state(self.model)
+            if self.ranks.leads:
+                self.save(snapshot_folder(run.folder, step), weights, steps=step, figures={})
+
+        return replace(plan, snapshot=keep, snapshot_at=frozenset(at)) if at else plan
+
     def evaluate(self, _: int) -> dict[str, float]:
         """Held-out figures of the model as it is."""
         assert self.held_out
-        return self.held_out.figures(self.model)
+        return self.held_out.figures(self.model, ranks=self.ranks)
+
+    def save(self, folder: Path, weights: Mapping[str, Tensor], *, steps: int, figures: Mapping[str, float]) -> None:
+        """Write the model folder of the weights after so many steps."""
+        architecture = architecture_of(self.model)
+        save_weights(
+            folder,
+            weights,
+            config=with_dropout(self.config, TUNED_DROPOUT),
+            tokenizer=self.data.folder / "tokenizer",
+            architecture=architecture,
+            extra={"second_sentence": second_of(self.model)},
+            card=pretraining_card(
+                self.settings, self.config, self.corpora, architecture=architecture, steps=steps, figures=figures
+            ),
+        )
 
 
-def _finish(
-    run: RunFolder, outcome: Outcome, model: PretrainingModel, config: EncoderConfig, data: Corpus
-) -> dict[str, Any]:
+def snapshot_steps(shares: Sequence[float], steps: int) -> list[int]:
+    """The steps after which the model is kept, ascending; the end, which has a model of its own, is none of them."""
+    return sorted({step for share in shares if (step := max(1, round(share * steps))) < steps})
+
+
+def snapshot_folder(run: Path, step: int) -> Path:
+    """The model folder of a run as it was after a step."""
+    return run / "snapshots" / f"step-{step:09d}"
+
+
+def _finish(run: RunFolder, outcome: Outcome, trained: "Pretraining", weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    config = trained.config
     result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": outcome.stopped}
     if outcome.stopped:
         say(f"stopped after step {outcome.steps}; continue with --resume")
         return result
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}
-    save_model(
-        run.model,
-        model,
-        config=config,
-        tokenizer=data.folder / "tokenizer",
-        architecture="BertForPreTraining" if model.next_sentence else "BertForMaskedLM",
-        extra={"second_sentence": model.second_sentence},
-    )
+    trained.save(run.model, weights, steps=outcome.steps, figures=outcome.last)
     result["curve"] = try_curve(run, title=f"{config.layers} layers, {config.hidden} wide, {outcome.steps:,} steps")
     run.note(finished=True, result=result)
     return result

@@ -16,7 +16,7 @@ from bertwright.recipes.runs import KINDS, NOT_LOSSES, Run, clock, figures_of, m
 from bertwright.recipes.settings import FinetuneSettings, PretrainSettings
 
 REPORT = "report.html"
-_WORDS = {"mlm": "masked LM", "nsp": "next sentence"}
+_WORDS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,14 @@ def gather(runs: Sequence[Run], corpus: Path | None = None) -> Report:
         figures += [*([_seeds(run, of)] if run.seeds else []), *_held_out(run, of)]
     facts = [_settings(runs[0])] if len(runs) == 1 else [_differing(runs, names)]
     facts += [_machine(runs, names), _data(runs, names)]
-    masks = [(run, fill_own_masks(run, corpus)) for run in runs if run.kind == "pretrain"]
+    masks = [(run, fill_own_masks(run, corpus)) for run in runs if run.kind == "pretrain" and _masks(run)]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
     return Report(runs, heads, _tiles(runs), _charts(runs, names), _curves_note(runs), figures, masks, facts)
+
+
+def _masks(run: Run) -> bool:
+    """Whether it learned to fill masks, as runs did before there were other systems."""
+    return bool(run.record["settings"].get("system", "bert") == "bert")
 
 
 def _curves_note(runs: Sequence[Run]) -> str:

@@ -20,6 +20,8 @@ NOT_LOSSES = frozenset(
 )
 COUNTS = frozenset({"rows", "predictions"})
 """Held-out entries that count what was measured."""
+_MOST_SEEDS = 10_000
+
 KINDS = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 
 
@@ -223,7 +225,10 @@ def _read(folder: Path, record: Any) -> Run:
     seeds = {}
     if kind == "finetune":
         first = int(record["settings"].get("first_seed", 0))
-        names = [f"seed-{seed}" for seed in range(first, first + int(record["settings"]["seeds"]))]
+        count = int(record["settings"]["seeds"])
+        if count > _MOST_SEEDS:
+            raise InputError(f"{folder / 'run.json'}: seeds is {count}; at most {_MOST_SEEDS:,} are read")
+        names = [f"seed-{seed}" for seed in range(first, first + count)]
         seeds = {
             name: read_json(folder / name / "run.json") for name in names if (folder / name / "run.json").is_file()
         }

@@ -16,12 +16,13 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.model.folder import SavedModel, open_model
-from bertwright.prediction.classification import logits_of, say_what_is_long
+from bertwright.prediction.classification import open_logits, say_what_is_long
 from bertwright.prediction.classifier import noted_task
 from bertwright.prediction.work import open_tokenizer
 from bertwright.tasks.classify import ClassificationTask, decode, encode, get_task, with_columns, with_texts_of
 from bertwright.tasks.examples import examples_of
-from bertwright.tasks.tables import read_table, table_stem
+from bertwright.tasks.table_files import table_stem
+from bertwright.tasks.tables import read_table
 from bertwright.training.machine import keep_memory
 
 
@@ -102,7 +103,7 @@ def _answers(part: Part, path: Path, model: str | None) -> Sequence[str]:
         open_tokenizer(saved), part_rows.texts_a, part_rows.texts_b, max_length=max_length, long=trained.long
     )
     say_what_is_long(encoded, part_rows, max_length)
-    found = decode(task, logits_of(saved, encoded))
+    found = decode(task, open_logits(saved)(encoded))
     say(f"{part.file}: {len(table):,} rows answered")
     if found.labels is None:
         return [f"{min(5.0, max(0.0, float(value))):.3f}" for value in found.values]

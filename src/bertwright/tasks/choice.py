@@ -67,12 +67,13 @@ def read_choices(task: ChoiceTask, path: Path | str, *, require_label: bool = Tr
 
 def choices_of(task: ChoiceTask, table: Table, *, require_label: bool = True) -> Choices:
     """The choices of a table that was read already."""
-    contexts, choices = _of_objects(task, table) if table.format == "jsonl" else _of_columns(task, table)
+    as_lists = table.format == "jsonl" or (table.format == "parquet" and task.fields[1] in table.available)
+    contexts, choices = _of_objects(task, table) if as_lists else _of_columns(task, table)
     for row, given in enumerate(choices):
         if len(given) < 2:
             raise InputError(f"{table.place(row)}: {len(given)} choice(s); at least two are needed to choose from")
     targets = _targets(task, table, [len(given) for given in choices]) if require_label else None
-    return Choices(tuple(contexts), tuple(choices), targets, table.source, table.lines)
+    return Choices(tuple(contexts), tuple(choices), targets, table.source, tuple(table.lines))
 
 
 def encode_choices(tokenizer: Pieces, rows: Choices, *, max_length: int) -> Encoded:
@@ -94,7 +95,7 @@ def add_answers(table: Table, best: NDArray[np.int64], probabilities: Sequence[N
     """The table with the number of the best choice and all probabilities on its right."""
     name = "predicted_label" if "label" in table.available else "label"
     rounded = [[round(float(value), 6) for value in row] for row in probabilities]
-    if table.format == "jsonl":
+    if table.format in ("jsonl", "parquet"):
         return add_columns(table, {name: best.tolist(), "probabilities": rounded})
     widest = max(len(row) for row in rounded)
     columns: dict[str, Sequence[object]] = {name: best.tolist()}
@@ -104,7 +105,7 @@ def add_answers(table: Table, best: NDArray[np.int64], probabilities: Sequence[N
 
 
 def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[str, ...]]]:
-    """SWAG's columns; an empty cell behind the last choice of a row is no choice."""
+    """SWAG's columns; an empty cell, or null, behind the last choice of a row is no choice."""
     numbered = [re.fullmatch(rf"{re.escape(task.ending)}([0-9]+)", name) for name in table.columns]
     names = sorted((match[0] for match in numbered if match), key=lambda name: int(name.removeprefix(task.ending)))
     if len(names) < 2 or names != [f"{task.ending}{index}" for index in range(len(names))]:
@@ -112,12 +113,12 @@ def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
         raise InputError(
             f"{table.source}: the choices are columns {task.ending}0, {task.ending}1, …; there are: {have}"
         )
-    contexts = [str(cell) for cell in table.column(task.context)]
-    begins = [str(cell) for cell in table.column(task.begin)] if task.begin in table.columns else [""] * len(table)
-    endings = list(zip(*(table.column(name) for name in names), strict=True))
+    contexts = list(table.texts(task.context))
+    begins = table.texts(task.begin, null="") if task.begin in table.columns else [""] * len(table)
+    endings = list(zip(*(table.texts(name, null="") for name in names), strict=True))
     choices = []
     for row, cells in enumerate(endings):
-        given = [str(cell) for cell in cells]
+        given = list(cells)
         while given and not given[-1].strip():
             given.pop()
         for index, text in enumerate(given):

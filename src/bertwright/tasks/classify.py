@@ -22,7 +22,7 @@ from bertwright.tasks.tables import Table, add_columns
 
 SEPARATOR: Final = "|"
 """What stands between the labels of a cell in tsv and csv, where a row may have several."""
-_LATER: Final = ("class_weights", "weights", "long")
+_LATER: Final = ("class_weights", "weights", "long", "symmetric")
 """Settings that earlier folders do not note: as long as they are the default they are left out."""
 
 
@@ -45,6 +45,7 @@ class ClassificationTask(TaskSpec):
     class_weights: Literal["none", "balanced"] = "none"  # whether the training data give each label a weight
     weights: tuple[float, ...] = ()  # of each label in the loss, in the order of the labels; none: all count alike
     long: Long = "truncate"  # what becomes of a text that is too long
+    symmetric: bool = False  # whether the two texts of a pair say the same in either order (GPT paper §3.3)
 
     @model_serializer(mode="wrap")
     def _as_noted(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -95,13 +96,18 @@ class Pieces(Protocol):
     """What `encode` asks of a tokenizer."""
 
     @property
-    def cls_id(self) -> int:
-        """The id of [CLS]."""
+    def begin_id(self) -> int:
+        """The id that a row begins with."""
         ...
 
     @property
-    def sep_id(self) -> int:
-        """The id of [SEP]."""
+    def between_id(self) -> int:
+        """The id between two texts."""
+        ...
+
+    @property
+    def end_id(self) -> int:
+        """The id that a row ends with."""
         ...
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -111,15 +117,20 @@ class Pieces(Protocol):
 
 @dataclass(frozen=True)
 class Encoded:
-    """N rows of token ids, ragged: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+    """N rows of token ids, ragged: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; with a GPT-1's tokens in their places."""
 
     ids: tuple[NDArray[np.int32], ...]
-    first: NDArray[np.int32]  # [N] tokens of segment 0: [CLS], A and its [SEP]
-    num_truncated: int  # how many examples lost tokens
+    first: NDArray[np.int32]  # [N] tokens of segment 0: [CLS], A and what follows it
+    cut: NDArray[np.bool_]  # [examples] which of them lost tokens
     begins: NDArray[np.int64] | None = None  # [examples] the first row of each; None: each example is one row
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def num_truncated(self) -> int:
+        """How many examples lost tokens."""
+        return int(self.cut.sum())
 
     @property
     def num_rows(self) -> NDArray[np.int64]:
@@ -205,25 +216,26 @@ def encode(
         raise InputError(f"a maximal length of {max_length} leaves no room for text; at least {num_special + 1}")
     sides_a = tokenizer.ids(texts_a)
     sides_b = [[] for _ in sides_a] if texts_b is None else tokenizer.ids(texts_b)
-    cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+    begin, between, end = [tokenizer.begin_id], [tokenizer.between_id], [tokenizer.end_id]
     rows: list[NDArray[np.int32]] = []
     first: list[int] = []
     begins: list[int] = []
-    num_truncated = 0
+    cut: list[bool] = []
     for a, b in zip(sides_a, sides_b, strict=True):
         begins.append(len(rows))
         if long == "windows":
             parts, loses = windows(a, b, room)
         else:
             parts, loses = [shortened(a, b, room, middle=long == "head-tail")], len(a) + len(b) > room
-        num_truncated += loses
+        cut.append(loses)
         for part_a, part_b in parts:
-            rows.append(np.array(cls + part_a + sep + ([] if texts_b is None else part_b + sep), dtype=np.int32))
+            tail = [] if texts_b is None else between + part_b
+            rows.append(np.array(begin + part_a + tail + end, dtype=np.int32))
             first.append(len(part_a) + 2)
     return Encoded(
         ids=tuple(rows),
         first=np.array(first, dtype=np.int32),
-        num_truncated=num_truncated,
+        cut=np.array(cut, dtype=np.bool_),
         begins=np.array(begins, dtype=np.int64) if len(rows) > len(begins) else None,
     )
 
@@ -274,7 +286,7 @@ def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArra
 def add_predictions(task: ClassificationTask, table: Table, predictions: Predictions) -> Table:
     """The table with the answers on its right: label (all that apply, as they are read) and probabilities, or score.
 
-    JSON lines get an object `probabilities`, tsv and csv a column `probability_LABEL` for each. Where the table has a
+    JSON lines get an object `probabilities`, other tables a column `probability_LABEL` for each. Where the table has a
     column `label` (`score`) of its own, the answer is called `predicted_label` (`predicted_score`).
     """
     answer = "score" if predictions.labels is None else "label"
@@ -293,8 +305,8 @@ def add_predictions(task: ClassificationTask, table: Table, predictions: Predict
 
 
 def _label_cells(task: ClassificationTask, table: Table, answers: Sequence[tuple[str, ...]]) -> list[object]:
-    """The labels of each row as they are read: a list in JSON lines, else joined; InputError where that is no cell."""
-    if table.format == "jsonl":
+    """The labels of each row as they are read: a list where cells may be, else joined; InputError where no cell is."""
+    if table.format in ("jsonl", "parquet"):
         return [list(names) for names in answers]
     torn = [label for label in task.labels if SEPARATOR in label]
     if torn:
@@ -327,6 +339,7 @@ MRPC = ClassificationTask(
     codes=BITS,
     positive="equivalent",
     metrics=("f1", "accuracy"),
+    symmetric=True,
 )
 QQP = ClassificationTask(
     name="qqp",
@@ -337,9 +350,10 @@ QQP = ClassificationTask(
     positive="duplicate",
     metrics=("f1", "accuracy"),
     broken_rows=32,  # a few questions of the published training file hold a line break, which tears the row in two
+    symmetric=True,
 )
 STSB = ClassificationTask(
-    name="stsb", text=SENTENCES, label="score", kind="regression", metrics=("spearman", "pearson")
+    name="stsb", text=SENTENCES, label="score", kind="regression", metrics=("spearman", "pearson"), symmetric=True
 )
 MNLI = ClassificationTask(
     name="mnli",

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.tasks.tables import OPENERS, decode_lines, json_object, open_bytes
+from bertwright.tasks.table_files import OPENERS, decode_lines, open_bytes
+from bertwright.tasks.tables import json_object
 
 DOCUMENT_START: Final = "-DOCSTART-"
 JSON_ENDINGS: Final = (".jsonl", ".ndjson", ".json")

@@ -18,7 +18,8 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.tasks.classify import SEPARATOR, ClassificationTask
 from bertwright.tasks.spec import shown
-from bertwright.tasks.tables import Table, read_table, table_stem
+from bertwright.tasks.table_files import table_stem
+from bertwright.tasks.tables import Table, read_table
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 NUM_BINS: Final = 10  # of the targets of a regression, cut by rank, for a stratified split
@@ -33,13 +34,14 @@ class Examples:
     targets: NDArray[Any] | None  # [N] int64 label ids or float32 numbers, [N, labels] bool; None: not asked for
     source: str
     lines: tuple[int, ...]
+    between: str = ":"  # as a Table's
 
     def __len__(self) -> int:
         return len(self.texts_a)
 
     def place(self, row: int) -> str:
-        """Where an example begins, as "file:line"."""
-        return f"{self.source}:{self.lines[row]}"
+        """Where an example begins, as "file:line" or "file: row 3"."""
+        return f"{self.source}{self.between}{self.lines[row]}"
 
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> "Examples":
         """The examples of the given rows, in their order."""
@@ -65,7 +67,7 @@ def train_file(data: Path) -> Path:
     alike = [path for path in _tables(data) if re.search(r"(^|[-_.])train", path.name)]
     if len(alike) != 1:
         names = ", ".join(path.name for path in _tables(data)) or "no table at all"
-        raise InputError(f"{data}: there is no train.tsv, train.csv or train.jsonl; there is: {names}")
+        raise InputError(f"{data}: there is no train.tsv, train.csv, train.jsonl or train.parquet; there is: {names}")
     say(f"{data} holds no train.tsv: training on {alike[0].name}, the only table whose name holds 'train'")
     return alike[0]
 
@@ -115,8 +117,7 @@ def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
             return task
         numbers = read_examples(task, path).targets
         assert numbers is not None
-        spread = float(np.std(numbers, dtype=np.float64)) or 1.0
-        return task.model_copy(update={"centre": float(np.mean(numbers, dtype=np.float64)), "spread": spread})
+        return standardised(task, numbers)
     if task.labels:
         return task
     _refuse_told(task, path)
@@ -137,6 +138,12 @@ def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
     return task.model_copy(update={"labels": tuple(labels)})
 
 
+def standardised(task: ClassificationTask, numbers: NDArray[np.float32]) -> ClassificationTask:
+    """A regression that learns targets centred and scaled by those of its training data."""
+    spread = float(np.std(numbers, dtype=np.float64)) or 1.0
+    return task.model_copy(update={"centre": float(np.mean(numbers, dtype=np.float64)), "spread": spread})
+
+
 def read_examples(task: ClassificationTask, path: Path | str, *, require_label: bool = True) -> Examples:
     """Read a table of the task; InputError with file and line for a missing column or cell and an unknown label."""
     if require_label:
@@ -147,13 +154,14 @@ def read_examples(task: ClassificationTask, path: Path | str, *, require_label: 
 
 def examples_of(task: ClassificationTask, table: Table, *, require_label: bool = True) -> Examples:
     """The examples of a table that was read already; an empty text is a text."""
-    sides = [_texts(table, column) for column in task.text]
+    sides = [table.texts(column) for column in task.text]
     return Examples(
         texts_a=sides[0],
         texts_b=sides[1] if len(sides) == 2 else None,
         targets=_targets(task, table) if require_label else None,
         source=table.source,
-        lines=table.lines,
+        lines=tuple(table.lines),
+        between=table.between,
     )
 
 
@@ -204,14 +212,6 @@ def _read(task: ClassificationTask, path: Path | str, columns: Sequence[str]) ->
     return read_table(path, columns=columns, headerless=task.columns, broken_rows=task.broken_rows)
 
 
-def _texts(table: Table, column: str) -> tuple[str, ...]:
-    cells = table.column(column)
-    for row, cell in enumerate(cells):
-        if not isinstance(cell, str):
-            raise InputError(f"{table.place(row)}: '{column}' is {cell!r}; a text is due")
-    return tuple(str(cell) for cell in cells)
-
-
 def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
     cells = table.column(task.label)
     if task.kind == "regression":
@@ -249,8 +249,11 @@ def _label_text(cell: object, column: str, table: Table, row: int) -> str:
 
 
 def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str, ...]:
-    """The labels of a row, possibly none: a list in JSON lines, else what SEPARATOR parts."""
-    if table.format == "jsonl":
+    """The labels of a row, possibly none: a list in JSON lines and Parquet, else what SEPARATOR parts.
+
+    A column of text in Parquet is read as one of csv: such tables become Parquet files.
+    """
+    if table.format == "jsonl" or (table.format == "parquet" and not isinstance(cell, str)):
         if not isinstance(cell, list):
             raise InputError(f"{table.place(row)}: '{column}' is {cell!r}; a list of labels is due ([] for none)")
         parts: list[object] = list(cell)

@@ -30,13 +30,18 @@ class PiecesWithOffsets(Protocol):
     """What `encode_windows` asks of a tokenizer."""
 
     @property
-    def cls_id(self) -> int:
-        """The id of [CLS]."""
+    def begin_id(self) -> int:
+        """The id that a row begins with."""
         ...
 
     @property
-    def sep_id(self) -> int:
-        """The id of [SEP]."""
+    def between_id(self) -> int:
+        """The id between two texts."""
+        ...
+
+    @property
+    def end_id(self) -> int:
+        """The id that a row ends with."""
         ...
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -69,8 +74,9 @@ class Windows:
     span: Ints
     own: Ints
     target: Ints
-    cls_id: int
-    sep_id: int
+    begin_id: int
+    between_id: int
+    end_id: int
     num_cut: int
 
     def __len__(self) -> int:
@@ -93,7 +99,8 @@ class Windows:
         question = self.question[window]
         asked = self.asked[self.asked_at[question] : self.asked_at[question + 1]]
         passage = self.pieces[slice(*self.span[window])]
-        return np.concatenate(([self.cls_id], asked, [self.sep_id], passage, [self.sep_id]), dtype=np.int32)
+        parts = ([self.begin_id], asked, [self.between_id], passage, [self.end_id])
+        return np.concatenate(parts, dtype=np.int32)
 
 
 def encode_windows(
@@ -130,8 +137,9 @@ def encode_windows(
         span=span,
         own=own,
         target=target,
-        cls_id=words.cls_id,
-        sep_id=words.sep_id,
+        begin_id=words.begin_id,
+        between_id=words.between_id,
+        end_id=words.end_id,
         num_cut=sum(len(ids) > longest for ids in asked),
     )
 

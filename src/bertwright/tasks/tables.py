@@ -1,39 +1,31 @@
 """… → task: the rows of a table, each with the line on which it begins (the files of paper §4.1).
 
-Tab separated in GLUE's way (no quoting: a quotation mark is text), comma separated with the usual quoting, or JSON
-lines; plain or compressed, always UTF-8. A row that does not fit is an error that names its line; none is left out in
-silence.
+Tab separated in GLUE's way (no quoting: a quotation mark is text), comma separated with the usual quoting, JSON lines,
+or one text a line; plain or compressed, always UTF-8; or Parquet. A row that does not fit is an error that names its
+line; none is left out in silence. A table is read as a whole, or block by block where it may be longer than memory.
 """
 
-import bz2
 import csv
-import gzip
-import io
 import json
-import lzma
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final, Literal, TypeVar
+from typing import IO, Final, TypeVar, cast
 
 from bertwright.console import say
 from bertwright.errors import InputError
+from bertwright.tasks.parquet_rows import ArrowRows, read_parquet
+from bertwright.tasks.table_files import Format, InputFormat, decode_lines, open_file
 
 Row = TypeVar("Row")
-Format = Literal["tsv", "csv", "jsonl"]
-FORMATS: Final[dict[str, Format]] = {
-    ".tsv": "tsv",
-    ".txt": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-}
-OPENERS: Final[dict[str, Callable[..., Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+BLOCK_ROWS: Final = 16_384
+"""Rows of a table that is read block by block."""
+
+BLOCK_CHARACTERS: Final = 1 << 25
+"""Characters after which a block ends all the same."""
 
 
 class Absent:
@@ -48,63 +40,121 @@ ABSENT: Final = Absent()
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells: text in tsv and csv, any JSON value in JSON lines."""
+    """Rows of cells: text in tsv and csv, any JSON value in JSON lines, any value of Arrow's in Parquet."""
 
     source: str
     format: Format
     columns: tuple[str, ...]
     header: bool  # whether the file names its columns
-    rows: tuple[tuple[object, ...], ...]
-    lines: tuple[int, ...]  # the line on which each row begins, from 1
+    rows: tuple[tuple[object, ...], ...] | ArrowRows
+    lines: Sequence[int]  # the line on which each row begins, from 1; the rows' numbers in Parquet
     available: tuple[str, ...]  # all columns of the file, those that were not kept included
+    between: str = ":"  # what stands between the file and the number of a row
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def place(self, row: int) -> str:
-        """Where a row begins, as "file:line"."""
-        return f"{self.source}:{self.lines[row]}"
+        """Where a row begins, as "file:line" or "file: row 3"."""
+        return f"{self.source}{self.between}{self.lines[row]}"
 
     def column(self, name: str) -> tuple[object, ...]:
         """The cells of one column; InputError lists the columns that exist."""
+        index = self._index(name)
+        return self.rows.column(index) if isinstance(self.rows, ArrowRows) else tuple(row[index] for row in self.rows)
+
+    def texts(self, name: str, *, null: str | None = None) -> tuple[str, ...]:
+        """The cells of a column of texts, `null` in place of none; InputError where one is no text."""
+        if isinstance(self.rows, ArrowRows):
+            self.rows.check_text(self._index(name))
+        cells = [null if cell is None else cell for cell in self.column(name)]
+        for row, cell in enumerate(cells):
+            if not isinstance(cell, str):
+                shown = "null" if cell is None and self.format == "parquet" else repr(cell)
+                raise InputError(f"{self.place(row)}: '{name}' is {shown}; a text is due")
+        return cast(tuple[str, ...], tuple(cells))
+
+    def _index(self, name: str) -> int:
         found = [index for index, column in enumerate(self.columns) if column == name]
         if len(found) != 1:
             trouble = "there are several columns" if found else "there is no column"
-            raise InputError(f"{self.source}: {trouble} '{name}'; the columns are: {', '.join(self.available)}")
-        return tuple(row[found[0]] for row in self.rows)
+            # a csv file through a pipe looks like a tsv file of one column
+            hint = " (are they parted by commas? --input-format csv)" if self._looks_like_csv else ""
+            raise InputError(f"{self.source}: {trouble} '{name}'; the columns are: {', '.join(self.available)}{hint}")
+        return found[0]
+
+    @property
+    def _looks_like_csv(self) -> bool:
+        return self.format == "tsv" and len(self.available) == 1 and "," in self.available[0]
 
 
-def table_stem(path: Path) -> str | None:
-    """A table's file name without its endings ("train" of train.tsv.gz); None where the name is not a table's."""
-    bare = path.with_suffix("") if path.suffix in OPENERS else path
-    return bare.stem if bare.suffix in FORMATS else None
+@dataclass(frozen=True)
+class OpenTable:
+    """A table that is about to be read: its format, and its blocks of at most so many rows (None: all in one)."""
+
+    format: Format
+    blocks: Callable[[int | None], Iterator[Table]]
 
 
 def read_table(
-    path: Path | str, *, columns: Iterable[str] | None = None, headerless: Sequence[str] = (), broken_rows: int = 0
+    path: Path | str,
+    *,
+    columns: Iterable[str] | None = None,
+    headerless: Sequence[str] = (),
+    broken_rows: int = 0,
+    format: InputFormat = "auto",
 ) -> Table:
-    """Read a table; "-" is standard input (JSON lines where it begins with "{", else tab separated).
+    """Read a whole table, as `open_table` does."""
+    with open_table(path, columns=columns, headerless=headerless, broken_rows=broken_rows, format=format) as opened:
+        return next(opened.blocks(None))
+
+
+@contextmanager
+def open_table(
+    path: Path | str,
+    *,
+    columns: Iterable[str] | None = None,
+    headerless: Sequence[str] = (),
+    broken_rows: int = 0,
+    format: InputFormat = "auto",
+) -> Iterator[OpenTable]:
+    """Open a table; "-" is standard input (Parquet where it begins so, JSON lines where with "{", else tab separated).
 
     columns      the ones to keep (those that exist); None keeps all
     headerless   the columns' names where the file has no header line. A first row with one of them as a whole cell is
                  taken for a header line all the same.
     broken_rows  how many rows of the wrong width may be left out, each said with its line: published files have some
+    format       what the name's ending would say; of `lines`, each is one cell of the only column in `headerless`
 
     Raises InputError with file and line: no such file, unknown ending, not UTF-8, broken compression, quoting or JSON,
     a row of the wrong width, no rows at all.
     """
     keep = None if columns is None else frozenset(columns)
-    with _open(path) as (stream, format):
-        source = "standard input" if str(path) == "-" else str(path)
-        lines = decode_lines(stream, source)
-        if format == "jsonl":
-            table = _table_of_objects(lines, source, keep)
-        else:
-            cells = _tsv_cells(lines) if format == "tsv" else _csv_cells(lines, source)
-            table = _table_of_cells(cells, source, format, keep, headerless, broken_rows)
-    if not table.rows:
-        raise InputError(f"{source}: holds no rows")
-    return table
+    source = "standard input" if str(path) == "-" else str(path)
+    with open_file(path, format) as (stream, found):
+
+        def blocks(most: int | None) -> Iterator[Table]:
+            table = None
+            cells: Iterator[tuple[int, list[str]]]
+            if found == "parquet":
+                tables = _tables_of_arrow(cast(IO[bytes], stream), source, keep, most)
+            else:
+                meter = _Meter(decode_lines(stream, source))
+                if format == "lines":
+                    cells = ((number, [line.rstrip("\r\n")]) for number, line in enumerate(meter, 1))
+                    tables = _tables_of_cells((True, list(headerless), cells), source, found, keep, meter, most)
+                elif found == "jsonl":
+                    tables = _tables_of_objects(meter, source, keep, most)
+                else:
+                    cells = _tsv_cells(meter) if found == "tsv" else _csv_cells(meter, source)
+                    read = _read_cells(cells, source=source, headerless=headerless, broken_rows=broken_rows)
+                    tables = _tables_of_cells(read, source, found, keep, meter, most)
+            for table in tables:
+                yield table
+            if table is None:
+                raise InputError(f"{source}: holds no rows")
+
+        yield OpenTable(found, blocks)
 
 
 def add_columns(table: Table, columns: Mapping[str, Sequence[object]]) -> Table:
@@ -112,84 +162,41 @@ def add_columns(table: Table, columns: Mapping[str, Sequence[object]]) -> Table:
     for name in columns:
         if name in table.available:
             raise InputError(f"{table.source}: already has a column '{name}'; rename it first")
-    added = zip(*columns.values(), strict=True)
-    rows = tuple(row + tuple(more) for row, more in zip(table.rows, added, strict=True))
+    rows: tuple[tuple[object, ...], ...] | ArrowRows
+    if isinstance(table.rows, ArrowRows):
+        rows = table.rows.with_columns(columns)
+    else:
+        added = zip(*columns.values(), strict=True)
+        rows = tuple(row + tuple(more) for row, more in zip(table.rows, added, strict=True))
     names = tuple(columns)
     return replace(table, columns=table.columns + names, rows=rows, available=table.available + names)
 
 
-def write_table(table: Table, stream: IO[bytes]) -> None:
-    """Write a table in its own format, in its own order, with a header line where it had one."""
-    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
-    try:
-        if table.format == "jsonl":
-            for row in table.rows:
-                pairs = zip(table.columns, row, strict=True)
-                fields = {name: cell for name, cell in pairs if cell is not ABSENT}
-                text.write(json.dumps(fields, ensure_ascii=False) + "\n")
-            return
-        rows: list[tuple[object, ...]] = [table.columns, *table.rows] if table.header else list(table.rows)
-        line_of = _csv_line if table.format == "csv" else _tsv_line
-        text.writelines(line_of(row, table) for row in rows)
-    finally:
-        text.flush()
-        text.detach()
+class _Meter:
+    """Lines, and how many characters of them were taken."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self.taken = lines, 0
+
+    def __iter__(self) -> "_Meter":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.taken += len(line)
+        return line
 
 
-def _csv_line(row: Sequence[object], table: Table) -> str:
-    line = io.StringIO()
-    # A carriage return within a cell is quoted only where it is part of the line's end.
-    csv.writer(line, lineterminator="\r\n").writerow(row)
-    return line.getvalue().removesuffix("\r\n") + "\n"
-
-
-def _tsv_line(row: Sequence[object], table: Table) -> str:
-    cells = [str(cell) for cell in row]
-    for cell in cells:
-        if "\t" in cell or "\n" in cell:
-            raise InputError(f"{table.source}: {cell!r} holds a tab or a line break, which a tsv file cannot")
-    return "\t".join(cells) + "\n"
-
-
-@contextmanager
-def _open(path: Path | str) -> Iterator[tuple[Iterable[bytes], Format]]:
-    if str(path) == "-":
-        stream = sys.stdin.buffer
-        first = stream.readline()
-        is_json = first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
-        yield chain([first] if first else [], stream), "jsonl" if is_json else "tsv"
-        return
-    path = Path(path)
-    bare = path.with_suffix("") if path.suffix in OPENERS else path
-    if bare.suffix not in FORMATS:
-        allowed = f"{', '.join(FORMATS)}, each also with {', '.join(OPENERS)}"
-        raise InputError(f"{path}: not a table's name; allowed endings: {allowed}")
-    with open_bytes(path) as stream:
-        yield stream, FORMATS[bare.suffix]
-
-
-@contextmanager
-def open_bytes(path: Path) -> Iterator[Iterable[bytes]]:
-    """The lines of a file, plain or compressed, as bytes; InputError where it is absent or broken."""
-    opener = OPENERS.get(path.suffix, open)
-    try:
-        with opener(path, "rb") as stream:
-            yield stream
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-
-
-def decode_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
-    """Lines as text with their ends, without a byte order mark; InputError names the line that is not UTF-8."""
-    for number, raw in enumerate(stream, 1):
-        try:
-            line = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{source}:{number}: not UTF-8 text (byte {error.start + 1} of the line)") from None
-        # MRPC's files, among others, begin with a byte order mark, which is no part of the first column's name.
-        yield line.removeprefix("\ufeff") if number == 1 else line
+def _blocks(rows: Iterable[Row], meter: _Meter, most: int | None) -> Iterator[list[Row]]:
+    block: list[Row] = []
+    begin = meter.taken
+    for row in rows:
+        block.append(row)
+        if most is not None and (len(block) >= most or meter.taken - begin >= BLOCK_CHARACTERS):
+            yield block
+            block, begin = [], meter.taken
+    if block:
+        yield block
 
 
 def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -252,47 +259,61 @@ def _no_gaps(rows: Iterable[tuple[int, Row]], source: str) -> Iterator[tuple[int
             yield number, row
 
 
-def _table_of_cells(
-    cells: Iterator[tuple[int, list[str]]],
+def _tables_of_cells(
+    read: tuple[bool, list[str], Iterator[tuple[int, list[str]]]],
     source: str,
     format: Format,
     keep: frozenset[str] | None,
-    headerless: Sequence[str],
-    broken_rows: int,
-) -> Table:
-    header, names, rows = _read_cells(cells, source=source, headerless=headerless, broken_rows=broken_rows)
+    meter: _Meter,
+    most: int | None,
+) -> Iterator[Table]:
+    header, names, rows = read
     chosen = [index for index, name in enumerate(names) if keep is None or name in keep]
-    picked = [(number, tuple(row[index] for index in chosen)) for number, row in rows]
-    return Table(
-        source=source,
-        format=format,
-        columns=tuple(names[index] for index in chosen),
-        header=header,
-        rows=tuple(row for _, row in picked),
-        lines=tuple(number for number, _ in picked),
-        available=tuple(names),
-    )
+    picked = ((number, tuple(row[index] for index in chosen)) for number, row in rows)
+    for block in _blocks(picked, meter, most):
+        yield Table(
+            source=source,
+            format=format,
+            columns=tuple(names[index] for index in chosen),
+            header=header,
+            rows=tuple(row for _, row in block),
+            lines=tuple(number for number, _ in block),
+            available=tuple(names),
+        )
 
 
-def _table_of_objects(lines: Iterable[str], source: str, keep: frozenset[str] | None) -> Table:
-    numbers: list[int] = []
-    objects: list[dict[str, object]] = []
-    available: dict[str, None] = {}
-    for number, line in _no_gaps(((number, line.strip()) for number, line in enumerate(lines, 1)), source):
-        fields = json_object(line, f"{source}:{number}")
-        available.update(dict.fromkeys(fields))
-        numbers.append(number)
-        objects.append({name: cell for name, cell in fields.items() if keep is None or name in keep})
-    columns = tuple(name for name in available if keep is None or name in keep)
-    return Table(
-        source=source,
-        format="jsonl",
-        columns=columns,
-        header=True,
-        rows=tuple(tuple(fields.get(name, ABSENT) for name in columns) for fields in objects),
-        lines=tuple(numbers),
-        available=tuple(available),
-    )
+def _tables_of_objects(meter: _Meter, source: str, keep: frozenset[str] | None, most: int | None) -> Iterator[Table]:
+    available: dict[str, None] = {}  # in the order in which the file has them, whatever the blocks are
+    numbered = _no_gaps(((number, line.strip()) for number, line in enumerate(meter, 1)), source)
+    objects = ((number, json_object(line, f"{source}:{number}")) for number, line in numbered)
+    for block in _blocks(objects, meter, most):
+        for _, fields in block:
+            available.update(dict.fromkeys(fields))
+        columns = tuple(name for name in available if keep is None or name in keep)
+        yield Table(
+            source=source,
+            format="jsonl",
+            columns=columns,
+            header=True,
+            rows=tuple(tuple(fields.get(name, ABSENT) for name in columns) for _, fields in block),
+            lines=tuple(number for number, _ in block),
+            available=tuple(available),
+        )
+
+
+def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None, most: int | None) -> Iterator[Table]:
+    for names, rows in read_parquet(stream, source, columns=keep, most=most):
+        if len(rows):
+            yield Table(
+                source=source,
+                format="parquet",
+                columns=tuple(rows.table.column_names),
+                header=True,
+                rows=rows,
+                lines=range(rows.begin, rows.begin + len(rows)),
+                available=names,
+                between=": row ",
+            )
 
 
 def json_object(line: str, place: str) -> dict[str, object]:

@@ -11,7 +11,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.tasks.conll import JSON_ENDINGS, Sentences
 from bertwright.tasks.examples import split_rows
-from bertwright.tasks.tables import OPENERS
+from bertwright.tasks.table_files import OPENERS
 
 Role = Literal["train", "dev", "test", "other"]
 ENDINGS: Final = (

@@ -22,13 +22,13 @@ class Pieces(Protocol):
     """What `windows_of` asks of a tokenizer."""
 
     @property
-    def cls_id(self) -> int:
-        """The id of [CLS]."""
+    def begin_id(self) -> int:
+        """The id that a row begins with."""
         ...
 
     @property
-    def sep_id(self) -> int:
-        """The id of [SEP]."""
+    def end_id(self) -> int:
+        """The id that a row ends with."""
         ...
 
     @property
@@ -77,10 +77,10 @@ def windows_of(tokenizer: Pieces, sentences: Sentences, *, context: Context, max
             span = int(first[ends[row]]), int(first[ends[row + 1]])
             for begin, asked in _cover(span, first[words], (low, high), room):
                 rows.setdefault((begin, min(begin + room, high)), []).append(words[asked])
-    cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+    head, tail = [tokenizer.begin_id], [tokenizer.end_id]
     asked_of = [np.concatenate(words) for words in rows.values()]
     return Windows(
-        ids=tuple(np.concatenate([cls, pieces[begin:end], sep]).astype(np.int32) for begin, end in rows),
+        ids=tuple(np.concatenate([head, pieces[begin:end], tail]).astype(np.int32) for begin, end in rows),
         at=tuple(first[words] - begin + 1 for (begin, _), words in zip(rows, asked_of, strict=True)),
         words=tuple(asked_of),
         vanished=vanished,

@@ -100,11 +100,15 @@ def for_model(asked: TaggingTask, trained: TaggingTask) -> TaggingTask:
 
 
 def read_tagged(task: TaggingTask, lines: Lines) -> Sentences:
-    """The sentences of a file with their tags in the scheme that is learned; the scheme found is said.
+    """The sentences of a file, as `as_learned` has them."""
+    return as_learned(task, sentences_of(lines, task.columns, with_tags=True))
+
+
+def as_learned(task: TaggingTask, found: Sentences) -> Sentences:
+    """Sentences with their tags in the scheme that is learned; the scheme found is said.
 
     Raises InputError, with file and line, for what is no tag of the scheme or an impossible sequence of tags.
     """
-    found = sentences_of(lines, task.columns, with_tags=True)
     assert found.tags is not None
     scheme, shown = _scheme(task, found)
     for row, tags in enumerate(found.tags):

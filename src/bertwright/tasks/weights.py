@@ -29,9 +29,15 @@ def weigh(task: ClassificationTask, train: Examples) -> ClassificationTask:
     return task.model_copy(update={"weights": tuple(float(weight) for weight in weights)})
 
 
-def row_weights(task: ClassificationTask, targets: NDArray[Any], encoded: Encoded) -> NDArray[np.float32] | None:
-    """[rows] the label's weight (targets [examples]) over the number of the example's rows; None where all are 1."""
+def row_weights(
+    task: ClassificationTask, targets: NDArray[Any], encoded: Encoded, given: NDArray[np.float64] | None = None
+) -> NDArray[np.float32] | None:
+    """[rows] the label's weight (targets [examples]) over the number of the example's rows; None where all are 1.
+
+    given: [examples] what each example's weight is multiplied by.
+    """
     num_rows = encoded.num_rows
     of_example = np.array(task.weights)[targets] if task.weights else np.ones(len(targets))
+    of_example = of_example if given is None else of_example * given
     found: NDArray[np.float32] = np.repeat(of_example / num_rows, num_rows).astype(np.float32)
     return None if np.all(found == 1.0) else found

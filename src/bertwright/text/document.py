@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from bertwright.config import Settings
 from bertwright.errors import InputError
+from bertwright.text.languages import known_language
 from bertwright.text.opening import LONGEST
 
 LINE_END = re.compile(r"\r\n|\r|\n")
@@ -34,9 +35,8 @@ class TextSettings(Settings):
         description="what a line is: a paragraph of running text, a piece of a wrapped block, or one sentence",
     )
     field: str = Field(default="text", min_length=1, description="the field or column of records that holds the text")
-    language: str = Field(
+    language: Annotated[str, AfterValidator(known_language)] = Field(
         default="en",
-        pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]+)*$",
         description="language code of the text, such as en or ko, for the sentence rules",
     )
 

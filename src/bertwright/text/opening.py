@@ -5,6 +5,7 @@ Everything that can go wrong on the way is said with the file and the line.
 """
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -26,6 +27,8 @@ MOST_UNPACKED = 300
 """Bytes that a byte of a packed file may become; text repeated without end comes to 1,000 and more."""
 
 _ALWAYS_UNPACKED = 100_000_000  # bytes that any packed file may become
+_XZ_MEMORY = 1 << 28  # bytes that unpacking xz may take; xz -9 takes a quarter of them
+_BLOCK = 1 << 16
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -42,7 +45,7 @@ def open_bytes(path: Path) -> BinaryIO:
         if not kind:
             return path.open("rb")
         most = max(_ALWAYS_UNPACKED, MOST_UNPACKED * path.stat().st_size)
-        return cast(BinaryIO, io.BufferedReader(_Bounded(path, _unpacked(path, kind), most), 1 << 16))
+        return cast(BinaryIO, io.BufferedReader(_Bounded(path, _unpacked(path, kind), most), _BLOCK))
     except OSError as error:
         raise InputError(f"{path}: cannot be opened: {error.strerror or error}") from None
 
@@ -83,10 +86,42 @@ def _unpacked(path: Path, kind: str) -> BinaryIO:
     if kind == ".bz2":
         return cast(BinaryIO, bz2.open(path, "rb"))
     if kind == ".xz":
-        return cast(BinaryIO, lzma.open(path, "rb"))
+        return cast(BinaryIO, io.BufferedReader(_Xz(path.open("rb")), _BLOCK))
     import pyarrow as pa
 
     return cast(BinaryIO, pa.input_stream(str(path), compression="zstd"))
+
+
+class _Xz(io.RawIOBase):
+    """What xz streams unpack to. lzma.open takes as much memory as a file asks for, up to 4 GB."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed
+        self._unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            if self._unpacker.eof:
+                behind = self._unpacker.unused_data.lstrip(b"\0") or self._packed.read(_BLOCK).lstrip(b"\0")
+                if not behind:
+                    return 0
+                self._unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+                data = self._unpacker.decompress(behind, len(buffer))
+            else:
+                packed = self._packed.read(_BLOCK) if self._unpacker.needs_input else b""
+                if self._unpacker.needs_input and not packed:
+                    raise EOFError("the file ends before the end of its stream")
+                data = self._unpacker.decompress(packed, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
 
 
 class _Bounded(io.RawIOBase):
@@ -122,17 +157,22 @@ def _not_utf8(path: Path) -> InputError:
 
     The whole file is read: an archive that breaks also gives wrong bytes, and its end tells which it was.
     """
-    offset = number = 0
+    offset = lines = 0
     found = ""
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with open_bytes(path) as binary:
-            for number, line in enumerate(binary, start=1):
+            while block := binary.read(_BLOCK):
+                held = len(decoder.getstate()[0])  # bytes of a letter that the last block began
                 try:
-                    line.decode("utf-8")
+                    decoder.decode(block)
                 except UnicodeDecodeError as error:
-                    where = f"byte 0x{line[error.start]:02x} at byte {offset + error.start} of the text"
-                    found = found or f"{path}:{number}: not UTF-8 text: {where} ({error.reason}); convert it to UTF-8"
-                offset += len(line)
+                    line = lines + 1 + error.object[: error.start].count(b"\n")
+                    where = f"byte 0x{error.object[error.start]:02x} at byte {offset - held + error.start} of the text"
+                    found = found or f"{path}:{line}: not UTF-8 text: {where} ({error.reason}); convert it to UTF-8"
+                    decoder.reset()
+                offset += len(block)
+                lines += block.count(b"\n")
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        return _broken(path, number, error)
+        return _broken(path, lines, error)
     return InputError(found or f"{path}: not UTF-8 text; convert it to UTF-8")

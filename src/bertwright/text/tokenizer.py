@@ -51,7 +51,8 @@ class Tokenizer:
     """A vocabulary with its rules. Cheap to pickle, so it may be sent to worker processes.
 
     `pieces[id]` is the text of an id; `continuation` [V] says which pieces begin with "##".
-    `pad_id`, `unk_id`, `cls_id`, `sep_id`, `mask_id` and `special_ids` are the ids of the five special tokens.
+    `pad_id`, `unk_id`, `cls_id`, `sep_id`, `mask_id` and `special_ids` are the ids of the five special tokens. A row of
+    a task is `begin_id`, a text, then `between_id` and a second text, if there is one, and `end_id`.
     `base` names the vocabulary that this one extends, if any; it decides no id.
     """
 
@@ -65,6 +66,7 @@ class Tokenizer:
         self._ids = numbered(self.pieces, place)
         self.special_ids = tuple(self._ids[token] for token in SPECIAL)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        self.begin_id, self.between_id, self.end_id = self.cls_id, self.sep_id, self.sep_id
         self.continuation: npt.NDArray[np.bool_] = np.array(
             [piece.startswith(CONTINUATION) for piece in self.pieces], dtype=np.bool_
         )
@@ -106,13 +108,7 @@ class Tokenizer:
 
         A combining mark belongs to the letter before it, also where the rules drop it; what becomes nothing is no word.
         """
-        found = []
-        for text, encoding in zip(texts, self._plain.encode_batch(list(texts), add_special_tokens=False), strict=True):
-            words: dict[int | None, tuple[int, int]] = {}
-            for word, (first, last) in zip(encoding.word_ids, encoding.offsets, strict=True):
-                words[word] = (words[word][0] if word in words else first, last)
-            found.append([(first, _past_marks(text, last)) for first, last in words.values()])
-        return found
+        return places_of_words(self._plain, texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Join pieces into readable text, special tokens included; spacing is that of English."""
@@ -180,6 +176,17 @@ class Tokenizer:
         return rust
 
 
+def places_of_words(rust: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Where the words of each text lie, (first, one past) of each, marks behind a letter included."""
+    found = []
+    for text, encoding in zip(texts, rust.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        words: dict[int | None, tuple[int, int]] = {}
+        for word, (first, last) in zip(encoding.word_ids, encoding.offsets, strict=True):
+            words[word] = (words[word][0] if word in words else first, last)
+        found.append([(first, _past_marks(text, last)) for first, last in words.values()])
+    return found
+
+
 def _past_marks(text: str, end: int) -> int:
     """The first place from `end` on that is no combining mark."""
     while end < len(text) and unicodedata.category(text[end]).startswith("M"):
@@ -217,7 +224,7 @@ def train_tokenizer(
     words = count_words(texts, rules)
     if not words:
         raise InputError("the text holds no word, so no vocabulary can be learned from it")
-    letters = _alphabet(words, coverage)
+    letters = alphabet_of(words, coverage)
     known = {word: count for word, count in words.items() if letters.issuperset(word)}
     inner = letters.intersection(letter for word in words if len(word) > 1 for letter in word)
     given = [*SPECIAL, *sorted(letters), *(CONTINUATION + letter for letter in sorted(inner))]
@@ -250,7 +257,7 @@ def _learn(words: Mapping[str, int], given: list[str], *, vocab_size: int, min_c
     )
     rust = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
     rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    rust.train_from_iterator(_as_text(words), trainer)
+    rust.train_from_iterator(as_text(words), trainer)
     learned: dict[str, int] = rust.get_vocab(with_added_tokens=True)
     return sorted(learned, key=learned.__getitem__)
 
@@ -306,7 +313,7 @@ def _without_rarest(words: dict[str, int], rare: int) -> tuple[dict[str, int], i
     return words, rare
 
 
-def _alphabet(words: dict[str, int], coverage: float) -> set[str]:
+def alphabet_of(words: Mapping[str, int], coverage: float) -> set[str]:
     """Take the most frequent characters up to the share `coverage`; ties go by code point."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
@@ -326,7 +333,7 @@ def _alphabet(words: dict[str, int], coverage: float) -> set[str]:
     return kept
 
 
-def _as_text(words: Mapping[str, int]) -> Iterator[str]:
+def as_text(words: Mapping[str, int]) -> Iterator[str]:
     """Write each word as often as it was counted, in sorted order: the trainer takes text, not counts."""
     block: list[str] = []
     size = 0

@@ -9,9 +9,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
@@ -32,7 +32,7 @@ class Rules(Settings):
 
     cased: bool
     strip_accents: bool  # decomposes every letter (Hangul and voiced kana too) and drops the marks
-    longest_word: Positive = LONGEST_WORD
+    longest_word: Annotated[int, Field(gt=0, lt=2**31)] = LONGEST_WORD
 
 
 class Base(Settings):
@@ -53,7 +53,7 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
 
     InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another.
     """
-    folder = _with_files(folder)
+    folder = folder_with(folder, "tokenizer.json", "vocab.txt")
     described_at, vocabulary_at, config_at = (
         folder / name for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     )
@@ -70,6 +70,15 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
         _check_config(config, config_at, rules)
     _check_tokens(pieces, config, config_at)
     return pieces, rules, _base_of(config, config_at)
+
+
+def folder_with(folder: Path, *names: str) -> Path:
+    """The folder itself, or the model of a run folder; InputError where neither holds one of a tokenizer's files."""
+    for place in (folder, folder / "model"):
+        if any((place / name).is_file() for name in names):
+            return place
+    hint = "a tokenizer or model folder holds it, or vocab.txt ('bertwright tokenizer' makes one)"
+    raise InputError(f"{folder / 'tokenizer.json'}: there is no such file; {hint}")
 
 
 def has_casing(folder: Path) -> bool:
@@ -105,15 +114,6 @@ def numbered(pieces: Sequence[str], place: str) -> dict[str, int]:
     if missing:
         raise InputError(f"{place}: the special token {', '.join(missing)} is missing; {' '.join(SPECIAL)} are needed")
     return ids
-
-
-def _with_files(folder: Path) -> Path:
-    """The folder itself, or the model of a run folder; InputError where neither holds a tokenizer."""
-    for place in (folder, folder / "model"):
-        if (place / "tokenizer.json").is_file() or (place / "vocab.txt").is_file():
-            return place
-    hint = "a tokenizer or model folder holds it, or vocab.txt ('bertwright tokenizer' makes one)"
-    raise InputError(f"{folder / 'tokenizer.json'}: there is no such file; {hint}")
 
 
 def _rules_of(described: Any, path: Path) -> Rules:

@@ -1,7 +1,7 @@
 """MediaWiki dump → pages: articles as a stream, whatever the wiki's language (paper §3.1).
 
 Only pages of the main namespace are articles; redirects and disambiguation pages are none. Of a dump with histories the
-last revision is taken. One page is held at a time. Entities of a document's own (the "billion laughs") are refused:
+last revision is taken. One revision is held at a time. Entities of a document's own (the "billion laughs") are refused:
 no dump declares any.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 from xml.etree.ElementTree import Element, ParseError, iterparse
+from xml.parsers import expat
 
 from bertwright.errors import InputError
 
@@ -18,12 +19,14 @@ LARGEST_PAGE = 20_000_000
 """Characters of one page's markup. MediaWiki itself allows 2 MB."""
 
 _PROLOG = 65_536  # bytes within which a dump's first element begins
+_MOST_ELEMENTS = 100_000  # of one revision, which has about ten
 _FILE, _CATEGORY = "6", "14"  # namespace numbers, the same in every wiki
-_REDIRECT = re.compile(r"\s*#[^\s\[\]:#]+\s*:?\s*\[\[")
+# Possessive (*+): long runs of spaces are gone through once.
+_REDIRECT = re.compile(r"\s*#[^\s\[\]:#]+\s*+:?\s*+\[\[")
 # What the larger editions call the template that marks a disambiguation page; the start of its name is enough, unless
 # it goes on as the note above an article that speaks of such a page, or as the mark of a link to be mended.
 _DISAMBIGUATION = re.compile(
-    r"\{\{\s*(?![^{}|\n]*(?:hinweis|needed|link|disambigr\b|\?))(?:(?:disambig|dab\b|hndis|geodis|begriffsklärung|homonymi|desambig|disambigua|doorverwijspagina|dp\b"
+    r"\{\{\s*+(?![^{}|\n]*(?:hinweis|needed|link|disambigr\b|\?))(?:(?:disambig|dab\b|hndis|geodis|begriffsklärung|homonymi|desambig|disambigua|doorverwijspagina|dp\b"
     r"|ujednoznacznienie|неоднозначность|многозначность|багатозначність|aimai|曖昧さ回避|消歧[义義]|동음이의|동명이인"
     r"|förgrening|gren\b|täsmennyssivu|rozcestník|anlam ayrımı|توضيح|ابهام|פירושונים|egyért|flertydig|peker\b"
     r"|định hướng|dezambiguizare|αποσαφήνιση|แก้ความกำกวม)|[^{}|\n]*\bdisambiguation\s*(?:\||\}\}))|__DISAMBIG__",
@@ -60,6 +63,7 @@ def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
     root: Element | None = None
     dropped: tuple[str, ...] = ()
     last = "before its first page"
+    page: Element | None = None  # the one that is being read
     events = iterparse(guarded, events=("start", "end"))
     try:
         for event, element in events:
@@ -71,22 +75,28 @@ def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
                         f"{path}: XML whose first element is <{tag}>; of XML only MediaWiki dumps are read"
                     )
             if event == "start":
-                continue
-            if tag == "siteinfo":
+                guarded.elements += 1
+                page = element if page is None and tag == "page" else page
+            elif tag == "siteinfo":
                 dropped = _names(element)
-            elif tag == "text":
-                guarded.since_page = 0  # what follows is measured anew: histories are long, their pages are not
-            elif tag == "page":
-                page, last = _page(path, element, dropped)
+            elif tag == "revision" and page is not None and page[-1] is element:
+                for earlier in page.findall(element.tag)[:-1]:
+                    page.remove(earlier)
+                guarded.begin_anew()  # histories are long, their revisions are not
+            elif page is not None and element is page:
+                found, last = _page(path, page, dropped)
+                page = None
                 root.clear()  # or an empty element stays for each of millions of pages
-                guarded.since_page = 0
-                if page:
-                    yield page
+                guarded.begin_anew()
+                if found:
+                    yield found
     except ParseError as error:
         line, column = error.position
         raise InputError(f"{path}:{line}: the XML is broken or cut short, column {column}, {last}: {error}") from None
     except _TooLarge:
-        raise InputError(f"{path}: a page of over {LARGEST_PAGE // 10**6} MB, {last}") from None
+        raise InputError(
+            f"{path}: a page of over {LARGEST_PAGE // 10**6} MB or {_MOST_ELEMENTS:,} elements, {last}"
+        ) from None
 
 
 def _page(path: Path, element: Element, dropped: tuple[str, ...]) -> tuple[Page | None, str]:
@@ -119,20 +129,44 @@ class _TooLarge(Exception):
 
 
 class _Guarded:
-    """A stream for the parser that refuses a document type, and more bytes between two pages than a page may have."""
+    """A stream for the parser that refuses a document type, and more bytes or elements than a revision may have."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self._stream = stream
         self._prolog: bytes | None = stream.read(_PROLOG)
-        before = self._prolog.partition(b"<mediawiki")[0]
-        if b"<!DOCTYPE" in before or b"<!ENTITY" in before:
-            raise InputError(f"{path}: declares a document type; its entities could expand without end: refused")
-        self.since_page = 0
+        _check_prolog(path, self._prolog)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Measure from here."""
+        self._bytes = self.elements = 0
 
     def read(self, size: int = -1) -> bytes:
         """As a file's."""
         data, self._prolog = self._prolog if self._prolog is not None else self._stream.read(size), None
-        self.since_page += len(data)
-        if self.since_page > LARGEST_PAGE + 2 * _PROLOG:
+        self._bytes += len(data)
+        if self._bytes > LARGEST_PAGE + 2 * _PROLOG or self.elements > _MOST_ELEMENTS:
             raise _TooLarge
         return data
+
+
+def _check_prolog(path: Path, prolog: bytes) -> None:
+    """InputError for a document type before the first element, and where no element begins in so many bytes."""
+    begun = False
+
+    def begin(*_: object) -> None:
+        nonlocal begun
+        begun = True
+
+    def refuse(*_: object) -> None:
+        raise InputError(f"{path}: declares a document type; its entities could expand without end: refused")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = begin
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(prolog, False)
+    except expat.ExpatError:  # what reads the whole says where
+        return
+    if not begun and len(prolog) == _PROLOG:
+        raise InputError(f"{path}: XML in whose first {_PROLOG:,} bytes no element begins; no dump does so")

@@ -52,7 +52,7 @@ _UNITS = {
     "c": "°C", "f": "°F", "mile": "miles", "foot": "feet", "kph": "km/h",
 }  # fmt: skip
 _RANGES = {"to": "to", "and": "and", "or": "or", "by": "by", "x": "×", "×": "×", "-": "–", "–": "–", "to(-)": "to"}
-_NUMBER = re.compile(r"[+\-−]?[\d.,/+ ]*\d[\d.,/]*")
+_NUMBER = re.compile(r"[+\-−]?[\d.,/+ ]*\d[.,/]*")
 _ROMAN_CENTURY = re.compile(r"[ivx]+e siècle")
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from types import ModuleType
 
 from bertwright.errors import InputError
+from bertwright.text.wikibalance import unclosed
 from bertwright.text.wikimarkup import NOTHING, reduced
 from bertwright.text.wikitemplates import name_of, reading_of
 
@@ -29,7 +30,7 @@ _UNTIDY = re.compile(r"[(（\[][\s,;:、，；–—)）\]-]|[\s,;:、，；][,.
 _TIDIED = (
     (re.compile(r"\s*[(（\[][,;:、，；\s–—-]*[)）\]]"), ""),
     (re.compile(r"([(（])[,;:、，；\s]+"), r"\1"),
-    (re.compile(r"[,;:、，；\s]+([)）])"), r"\1"),
+    (re.compile(r"(?<![,;:、，；\s])[,;:、，；\s]++([)）])"), r"\1"),  # a long run is gone through once
     (re.compile(r"([,;、，；])(?:\s*[,;、，；])+"), r"\1"),
     (re.compile(r"[,;、，；]\s*([.。])(?!\.)"), r"\1"),
     (re.compile(r"\s+([,.;:!?)])(?=\s|$)"), r"\1"),
@@ -47,17 +48,24 @@ _REMNANT = re.compile(
 _MARKS = re.compile(r"[{}\[\]<>|]|__|://")  # any remnant has one of these
 _TABLE_LINE = ("|", "!", "{|")
 _FILE, _CATEGORY = ("file", "image", "media"), ("category",)
+_MOST_UNCLOSED, _MOST_IN_A_LINE = 100, 5  # openings without their end, which take time without end to parse
+_MOST_PASSES = 40  # over a line, each of which removes the innermost of empty brackets
 
 
 def passages(wikitext: str, dropped: Iterable[str] = ()) -> tuple[str, ...]:
     """The paragraphs of running text in `wikitext`, in order, without markup.
 
     `dropped` are names of namespaces, in the wiki's own language, whose links stand for no text: files and categories.
+    Where over a hundred openings have no end, each line is read alone, and one with several of them is dropped.
     Raises InputError where mwparserfromhell is not installed.
     """
     prefixes = frozenset({*_FILE, *_CATEGORY, *(name.lower() for name in dropped)})
-    parsed = _parser().parse(_LINK_LINE.sub("", reduced(wikitext)), skip_style_tags=True)
-    lines = "".join(_text(parsed, prefixes)).split("\n")
+    markup = _LINK_LINE.sub("", reduced(wikitext))
+    parts = [markup]
+    if unclosed(markup) > _MOST_UNCLOSED:
+        parts = [line for line in markup.split("\n") if unclosed(line) <= _MOST_IN_A_LINE]
+    parsed = (_parser().parse(part, skip_style_tags=True) for part in parts)
+    lines = "\n".join("".join(_text(each, prefixes)) for each in parsed).split("\n")
     return tuple(line for line in map(_line, lines) if line)
 
 
@@ -124,11 +132,14 @@ def _line(line: str) -> str:
     if "&" in line:  # entities that were escaped twice
         line = _ENTITY.sub(lambda entity: html.unescape(entity[0]), line)
     line = " ".join(line.replace(NOTHING, "").split())
-    before = ""
-    while line != before and _UNTIDY.search(line):  # brackets may be empty only once those in them are gone
+    for _ in range(_MOST_PASSES):  # brackets may be empty only once those in them are gone
+        if not _UNTIDY.search(line):
+            break
         before = line
         for pattern, left in _TIDIED:
             line = pattern.sub(left, line)
+        if line == before:
+            break
     line = " ".join(line.split())
     return line if any(map(str.isalpha, line)) and not (_MARKS.search(line) and _REMNANT.search(line)) else ""
 

@@ -5,6 +5,7 @@ Row order, masks and dropout are functions of (seed, step), so a checkpoint is w
 
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder, file_digest, read_json, write_json
+from bertwright.training.engine import fill, whole
 from bertwright.training.optimizer import trained_parameters
+from bertwright.training.ranks import ALONE, Ranks
 
-_FILES = ("model.safetensors", "optimizer.safetensors")
+_KINDS = ("model", "optimizer")
 
 
 def save_checkpoint(
@@ -29,19 +32,33 @@ def save_checkpoint(
     step: int,
     notes: Mapping[str, Any],
     keep: int = 2,
+    ranks: Ranks = ALONE,
 ) -> Path:
-    """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest."""
+    """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest.
+
+    Each of several ranks writes some of the tensors, whole, so that any number of ranks can go on from them.
+    """
     target = folder / f"step-{step:09d}"
-    with atomic_folder(target) as temporary:
+    with atomic_folder(target) if ranks.leads else nullcontext() as temporary:
+        place = Path(ranks.told(str(temporary)))
         try:
-            save_file(dict(module.state_dict()), temporary / _FILES[0])
-            save_file(_moments(module, optimizer), temporary / _FILES[1])
+            for kind, tensors in zip(_KINDS, (module.state_dict(), _moments(module, optimizer)), strict=True):
+                own = {}
+                for number, (name, tensor) in enumerate(tensors.items()):
+                    value = whole(tensor)
+                    if number % ranks.world == ranks.rank:
+                        own[name] = value
+                save_file(own, place / _file(kind, ranks))
         except SafetensorError as error:  # it has no number: a full disk looks like this as well
             raise RunFailed(f"{target}: the checkpoint cannot be written (is the disk full?): {error}") from error
-        sums = {name: file_digest(temporary / name) for name in _FILES}
-        write_json(temporary / "state.json", {"step": step, "notes": dict(notes), "sha256": sums})
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+        ranks.meet()
+        if ranks.leads:
+            sums = {path.name: file_digest(path) for path in sorted(place.iterdir())}
+            write_json(place / "state.json", {"step": step, "notes": dict(notes), "sha256": sums})
+    ranks.meet()
+    if ranks.leads:
+        for old in list_checkpoints(folder)[:-keep]:
+            shutil.rmtree(old)
     return target
 
 
@@ -51,32 +68,67 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def load_checkpoint(
-    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, ranks: Ranks = ALONE
 ) -> tuple[int, dict[str, Any]] | None:
     """Load the newest good checkpoint in place; (steps done, notes), or None where there is none yet.
 
     A damaged one is named and the one before it used; InputError when every one is damaged.
     """
-    found = list_checkpoints(folder)
-    for path in reversed(found):
-        state = _state(path)
-        broken = [name for name in _FILES if not _whole(path / name, state.get("sha256", {}).get(name))]
-        if broken:
-            say(f"{path / broken[0] if state else path / 'state.json'} is damaged; trying the checkpoint before it")
-            continue
-        module.load_state_dict(load_file(path / _FILES[0]))
-        moments = load_file(path / _FILES[1])
-        missing = [key for key in _moments(module, optimizer) if key not in moments]
+    path, state = ranks.told(_newest_good(folder) if ranks.leads else None)
+    if path is None:
+        return None
+    weights, moments = (_read(Path(path), state, kind) for kind in _KINDS)
+    _fit_tables(weights, moments, _moments(module, optimizer))
+    for wanted, there in ((module.state_dict(), weights), (_moments(module, optimizer), moments)):
+        missing = [name for name in wanted if name not in there]
         if missing:
             raise InputError(
                 f"{path}: was written by another version of bertwright (it lacks {missing[0]}); begin anew"
             )
-        for key, tensor in _moments(module, optimizer).items():
-            tensor.copy_(moments[key])
-        return int(state["step"]), state["notes"]
+        for name, tensor in wanted.items():
+            fill(tensor, there[name])
+    return int(state["step"]), state["notes"]
+
+
+def _newest_good(folder: Path) -> tuple[str | None, dict[str, Any]]:
+    """The newest checkpoint that is whole, and what its state.json says."""
+    found = list_checkpoints(folder)
+    for path in reversed(found):
+        state = _state(path)
+        sums = state.get("sha256", {})
+        broken = next((name for name, digest in sums.items() if not _whole(path / name, digest)), None)
+        if broken is None and {name.split("-")[0].split(".")[0] for name in sums} == set(_KINDS):
+            return str(path), state
+        say(f"{path / (broken or 'state.json')} is damaged; trying the checkpoint before it")
     if found:
         raise InputError(f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in found)})")
-    return None
+    return None, {}
+
+
+def _read(path: Path, state: Mapping[str, Any], kind: str) -> dict[str, Tensor]:
+    """The tensors of one kind, from all the files that ranks wrote."""
+    found: dict[str, Tensor] = {}
+    for name in state["sha256"]:
+        if name.startswith(kind):
+            found |= load_file(path / name)
+    return found
+
+
+def _fit_tables(weights: Mapping[str, Tensor], moments: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """In place: one process updates the rows of a sparse table by themselves, several the whole table; each goes on
+    from the other."""
+    for name, weight in weights.items():
+        seen, decay = f"seen.{name}", f"decay.{name}"
+        if seen in moments and seen not in wanted:
+            weight[~moments[seen]] *= float(moments[decay])
+        elif seen in wanted and seen not in moments and f"exp_avg.{name}" in moments:
+            moments[seen], moments[decay] = torch.ones_like(wanted[seen]), torch.ones_like(wanted[decay])
+
+
+def _file(kind: str, ranks: Ranks) -> str:
+    return (
+        f"{kind}.safetensors" if ranks.world == 1 else f"{kind}-{ranks.rank + 1:05d}-of-{ranks.world:05d}.safetensors"
+    )
 
 
 def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

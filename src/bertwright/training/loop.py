@@ -4,45 +4,35 @@ A step sums losses and counts over its micro-batches and divides once: masked po
 """
 
 import math
-import shutil
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from bertwright.console import Status, clock
+from bertwright.console import Status, clock, say
 from bertwright.errors import RunFailed
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
+from bertwright.training.engine import Engine, Sharding, local
 from bertwright.training.machine import Numerics
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, rate_at, set_rate
+from bertwright.training.ranks import ALONE, Ranks
+from bertwright.training.signals import Signals
 from bertwright.training.tracking import RunFolder
+from bertwright.training.trainable import Trainable
 
 Batch = TypeVar("Batch")
-Terms = Mapping[str, tuple[Tensor, str]]
 
 
-@dataclass(frozen=True)
-class Trainable(Generic[Batch]):
-    """What the loop trains.
-
-    `step` returns {term: (sum, count name)}; `counts` reads the same counts from the batch before forward; `flops` is
-    the floating-point work of forward and backward; `tokens` counts real tokens; `blocks` are the units for sharding.
-    """
-
-    module: nn.Module
-    blocks: Sequence[nn.Module]
-    step: Callable[[Batch], Terms]
-    counts: Callable[[Batch], Mapping[str, float]]
-    flops: Callable[[Batch], float]
-    tokens: Callable[[Batch], int]
+MOST_SKIPPED = 10
+"""Bad steps of a run that are left out; one more stops it all the same."""
+_USUAL_OVER = 50
+"""Steps over which the usual loss of a run is a mean."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +46,19 @@ class Plan:
     log_every: int = 50
     save_seconds: float = 300.0
     save_every: int | None = None
+    keep: int = 2
+    """Checkpoints that are kept, the newest ones; more than one, since the newest may be damaged later."""
     evaluate: Callable[[int], Mapping[str, float]] | None = None
     evaluate_at: frozenset[int] = frozenset()
+    snapshot: Callable[[int], None] | None = None
+    """Keeps the model as it is after a step of `snapshot_at`; before that step is in a checkpoint, so that a run that
+    goes on has it or makes it."""
+    snapshot_at: frozenset[int] = frozenset()
+    skip_bad_steps: bool = False
+    """Leave out the update of a step whose loss is not finite or leapt up, MOST_SKIPPED times at most, instead of
+    stopping."""
+    leaps: bool = False
+    """Whether a loss that leaps up is a bad step."""
     steps_left: Callable[[int], float] | None = None
     """After `done` steps, how many more in units of the last one's cost; for the time left of a run with phases."""
 
@@ -84,17 +85,21 @@ def train(
     plan: Plan,
     numerics: Numerics,
     run: RunFolder | None = None,
+    ranks: Ranks = ALONE,
+    sharding: Sharding = "ddp",
     quiet: bool = False,
 ) -> Outcome:
     """Train for `plan.steps` steps; `batches(step)` gives a step's micro-batches.
 
-    With a run folder it logs, saves checkpoints and goes on from the newest one. SIGINT and SIGTERM save and stop.
+    With a run folder it logs, saves checkpoints and goes on from the newest one. SIGINT, SIGTERM and SIGHUP save and
+    stop; one that reaches one of several ranks stops all of them after the same step.
     RunFailed when the loss or the gradient is not finite; the update is not applied and the checkpoints stay.
     """
-    loop = Loop(trainable, plan, numerics, run)
+    loop = Loop(trainable, plan, numerics, run, ranks=ranks, sharding=sharding)
     first = loop.restore()
     measured = [line["held_out"] for line in run.metrics() if "held_out" in line] if run else []
     last: Mapping[str, float] = measured[-1] if measured else {}
+    stopped = False
     with Signals() as signals, nullcontext() if quiet else Status() as status:
         for step in range(first, plan.steps):
             loop.step(step, batches)
@@ -108,11 +113,15 @@ def train(
                 loop.refuse_broken(done)
             if plan.evaluate and done in plan.evaluate_at:
                 last = loop.evaluate(done)
-            if signals.received or done == plan.steps or loop.is_time_to_save(done):
+            if plan.snapshot and done in plan.snapshot_at:
+                loop.optimizer.settle()
+                plan.snapshot(done)
+            stopped, due = loop.agree(signals.received, loop.is_time_to_save(done))
+            if stopped or due or done == plan.steps:
                 loop.save(done)
-            if signals.received and done < plan.steps:
+            if stopped and done < plan.steps:
                 return Outcome(done, signalled=True, finished=False, last=last)
-    return Outcome(plan.steps, signalled=signals.received, finished=True, last=last)
+    return Outcome(plan.steps, signalled=stopped, finished=True, last=last)
 
 
 def measure_step_seconds(
@@ -122,11 +131,13 @@ def measure_step_seconds(
     plan: Plan,
     numerics: Numerics,
     seconds: float,
+    ranks: Ranks = ALONE,
 ) -> float:
     """Mean seconds of a step, from throw-away updates on the first micro-batch of each; the weights are put back.
 
     The rest of a step is taken to cost what its floating-point work says: a step of BERT-large takes minutes. The first
-    ones compile and warm up and do not count, unless one alone takes longer than `seconds`.
+    ones compile and warm up and do not count, unless one alone takes longer than `seconds`. Each of several ranks
+    measures by itself, all at once, and then how long they take to add up their gradients.
     """
     before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
     loop = Loop(trainable, plan, numerics, None)
@@ -140,60 +151,57 @@ def measure_step_seconds(
         loop.update(len(times), losses, norm)
         updated = time.perf_counter()
         whole = sum(map(trainable.flops, micro)) / trainable.flops(micro[0])
+        whole *= len(ranks.share(micro)) / len(micro)
         times.append(made - begin + (learned - made) * whole + updated - learned)
         if updated - begin > seconds:
             times = times[-1:]
             break
     trainable.module.load_state_dict(before)
     counted = times[3:] or times
-    return sum(counted) / len(counted)
-
-
-class Signals:
-    """Remembers SIGINT and SIGTERM instead of dying of them; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.received = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Signals":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._before[number] = signal.signal(number, self._receive)
-            except ValueError:  # not the main thread: the caller's handlers stay
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received:
-            raise KeyboardInterrupt
-        self.received = True
+    return sum(counted) / len(counted) + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()))
 
 
 class Loop(Generic[Batch]):
     """The state of one training: optimiser, sums since the last log line, clocks."""
 
-    def __init__(self, trainable: Trainable[Batch], plan: Plan, numerics: Numerics, run: RunFolder | None) -> None:
-        self.trainable, self.plan, self.numerics, self.run = trainable, plan, numerics, run
+    def __init__(
+        self,
+        trainable: Trainable[Batch],
+        plan: Plan,
+        numerics: Numerics,
+        run: RunFolder | None,
+        *,
+        ranks: Ranks = ALONE,
+        sharding: Sharding = "ddp",
+    ) -> None:
+        self.trainable, self.plan, self.numerics, self.run, self.ranks = trainable, plan, numerics, run, ranks
+        self.engine = Engine(trainable, compiled=numerics.compiled, ranks=ranks, sharding=sharding)
         self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale)
-        self.forward = torch.compile(trainable.step, dynamic=True) if numerics.compiled else trainable.step
         self._sums: dict[str, float] = {}
+        self._usual, self._skipped = 0.0, 0
         self._work = {"seconds": 0.0, "waiting": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
         self._saved = time.monotonic()
+
+    @property
+    def matrix_rate(self) -> float:
+        """FLOP/s of the ranks together."""
+        return self.numerics.matrix_rate * self.ranks.world
+
+    def agree(self, stopped: bool, due: bool) -> tuple[bool, bool]:
+        """Whether one of the ranks was told to stop, and whether rank zero's clock says that it is time to save."""
+        told = self.ranks.sum([float(stopped), float(due and self.ranks.leads)])
+        return told[0] > 0, told[1] > 0
 
     def restore(self) -> int:
         """Load the newest checkpoint; returns the number of steps done."""
         if self.run is None:
             return 0
-        for stale in self.run.checkpoints.glob(".step-*"):  # of a process that was killed while it wrote
-            shutil.rmtree(stale)
-        found = load_checkpoint(self.run.checkpoints, self.trainable.module, self.optimizer)
+        found = load_checkpoint(self.run.checkpoints, self.trainable.module, self.optimizer, ranks=self.ranks)
         done = found[0] if found else 0
-        self._sums, self._work = (found[1]["sums"], found[1]["work"]) if found else (self._sums, self._work)
+        if found:
+            notes = found[1]
+            self._sums, self._work = notes["sums"], notes["work"]
+            self._usual, self._skipped = notes.get("usual", 0.0), notes.get("skipped", 0)
         self.run.forget_after(done)
         return done
 
@@ -203,14 +211,17 @@ class Loop(Generic[Batch]):
         micro = batches(step)
         made = time.perf_counter()
         losses, norm = self.learn(step, micro)
-        if not math.isfinite(norm) or not all(map(math.isfinite, losses.values())):
-            self._save_last_good(step)
-            raise RunFailed(self._not_finite(step, losses, norm))
-        self.update(step, losses, norm)
+        trouble = self._trouble(losses, norm)
+        if trouble is None:
+            self.update(step, losses, norm)
+            loss = sum(losses.values())
+            self._usual += (loss - self._usual) / min(step + 1, _USUAL_OVER) if self._usual else loss
+        else:
+            self._skip_or_stop(step, trouble, losses, norm)
         work = {
             "tokens": sum(map(self.trainable.tokens, micro)),
             "flops": sum(map(self.trainable.flops, micro)),
-            "steps": 1,
+            "steps": int(trouble is None),
         }
         self._work = _added((self._work, work, {"seconds": time.perf_counter() - start, "waiting": made - start}))
 
@@ -221,36 +232,37 @@ class Loop(Generic[Batch]):
         totals = _added(self.trainable.counts(batch) for batch in micro)
         self.optimizer.zero_grad(set_to_none=True)
         losses: dict[str, float] = {}
-        for index, batch in enumerate(micro):
+        share = self.ranks.share(micro)
+        for place, (index, batch, counts) in enumerate(share, start=1):
             torch.manual_seed(_dropout_seed(self.plan.seed, step, index))
-            with precision(self.numerics):
-                terms = self.forward(batch)
-            parts = [total / (totals[name] or 1.0) for total, name in terms.values()]  # counts may be weights below 1
-            torch.stack(parts).sum().backward()
+            with self.engine.adding_up(is_last=place == len(share)):
+                with precision(self.numerics):
+                    terms = self.engine.losses(batch)
+                parts = [total / (totals[name] or 1.0) for total, name in terms.values()]  # counts may be weights < 1
+                self.engine.backward(torch.stack(parts).sum(), counts=counts)
             for term, part in zip(terms, parts, strict=True):
-                losses[term] = losses.get(term, 0.0) + float(part.detach())
+                losses[term] = losses.get(term, 0.0) + (float(part.detach()) if counts else 0.0)
+        losses = dict(zip(losses, self.ranks.sum(list(losses.values())), strict=True))
         return losses, float(clip_gradients(module.parameters(), self.plan.optimizer.clip))
 
     def update(self, step: int, losses: Mapping[str, float], norm: float) -> None:
         """Apply the gradients of `step` at its rate."""
-        set_rate(
-            self.optimizer,
-            self.plan.optimizer.learning_rate * rate_at(step, self.plan.steps, self.plan.optimizer.warmup),
-        )
+        set_rate(self.optimizer, self._rate(step))
         self.optimizer.step()
         self._sums = _added((self._sums, losses, {"gradient_norm": norm}))
 
     def log(self, done: int) -> None:
         """Write the means since the last line."""
-        work, settings = self._work, self.plan.optimizer
+        work = self._work
         line = {
             "step": done,
             **{name: value / work["steps"] for name, value in self._sums.items()},
-            "learning_rate": settings.learning_rate * rate_at(done - 1, self.plan.steps, settings.warmup),
+            **({"skipped": self._skipped} if self._skipped else {}),
+            "learning_rate": self._rate(done - 1),
             "seconds": work["seconds"],
             "data_share": work["waiting"] / work["seconds"],
             "tokens_per_second": work["tokens"] / work["seconds"],
-            "matrix_share": work["flops"] / work["seconds"] / self.numerics.matrix_rate,
+            "matrix_share": work["flops"] / work["seconds"] / self.matrix_rate,
         }
         if self.run:
             self.run.log(line)
@@ -261,8 +273,8 @@ class Loop(Generic[Batch]):
         assert self.plan.evaluate
         self.optimizer.settle()
         self.trainable.module.eval()
-        with torch.inference_mode():
-            figures = self.plan.evaluate(done)
+        evaluate = self.plan.evaluate
+        figures = self.engine.call(lambda: evaluate(done))
         if self.run:
             self.run.log({"step": done, "held_out": dict(figures)})
         return figures
@@ -276,8 +288,16 @@ class Loop(Generic[Batch]):
     def save(self, done: int) -> None:
         """A checkpoint with the sums of the unfinished log line."""
         if self.run:
-            notes = {"sums": self._sums, "work": self._work}
-            save_checkpoint(self.run.checkpoints, self.trainable.module, self.optimizer, step=done, notes=notes)
+            notes = {"sums": self._sums, "work": self._work, "usual": self._usual, "skipped": self._skipped}
+            save_checkpoint(
+                self.run.checkpoints,
+                self.trainable.module,
+                self.optimizer,
+                step=done,
+                notes=notes,
+                keep=self.plan.keep,
+                ranks=self.ranks,
+            )
             self._saved = time.monotonic()
 
     def progress(self, done: int) -> str:
@@ -286,8 +306,8 @@ class Loop(Generic[Batch]):
         means = {name: value / work["steps"] for name, value in self._sums.items() if name != "gradient_norm"}
         losses = " ".join(f"{name} {value:.3f}" for name, value in means.items())
         steps_left = self.plan.steps_left(done) if self.plan.steps_left else self.plan.steps - done
-        left = steps_left * work["seconds"] / work["steps"]
-        share = work["flops"] / work["seconds"] / self.numerics.matrix_rate
+        left = steps_left * work["seconds"] / max(1.0, work["steps"])
+        share = work["flops"] / work["seconds"] / self.matrix_rate
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · {share:.0%} of the matrix rate"
         return f"step {done}/{self.plan.steps} · {losses} · {speed} · {clock(left)} left"
 
@@ -296,21 +316,40 @@ class Loop(Generic[Batch]):
         if not self._is_finite():
             raise RunFailed(f"step {done}: the weights are not finite after the update; no model is written")
 
+    def _rate(self, step: int) -> float:
+        settings = self.plan.optimizer
+        return settings.learning_rate * rate_at(step, self.plan.steps, settings.warmup, settings.schedule)
+
     def _is_finite(self) -> bool:
-        return all(bool(tensor.isfinite().all()) for tensor in self.trainable.module.state_dict().values())
+        tensors = map(local, self.trainable.module.state_dict().values())
+        return not self.ranks.any(not all(bool(tensor.isfinite().all()) for tensor in tensors))
 
     def _save_last_good(self, step: int) -> None:
         """Keep the weights before the update that was refused, where they are finite."""
         if self.run and self._is_finite():
             self.save(step)
 
-    def _not_finite(self, step: int, losses: Mapping[str, float], norm: float) -> str:
+    def _trouble(self, losses: Mapping[str, float], norm: float) -> str | None:
+        """What is wrong with a step, before its update; None where nothing is."""
+        loss = sum(losses.values())
+        if not math.isfinite(norm) or not math.isfinite(loss):
+            return "the loss is not finite"
+        if self.plan.leaps and self._usual and loss > 2.0 * self._usual + 2.0:
+            return f"the loss leapt to {loss:.3f}, where it was {self._usual:.3f}"
+        return None
+
+    def _skip_or_stop(self, step: int, trouble: str, losses: Mapping[str, float], norm: float) -> None:
         values = ", ".join(f"{name} {value}" for name, value in losses.items())
+        told = f"step {step + 1}: {trouble} ({values}, gradient norm {norm})"
+        if self.plan.skip_bad_steps and self._skipped < MOST_SKIPPED:
+            self._skipped += 1
+            say(f"{told}; its update is left out, number {self._skipped} of {MOST_SKIPPED} at most")
+            return
+        self._save_last_good(step)
         is_kept = self.run and self.run.checkpoints.exists()
         kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run and is_kept else ""
-        return (
-            f"step {step + 1}: the loss is not finite ({values}, gradient norm {norm}); stopped before the update{kept}"
-        )
+        before = f" after {self._skipped} such steps" if self._skipped else ""
+        raise RunFailed(f"{told}; stopped before the update{before}{kept}")
 
 
 def recompute_inside(blocks: Iterable[nn.Module]) -> None:

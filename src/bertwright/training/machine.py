@@ -23,12 +23,16 @@ class Numerics(Settings):
     """Resolved choices that decide the bits of a run, and the rate its speed is compared with."""
 
     precision: Precision
-    compiled: bool
+    compiled: bool = False
     threads: Positive
     matrix_rate: float
     """Best fp32 or bf16 matrix product measured here, in FLOP/s."""
     processor: str = ""
     """What torch's kernels are chosen by (AVX512, say) and torch's version: other ones give other bits."""
+
+    def shared(self, *, before: int, now: int) -> "Numerics":
+        """For a run that had `before` processes and has `now`: the same threads in all, one each at least."""
+        return self.model_copy(update={"threads": max(1, self.threads * before // now)})
 
 
 def keep_memory() -> None:
@@ -41,9 +45,7 @@ def keep_memory() -> None:
             libc.mallopt(trim_threshold, (1 << 31) - 1)
 
 
-def resolve_numerics(
-    precision: Literal["auto", "fp32", "bf16"] = "auto", *, compiled: bool = False, threads: int | None = None
-) -> Numerics:
+def resolve_numerics(precision: Literal["auto", "fp32", "bf16"] = "auto", *, threads: int | None = None) -> Numerics:
     """Measure the machine, settle what was left open and set torch up accordingly."""
     torch.set_num_threads(threads or usable_cores())
     rates = {name: matrix_rate(kind) for name, kind in KINDS.items()}
@@ -51,7 +53,6 @@ def resolve_numerics(
         precision = choose_precision(rates)
     return Numerics(
         precision=precision,
-        compiled=compiled,
         threads=torch.get_num_threads(),
         matrix_rate=rates[precision],
         processor=_processor(),
@@ -59,8 +60,12 @@ def resolve_numerics(
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on: how many threads it uses where nobody says otherwise."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may run on: how many threads it uses where nobody says otherwise.
+
+    Processes that torchrun started on one machine share them.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def choose_precision(rates: Mapping[Precision, float]) -> Precision:

@@ -1,26 +1,32 @@
 """loss → weights: AdamW as the original's optimiser, its schedule and its clipping (paper §A.2)."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from bertwright.config import Settings, Share
+from bertwright.training.ranks import is_share
 from bertwright.training.tables import TableRows, sparse_tables
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Schedule = Literal["linear", "cosine"]
+"""How the rate falls to 0: as BERT's (paper §A.2), or as GPT-1's (GPT paper §4.1)."""
 _NO_CORRECTION = 1e9
 """A step count at which 1 - beta**step is 1: torch's AdamW then corrects nothing, as the original."""
 
 
 class OptimizerSettings(Settings):
-    """Every figure of the optimiser. The defaults are the original code's, which pre-trained with them."""
+    """Every figure of the optimiser. The defaults are the paper's; it warmed up for 1 % of its steps."""
 
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
     warmup: Share = 0.01
     """Share of the steps over which the rate rises linearly from 0."""
+    schedule: Schedule = "linear"
+    """How it falls then."""
     beta1: Beta = 0.9
     beta2: Beta = 0.999
     epsilon: Annotated[float, Field(gt=0)] = 1e-6
@@ -32,10 +38,12 @@ class OptimizerSettings(Settings):
     """Adam's correction of its early averages; the original has none, short fine-tuning is steadier with it."""
 
 
-def rate_at(step: int, steps: int, warmup: float) -> float:
+def rate_at(step: int, steps: int, warmup: float, schedule: Schedule = "linear") -> float:
     """Share of the peak rate at `step` (from 0): rising over warm-up, then falling to 0, measured from step 0."""
     rising = int(steps * warmup)
-    return step / rising if step < rising else 1.0 - step / steps
+    if step < rising:
+        return step / rising
+    return 1.0 - step / steps if schedule == "linear" else (1.0 + math.cos(math.pi * step / steps)) / 2
 
 
 def trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -104,7 +112,11 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
     """
     gradients = [_values(parameter) for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    scale = limit / norm.clamp(min=limit)
+    if is_share(norm):  # each rank holds a share of the gradients
+        norm = norm.full_tensor()
+        scale: Tensor | float = float(limit / norm.clamp(min=limit))
+    else:
+        scale = limit / norm.clamp(min=limit)
     for gradient in gradients:
         gradient.mul_(scale)
     return norm

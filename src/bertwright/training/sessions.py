@@ -3,6 +3,7 @@
 import fcntl
 import os
 import platform
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any, Literal
 
+from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import read_json
 from bertwright.training.tracking import RunFolder
@@ -25,9 +27,15 @@ State = Literal["finished", "running", "stopped", "crashed", "unfinished", "brok
 def session(run: RunFolder) -> Iterator[None]:
     """Work on a run: no other process can meanwhile, and run.json says when it began and how it ended.
 
-    InputError where another process works on it; one raised inside is a refusal, after which nothing is noted.
+    InputError where another process works on it; one raised inside is a refusal, after which nothing is noted. Of
+    several ranks only rank zero, which writes, holds the lock and notes.
     """
+    if not run.writes:
+        yield
+        return
     with locked(run.folder) as is_ours:
+        if is_ours:
+            remove_unfinished(run.folder)
         run.record = dict(read_json(run.folder / "run.json"))  # another process may have ended it a moment ago
         before = [*run.record.get("sessions", [])]
         if before and "ended" not in before[-1]:
@@ -46,6 +54,24 @@ def session(run: RunFolder) -> Iterator[None]:
             _end(run, this, how="failed", why=str(error) or type(error).__name__)
             raise
         _end(run, this, how="finished" if run.finished else "stopped")
+
+
+def say_finished(run: RunFolder) -> None:
+    """Say that there is nothing left to train, and remove what a process killed at the very end had begun to write."""
+    say(f"{run.folder}: this run has finished; its model is in {run.model}")
+    if run.writes:
+        with suppress(OSError, InputError), locked(run.folder) as is_ours:  # its files may be another's, or read-only
+            if is_ours:
+                remove_unfinished(run.folder)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed had begun to write below `folder`: it has no name of its own yet."""
+    for path in [path for path in folder.rglob(".*") if path.suffix in (".tmp", ".old")]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def state_of(folder: Path, record: Mapping[str, Any]) -> tuple[State, str]:

@@ -13,14 +13,19 @@ from pydantic import ValidationError
 from bertwright.config import Settings
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, read_json, write_json
+from bertwright.training.ranks import ALONE, Ranks
 
 
 class RunFolder:
-    """A run's place on disk. Create it with `start_run`."""
+    """A run's place on disk. Create it with `start_run`.
 
-    def __init__(self, folder: Path, record: Mapping[str, Any]) -> None:
+    writes: False for those of several processes that only read what rank zero writes.
+    """
+
+    def __init__(self, folder: Path, record: Mapping[str, Any], *, writes: bool = True) -> None:
         self.folder = folder
         self.record = dict(record)
+        self.writes = writes
 
     @property
     def checkpoints(self) -> Path:
@@ -40,10 +45,13 @@ class RunFolder:
     def note(self, **facts: Any) -> None:
         """Add to run.json, atomically."""
         self.record |= facts
-        write_json(self.folder / "run.json", self.record)
+        if self.writes:
+            write_json(self.folder / "run.json", self.record)
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
+        if not self.writes:
+            return
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
 
@@ -53,6 +61,8 @@ class RunFolder:
 
     def forget_after(self, step: int) -> None:
         """Drop the lines of steps that a resumed run computes again."""
+        if not self.writes:
+            return
         kept = [line for line in self.metrics() if line["step"] <= step]
         with atomic_file(self.folder / "metrics.jsonl") as stream:
             stream.writelines(json.dumps(line).encode() + b"\n" for line in kept)
@@ -76,13 +86,31 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def start_run(
-    folder: Path, *, kind: str, settings: Settings | Mapping[str, Any], data: Mapping[str, Any], resume: bool
+    folder: Path,
+    *,
+    kind: str,
+    settings: Settings | Mapping[str, Any],
+    data: Mapping[str, Any],
+    resume: bool,
+    ranks: Ranks = ALONE,
 ) -> RunFolder:
     """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration.
+
+    Of several ranks, rank zero does, and the others read what it found.
 
     A record of an earlier version may lack settings that came later, which then had what is their default today, or
     have them under names that their class still understands.
     """
+    if not ranks.leads:
+        return RunFolder(folder, ranks.told(None), writes=False)
+    run = _started(folder, kind=kind, settings=settings, data=data, resume=resume)
+    ranks.told(run.record)
+    return run
+
+
+def _started(
+    folder: Path, *, kind: str, settings: Settings | Mapping[str, Any], data: Mapping[str, Any], resume: bool
+) -> RunFolder:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; --out names a folder")
     path = folder / "run.json"
@@ -95,6 +123,8 @@ def start_run(
         if not isinstance(record, dict):
             raise InputError(f"{path}: holds a JSON {type(record).__name__}, and no run")
         there = record | {"settings": _as_today(record.get("settings"), settings)}
+        if isinstance(settings, Settings) and isinstance(there["settings"], Mapping):
+            there["settings"] = {**there["settings"], **{name: values[name] for name in settings.free}}
         if any(there.get(name) != wanted[name] for name in wanted):
             raise InputError(f"{folder}: holds a run of another configuration: {_difference(there, wanted)}")
         return RunFolder(folder, record)

@@ -6,7 +6,6 @@ weight of a linear layer transposed.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,22 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.files import read_object
-from bertwright.model.folder import (
-    SavedModel,
-    check_places,
-    check_values,
-    model_within,
-    module_of,
-    rename,
-    stored_tensors,
-    write_folder,
-)
+from bertwright.model.described import check_values
+from bertwright.model.naming import check_places, module_of, rename
 from bertwright.model.sizes import GPTConfig
 
 ARCHITECTURE = "OpenAIGPTLMHeadModel"
 MODEL_TYPE = "openai-gpt"
 
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
 _NAMES = {
-    "word": "transformer.tokens_embed",
-    "position": "transformer.positions_embed",
-    "layers.#.attention.qkv": "transformer.h.#.attn.c_attn",
-    "layers.#.attention.output": "transformer.h.#.attn.c_proj",
-    "layers.#.attention_norm": "transformer.h.#.ln_1",
-    "layers.#.expand": "transformer.h.#.mlp.c_fc",
-    "layers.#.contract": "transformer.h.#.mlp.c_proj",
-    "layers.#.output_norm": "transformer.h.#.ln_2",
+    "encoder.embeddings.word": "transformer.tokens_embed",
+    "encoder.embeddings.position": "transformer.positions_embed",
+    "encoder.layers.#.attention.qkv": "transformer.h.#.attn.c_attn",
+    "encoder.layers.#.attention.output": "transformer.h.#.attn.c_proj",
+    "encoder.layers.#.attention_norm": "transformer.h.#.ln_1",
+    "encoder.layers.#.expand": "transformer.h.#.mlp.c_fc",
+    "encoder.layers.#.contract": "transformer.h.#.mlp.c_proj",
+    "encoder.layers.#.output_norm": "transformer.h.#.ln_2",
 }
 """Our module → Hugging Face's; # is the layer, the leaf (weight or bias) stays."""
 _LINEAR = ("qkv", "output", "expand", "contract")
@@ -60,42 +50,16 @@ _CONFIG_NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class SavedGPT(SavedModel):
-    """What a folder of a GPT-1 holds."""
-
-    config: GPTConfig
-    architecture: str = ARCHITECTURE
-
-
-def save_gpt(
-    folder: Path,
-    weights: Mapping[str, Tensor],
-    *,
-    config: GPTConfig,
-    tokenizer: Path,
-    extra: Mapping[str, Any] | None = None,
-) -> None:
-    """Write weights by our names as a Hugging Face folder with the tokenizer's files beside it, atomically."""
+def gpt_described(config: GPTConfig) -> dict[str, Any]:
+    """What config.json says of a GPT-1 of that shape."""
     own = config.model_dump()
-    described = {
+    return {
         "architectures": [ARCHITECTURE],
         "model_type": MODEL_TYPE,
         "afn": "gelu",  # the tanh form, by the name it has there
         "embd_pdrop": config.hidden_dropout,
         **{theirs: own[ours] for ours, theirs in _CONFIG_NAMES.items()},
-        "bertwright": dict(extra or {}),
     }
-    beside = [tokenizer / name for name in _TOKENIZER_FILES]
-    write_folder(folder, gpt_to_foreign(weights), described=described, beside=beside)
-
-
-def open_gpt(source: str) -> SavedGPT:
-    """Open the model folder of a GPT-1, or a run folder holding `model/`; InputError for anything else."""
-    folder = model_within(Path(source))
-    config, extra = read_gpt_config(folder / "config.json")
-    weights = gpt_from_foreign(stored_tensors(folder), str(folder / "model.safetensors"))
-    return SavedGPT(place=str(folder), config=config, weights=weights, tokenizer=folder, extra=extra)
 
 
 def gpt_to_foreign(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -138,6 +102,8 @@ def read_gpt_config(path: Path) -> tuple[GPTConfig, dict[str, Any]]:
         "embd_pdrop": (raw.get("embd_pdrop", 0.1), raw.get("resid_pdrop", 0.1)),
     }
     check_values(path, wanted)
+    if not isinstance(raw.get("bertwright", {}), dict):
+        raise InputError(f"{path}: bertwright is {raw['bertwright']!r}; it must be an object")
     values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
     hidden = values.get("hidden")
     try:

@@ -1,0 +1,64 @@
+"""A layer over few rows in one call beside one product after the other: one text through a base model.
+
+python -m benchmarks.few_rows [--size base] [--repeats 4] [--json]
+
+`model/few_rows.py` ends at the rows up to which one call was the faster way here; both ways compute the same.
+"""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from benchmarks.inference import answering, batch
+from benchmarks.inference_peers import Batch
+from benchmarks.side_by_side import compare, finish, parser
+from bertwright.model.encoder import init_weights
+from bertwright.model.quick import QuickLayer, quick
+from bertwright.model.sizes import size_config
+from bertwright.prediction.classifier import Classifier
+from bertwright.training.machine import keep_memory
+
+LENGTHS = (8, 32, 64, 128, 256)
+TEXTS = 10
+"""In a turn."""
+
+
+def turn(model: Classifier, one: Batch, most: int) -> float:
+    """Answer one text several times, in one call a layer where it has at most so many rows."""
+    for layer in model.modules():
+        if isinstance(layer, QuickLayer):
+            layer.few = most
+    answer = answering(model)
+    for _ in range(TEXTS):
+        answer(*one)
+    return float(TEXTS)
+
+
+def main() -> None:
+    """Measure and print."""
+    given_parser = parser(__doc__)
+    given_parser.add_argument("--size", default="base")
+    given = given_parser.parse_args()
+    torch.set_num_threads(given.threads)
+    keep_memory()
+    config = size_config(given.size, 30_522)
+    model = Classifier(config, 2).eval()
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
+    random, rows = np.random.default_rng(0), []
+    for kind in ("fp32", "int8"):
+        fast = quick(model, kind)
+        for length in LENGTHS:
+            one = batch(np.full(1, length), random.integers(0, config.vocab_size, (1, 512)))
+            rows += compare(
+                f"{length} tokens, {kind}",
+                partial(turn, fast, one, 512),
+                {"a product after the other": partial(turn, fast, one, 0)},
+                repeats=given.repeats,
+                unit="texts/s",
+            )
+    finish(given, rows, packages=())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""models → pictures of the page, for the manual: `python docs/screenshots.py lm=RUN ner=RUN squad=RUN`.
+
+Starts `bertwright serve` with the models and takes what the page shows with Chromium, into docs/pictures. What a model
+cannot do is left out. Needs the extra `dev` and a Chromium.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+PICTURES = Path(__file__).resolve().parent / "pictures"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+SHOTS = (  # name, kind of model, tab, width, height, colours, language
+    ("fill", "fill", "fill", 1280, 830, "light", "en"),
+    ("entities", "tagging", "tagging", 1280, 600, "light", "en"),
+    ("question", "questions", "questions", 1280, 760, "light", "en"),
+    ("choice", "choice", "choice", 1280, 880, "light", "en"),
+    ("inside", "fill", "inside", 1280, 1240, "light", "en"),
+    ("fill-dark", "fill", "fill", 1280, 830, "dark", "en"),
+    ("compare-korean", "fill", "compare", 1280, 700, "light", "ko"),
+    ("fill-phone", "fill", "fill", 360, 1040, "light", "en"),
+    ("entities-phone", "tagging", "tagging", 360, 800, "light", "en"),
+)
+
+
+@contextmanager
+def serving(models: list[str]) -> Iterator[str]:
+    """The address of a service with the models."""
+    asked = [part for model in models for part in ("--model", model)]
+    command = [sys.executable, "-m", "bertwright", "serve", "--port", "0", *asked]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            told = ""
+            while not (found := re.search(r"serving at (\S+)", told)):
+                told = process.stderr.readline()
+                if not told:
+                    raise SystemExit("the service did not start")
+            yield found[1]
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def shown(page: Page, kind: str, tab: str) -> bool:
+    """Open a tab with the first model of that kind and wait for its answer; False where there is none."""
+    page.wait_for_selector("#model option", state="attached")
+    options = page.evaluate("(kind) => models.filter((one) => one.kind === kind).map((one) => one.id)", kind)
+    if not options:
+        return False
+    page.select_option("#model", options[0])
+    page.click(f"#tab-{tab}")
+    page.wait_for_selector(f"#result-{tab} > *")
+    page.wait_for_function(f"!document.querySelector('#result-{tab}').hasAttribute('aria-busy')")
+    if tab == "inside":
+        page.hover("[data-place=from-3]")
+    else:
+        page.evaluate("document.activeElement.blur()")
+    return True
+
+
+def take(browser: Browser, url: str) -> None:
+    """All pictures."""
+    for name, kind, tab, width, height, colours, language in SHOTS:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=colours, locale=language
+        )
+        page = context.new_page()
+        page.goto(url)
+        if shown(page, kind, tab):
+            page.wait_for_timeout(600)
+            page.screenshot(path=PICTURES / f"{name}.png")
+        else:
+            print(f"{name}: no model for {kind}", file=sys.stderr)
+        context.close()
+
+
+def main(models: list[str]) -> None:
+    """Arguments: MODEL or NAME=MODEL, one or more."""
+    chromium = shutil.which("chromium")
+    if not models or chromium is None:
+        raise SystemExit(__doc__ if chromium else "no chromium on the PATH")
+    PICTURES.mkdir(exist_ok=True)
+    with serving(models) as url, sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=chromium, args=FLAGS)
+        take(browser, url)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

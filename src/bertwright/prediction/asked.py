@@ -1,0 +1,148 @@
+"""task → prediction: the files that `predict` is asked to read and to write, and tables answered block by block."""
+
+import bz2
+import gzip
+import lzma
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, cast
+
+from bertwright.errors import InputError
+from bertwright.files import atomic_file
+from bertwright.tasks.table_files import ALLOWED, FORMATS, OPENERS, Format, InputFormat
+from bertwright.tasks.table_output import TableOut, as_format
+from bertwright.tasks.tables import BLOCK_ROWS, Table, open_table
+
+OutputFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is read and where its answers go.
+
+    source          a file, or - for standard input
+    target          a file, a folder where there are questions, or - for standard output
+    text            the columns of the text where they are called otherwise than in training
+    input_format    auto: what the name's ending says, or the first bytes of standard input
+    output_format   auto: what the name's ending says; the input's for standard output and for what is no regular file
+    """
+
+    source: str
+    target: str
+    text: tuple[str, ...] = ()
+    input_format: InputFormat = "auto"
+    output_format: OutputFormat = "auto"
+
+    @property
+    def table_format(self) -> Format | None:
+        """The format of the table that is written; None for the input's. InputError for an ending of no table."""
+        path = Path(self.target)
+        packed = self.packing
+        bare = path.with_suffix("") if packed else path
+        named: Format | None = None if self.output_format == "auto" else self.output_format
+        if named is None and self.is_file:
+            if bare.suffix not in FORMATS:
+                raise InputError(
+                    f"--output {self.target}: not a table's name; allowed endings: {ALLOWED}; or say --output-format"
+                )
+            named = FORMATS[bare.suffix]
+        if named == "parquet" and packed:
+            raise InputError(f"--output {self.target}: Parquet is packed within; leave {packed} out")
+        return named
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a regular file is written: no standard output, pipe or device."""
+        path = Path(self.target)
+        return self.target != "-" and not (path.exists() and not path.is_file())
+
+    @property
+    def packing(self) -> str:
+        """The ending that says how the file is packed, if it does."""
+        suffix = Path(self.target).suffix
+        return suffix if self.is_file and suffix in OPENERS else ""
+
+    def refuse_formats(self, task: str, *, read: Sequence[str], write: Sequence[str]) -> None:
+        """InputError where another format is asked for than auto and those that a task reads and writes."""
+        for flag, given, known in (("input", self.input_format, read), ("output", self.output_format, write)):
+            if given not in ("auto", *known):
+                raise InputError(f"--{flag}-format {given}: for {task} it is one of auto, {', '.join(known)}")
+
+
+@contextmanager
+def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
+    """Where answers are written: standard output, or a file, packed as its name says, that is whole or absent."""
+    if asked.target == "-":
+        yield sys.stdout.buffer
+        sys.stdout.flush()
+        return
+    with atomic_file(Path(asked.target)) as stream:
+        if not asked.packing:
+            yield stream
+            return
+        with _packed(stream, asked.packing) as packed:
+            yield packed
+
+
+def answer_tables(
+    asked: Asked,
+    answered: Callable[[Table, Table], Table],
+    *,
+    headerless: Sequence[str] = (),
+    even: bool = True,
+) -> int:
+    """Answer a table block by block as its rows come, and say how many rows there were.
+
+    answered    (the rows as they were read, the same as they will be written) → these with their answers
+    headerless  as `open_table`'s
+    even        whether the answers make the same columns in every block, whatever the format
+    """
+    wanted = asked.table_format
+    if wanted == "parquet" and asked.target == "-" and sys.stdout.isatty():
+        raise InputError("--output-format parquet: is no text for a terminal; name a file with --output")
+    rows = 0
+    with open_table(asked.source, headerless=headerless, format=asked.input_format) as table:
+        format = wanted or table.format
+        if wanted is None and format == "parquet" and asked.target == "-" and sys.stdout.isatty():
+            raise InputError(f"{asked.source}: Parquet is no text for a terminal; name a file, or say --output-format")
+        # The columns of JSON lines, and what their fields hold, are known at the end alone; so may the answers' be.
+        whole = (table.format == "jsonl" != format) or not (even or format in ("jsonl", "parquet"))
+        blocks = table.blocks(None if whole else BLOCK_ROWS)
+        found = answered(first := next(blocks), as_format(first, format))  # before anything is written
+        with opened_target(asked) as stream, TableOut(stream) as out:
+            out.write(found)
+            rows += len(found)
+            for block in blocks:
+                stream.flush()
+                out.write(found := answered(block, as_format(block, format)))
+                rows += len(found)
+    return rows
+
+
+def _packed(stream: IO[bytes], ending: str) -> IO[bytes]:
+    """The same bytes for the same content: no time and no name are noted."""
+    if ending == ".gz":
+        return cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=stream, mtime=0))
+    if ending == ".bz2":
+        return cast(IO[bytes], bz2.BZ2File(stream, "wb"))
+    if ending == ".xz":
+        return cast(IO[bytes], lzma.LZMAFile(stream, "wb"))
+    import pyarrow as pa
+
+    # Closing it closes what it writes to, which is not its own.
+    return cast(IO[bytes], pa.CompressedOutputStream(pa.PythonFile(_Kept(stream), "w"), "zstd"))
+
+
+class _Kept:
+    """A stream that others may close and that stays open."""
+
+    closed = False
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.write, self.flush, self.tell = stream.write, stream.flush, stream.tell
+
+    def close(self) -> None:
+        """Nothing: the owner closes it."""

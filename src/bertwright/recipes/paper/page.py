@@ -1,0 +1,212 @@
+"""figures of an experiment → its page: our table beside the paper's, verdicts, cost, settings, the command."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertwright.files import atomic_file
+from bertwright.recipes.charts import short
+from bertwright.recipes.paper.jobs import Model, Tuning, unique
+from bertwright.recipes.paper.pictures import draw
+from bertwright.recipes.paper.plan import Job, Plan
+from bertwright.recipes.paper.scores import Cell, cells_of, scores_of, seconds_spent
+from bertwright.recipes.paper.spec import Arm, Changes, Claim, Column
+from bertwright.recipes.paper.statistics import SIGNIFICANT, Verdict, judge
+from bertwright.recipes.paper.subsets import SEED
+from bertwright.recipes.runs import clock
+
+_TEST = f"""\
+The test: a pair is one pre-training seed and one fine-tuning seed, with which both arms had the same rows in the same
+order; its difference is the mean over the claim's columns. Student's t over the pairs asks whether the mean
+difference is zero. *Supported*: it lies in the claimed direction with p < {SIGNIFICANT}, and does so for every
+pre-training by itself. *Not supported*: it lies the other way with p < {SIGNIFICANT}, or its 95 % interval lies within
+the margin around zero. Else *not decided at this scale*. A claim of being as good is supported where the 95 % interval
+lies within what it names, and not supported where it lies outside. Where all pairs differ by the same, p is that of
+so many tosses of a coin that fell alike, and fewer than six decide nothing. Pairs of one pre-training are not
+independent; the test takes them as if they were, so that p speaks of these pre-trainings. Nothing is corrected for the
+number of claims.
+"""
+
+
+def write_page(plan: Plan, *, command: str, failed: Mapping[Path, str]) -> Path:
+    """Write results/NAME.md and its picture below the plan's folder, of what is finished so far; the page's path."""
+    cells = cells_of(plan)
+    folder = plan.out / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = plan.experiment.name
+    has_picture = draw(plan, cells, folder / f"{name}.png")
+    path = folder / f"{name}.md"
+    with atomic_file(path) as stream:
+        stream.write("\n".join(_page(plan, cells, command, failed, has_picture=has_picture)).encode() + b"\n")
+    return path
+
+
+def _page(
+    plan: Plan, cells: Mapping[tuple[str, str], Cell], command: str, failed: Mapping[Path, str], *, has_picture: bool
+) -> Iterator[str]:
+    experiment = plan.experiment
+    yield from (f"# {experiment.title}", "", experiment.question, "")
+    yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.", "")
+    if any(len(cell.values) < cell.wanted for cell in cells.values()):
+        yield from ("**Not finished:** what is missing is marked … below.", "")
+    if has_picture:
+        yield from (f"![{experiment.title}: means and deviations over the seeds]({experiment.name}.png)", "")
+    yield from ("## Here", "", *_own_table(plan, cells), "", _legend(plan), "")
+    if experiment.note:
+        yield from (experiment.note, "")
+    if experiment.published:
+        published = experiment.published
+        yield from ("## In the paper", "")
+        yield from _table(("", *published.head), published.rows)
+        yield from ("", f"From {published.source}.", "")
+    yield from ("## What the paper says, and what is seen here", "", *_claims(plan, cells), _TEST)
+    yield from ("## The data", "", *_data(plan), "")
+    yield from ("## The cost", "", *_costs(plan), "")
+    yield from ("## The settings", "", *_settings(plan), "")
+    if failed:
+        yield from ("## What failed", "", *(f"- `{folder.name}`: {why}" for folder, why in failed.items()), "")
+    yield from ("## The command", "", f"    {command}")
+
+
+def _own_table(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    scored = [column for column in plan.columns if column.task is not None]
+    with_mean = len(scored) > 1
+    head = ("", *(column.name for column in plan.columns), *(("mean",) if with_mean else ()))
+    rows = []
+    for arm in plan.arms:
+        texts = [_cell(cells[arm.name, column.name], column) for column in plan.columns]
+        parts = [cells[arm.name, column.name].values.values() for column in scored]
+        whole = all(
+            len(cells[arm.name, column.name].values) == cells[arm.name, column.name].wanted for column in scored
+        )
+        mean = f"{sum(sum(part) / len(part) for part in parts) / len(parts):.1f}" if whole else "…"
+        rows.append((f"{arm.title} (`{arm.name}`)", *texts, *((mean,) if with_mean else ())))
+    yield from _table(head, rows)
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    values = list(cell.values.values())
+    if not values:
+        return "…" if cell.wanted else "–"
+    mean = sum(values) / len(values)
+    text = _number(mean, column)
+    if len(values) > 1:
+        deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+        text += f" ± {_number(deviation, column)}"
+    return text if len(values) == cell.wanted else f"{text} … ({len(values)} of {cell.wanted})"
+
+
+def _number(value: float, column: Column) -> str:
+    return f"{value:.1f}" if column.task is not None else short(round(value, 2))
+
+
+def _legend(plan: Plan) -> str:
+    return (
+        f"Means ± standard deviations over {plan.pretraining_seeds} pre-training seed(s) x {plan.seeds} fine-tuning "
+        "seed(s), on the dev set, on which the best epoch was chosen as well."
+    )
+
+
+def _claims(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    known = {arm.name for arm in plan.arms}
+    for number, claim in enumerate(plan.experiment.claims, start=1):
+        verdict = None
+        if {claim.first, claim.second} <= known:
+            verdict = judge(claim, *(scores_of(plan, cells, name) for name in (claim.first, claim.second)))
+        yield f"{number}. {claim.words} In the paper: {claim.paper}."
+        yield f"   **{_verdict_words(verdict)}** {_verdict_figures(claim, verdict)}".rstrip()
+    yield ""
+
+
+def _verdict_words(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "No verdict: an arm of it is not here."
+    if verdict.word is None:
+        return "No verdict: it needs two pairs of seeds at least."
+    return f"{verdict.word.capitalize()}."
+
+
+def _verdict_figures(claim: Claim, verdict: Verdict | None) -> str:
+    """The difference, what it was measured on, and how sure it is."""
+    if verdict is None or not verdict.differences:
+        return ""
+    on = ", ".join(f"{name} {value:+.1f}" for name, value in verdict.by_column.items())
+    arms = f"`{claim.first}` against `{claim.second}`"
+    if verdict.mean is None:
+        return f"{arms}, one pair: {on}."
+    limit = f"within {claim.within:g}" if claim.within is not None else f"margin {claim.margin:g}"
+    return (
+        f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; p = {verdict.p:.3f}; "
+        f"{len(verdict.differences)} pairs; {limit}). By column: {on}."
+    )
+
+
+def _data(plan: Plan) -> Iterator[str]:
+    """Files, substitutes, rows, and what was left out."""
+    for one in plan.data.values():
+        rows = ", ".join(f"{name} {taken:,} of {total:,}" for name, (taken, total) in one.subset.rows.items())
+        note = f"; {one.source.note}" if one.source.note else ""
+        yield f"- {one.task.title}: rows of {rows}{note}."
+    if any(taken < total for one in plan.data.values() for taken, total in one.subset.rows.values()):
+        yield f"- Where fewer rows are taken than there are, it is a fixed choice at random (seed {SEED})."
+    yield from (f"- Left out: {line}." for line in plan.left_out)
+
+
+def _costs(plan: Plan) -> Iterator[str]:
+    """Hours and tokens by arm; what arms share is counted in each of them, and once in the sum."""
+    rows = []
+    for arm in plan.arms:
+        models = unique([model for seeds in plan.models.get(arm.name, ()) for model in seeds])
+        jobs = unique([job for (name, _), own in plan.jobs.items() if name == arm.name for job in own.values()])
+        rows.append((arm.title, *_cost(models, jobs)))
+    rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
+    yield from _table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
+
+
+def _cost(models: Sequence[Model], jobs: Sequence[Job]) -> tuple[str, str, str, str]:
+    tokens = sum(model.tokens for model in models if model.is_trained)
+    spent = [sum(seconds_spent(one.folder) for one in part) for part in (models, jobs)]
+    return str(len(models)), f"{tokens / 1e6:,.1f} M", clock(spent[0]), clock(spent[1])
+
+
+def _settings(plan: Plan) -> Iterator[str]:
+    """The scale's, and what each arm changes."""
+    scale = plan.scale
+    tuned = f"fine-tuning {_json(scale.finetuning)}; with features also {_json(scale.features)}"
+    yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}. Everything else has the default."
+    yield ""
+    for arm in plan.arms:
+        yield f"- `{arm.name}`: {_changes(arm)}"
+    kinds = sorted(
+        {(job.folder.parent.name, _json(_task_settings(job))) for job in plan.all_jobs if isinstance(job, Tuning)}
+    )
+    yield ""
+    yield from (f"- {name}: `{text}`" for name, text in kinds)
+
+
+def _task_settings(job: Tuning) -> Mapping[str, Any]:
+    said = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
+    return {**said, "learning_rate": job.settings.learning_rate or "by width"}
+
+
+def _changes(arm: Arm) -> str:
+    if arm.baseline:
+        return f"no network: {arm.baseline}"
+    parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
+    parts += [f"joined with `{_json(arm.second)}`"] if arm.second is not None else []
+    parts += ["not trained"] if not arm.is_trained else []
+    parts += [f"after {arm.at:.0%} of the steps"] if arm.at < 1 else []
+    parts += ["sentences shuffled"] if arm.text == "sentences" else []
+    parts += [f"fine-tuning `{_json(arm.finetuning)}`"] if arm.finetuning else []
+    return ", ".join(parts) or "as all"
+
+
+def _json(changes: Changes) -> str:
+    return json.dumps(changes, ensure_ascii=False)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    yield from (f"| {' | '.join(row)} |" for row in rows)

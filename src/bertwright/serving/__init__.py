@@ -1,0 +1,1 @@
+"""A model in use: from Python, over HTTP, in a browser."""

@@ -1,0 +1,117 @@
+"""text → token ids: what corpora, models and tasks ask of a tokenizer, and the one that a folder holds, of either kind.
+
+BERT's WordPiece vocabularies (tokenizer.py) and GPT-1's byte-pair ones (bpe.py) answer alike. A row of a task is
+`begin_id`, a text, then `between_id` and a second text, if there is one, and `end_id`: [CLS] A [SEP] B [SEP] there,
+_start_ A _delimiter_ B _classify_ here. What needs a mask, or other things of BERT's alone, asks for `wordpiece`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+from bertwright.errors import InputError
+from bertwright.files import read_json
+from bertwright.text.bpe import BPETokenizer
+from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.vocabulary import folder_with
+
+
+class AnyTokenizer(Protocol):
+    """A vocabulary with its rules, of either kind; `pieces[id]` is the text of an id."""
+
+    pieces: list[str]
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of pieces, special tokens included."""
+        ...
+
+    @property
+    def hash(self) -> str:
+        """Equal hashes give equal ids for every text."""
+        ...
+
+    @property
+    def cased(self) -> bool:
+        """Whether upper case is kept."""
+        ...
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids that stand for no text."""
+        ...
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills rows up."""
+        ...
+
+    @property
+    def unk_id(self) -> int:
+        """The id of what no piece stands for."""
+        ...
+
+    @property
+    def begin_id(self) -> int:
+        """The id that a row of a task begins with."""
+        ...
+
+    @property
+    def between_id(self) -> int:
+        """The id between two texts of a row."""
+        ...
+
+    @property
+    def end_id(self) -> int:
+        """The id that a row ends with."""
+        ...
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text: nothing is added or truncated."""
+        ...
+
+    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """For each text its ids, and (first, one past last) character of each piece."""
+        ...
+
+    def words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """For each text where its words lie: (first, one past last) character."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Readable text of pieces."""
+        ...
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece, or None where the vocabulary does not hold it."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the files of which `open_tokenizer_folder` makes it again."""
+        ...
+
+
+def open_tokenizer_folder(folder: Path) -> AnyTokenizer:
+    """The tokenizer of a tokenizer or model folder, or of a run folder that holds `model/`.
+
+    InputError where a file is missing or broken, holds other rules than BERT's or GPT-1's, or contradicts another.
+    """
+    place = folder_with(folder, "tokenizer.json", "vocab.txt", "vocab.json")
+    return BPETokenizer.load(place) if _holds_merges(place) else Tokenizer.load(place)
+
+
+def wordpiece(found: AnyTokenizer, *, place: str | Path, advice: str) -> Tokenizer:
+    """The tokenizer as a WordPiece one; InputError, which ends with the advice, where it is none."""
+    if isinstance(found, BPETokenizer):
+        raise InputError(f"{place}: its vocabulary is a byte-pair one, as GPT-1's, without [MASK]; {advice}")
+    return cast(Tokenizer, found)
+
+
+def _holds_merges(folder: Path) -> bool:
+    """Whether the files are meant as those of a byte-pair vocabulary; the reader says what is wrong with them."""
+    described = folder / "tokenizer.json"
+    if not described.is_file():
+        return not (folder / "vocab.txt").is_file()
+    value = read_json(described)
+    model = value.get("model") if isinstance(value, dict) else None
+    return isinstance(model, dict) and (model.get("type") == "BPE" or "merges" in model)

@@ -1,0 +1,128 @@
+"""What every experiment must be at every scale: consistent, the same tokens for all arms, known without torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bertwright.recipes.paper.data import TASKS
+from bertwright.recipes.paper.jobs import finetuning_settings, pretraining_settings
+from bertwright.recipes.paper.scales import SCALES
+from bertwright.recipes.paper.scores import _FIGURES
+from bertwright.recipes.paper.spec import Arm, Experiment, Scale
+from bertwright.recipes.settings import PretrainSettings
+from bertwright.registry import find
+from bertwright.tasks.classify import ClassificationTask
+from bertwright.tasks.spec import get_spec
+
+PACKAGE = "bertwright.recipes.paper.tables"
+EXPERIMENTS = find(PACKAGE, Experiment)
+
+
+@pytest.fixture(params=sorted(EXPERIMENTS))
+def experiment(request: pytest.FixtureRequest) -> Experiment:
+    return EXPERIMENTS[request.param]
+
+
+@pytest.fixture(params=sorted(SCALES))
+def scale(request: pytest.FixtureRequest) -> Scale:
+    return SCALES[request.param]
+
+
+def models_of(scale: Scale, arm: Arm) -> list[PretrainSettings]:
+    if arm.baseline:
+        return []
+    changes = [arm.pretraining, *([arm.second] if arm.second is not None else [])]
+    return [pretraining_settings(scale, one, seed=1) for one in changes]
+
+
+def tokens(settings: PretrainSettings) -> float:
+    assert settings.steps
+    return sum(phase.share * phase.length for phase in settings.phases) * settings.steps * settings.batch_size
+
+
+def test_all_of_the_papers_tables_are_there() -> None:
+    tables = {f"table{number}" for number in range(1, 9)}
+    others = {"figure5", "gpt-table5", "masked-share", "document-order", "batch-size", "length-cost"}
+    assert set(EXPERIMENTS) == tables | others
+
+
+def test_claims_and_pictures_speak_of_what_is_there(experiment: Experiment, scale: Scale) -> None:
+    arms = experiment.arms(scale)
+    names, columns = [arm.name for arm in arms], [column.name for column in experiment.columns]
+    assert len(set(names)) == len(names)
+    assert len(set(columns)) == len(columns)
+    assert all("," not in name for name in names)  # --arms parts them so
+    assert experiment.claims
+    for claim in experiment.claims:
+        assert {claim.first, claim.second} <= set(names)
+        assert claim.first != claim.second
+        assert claim.columns
+        assert set(claim.columns) <= set(columns)
+    assert all((arm.x is not None) == (experiment.axis is not None) or experiment.axis is None for arm in arms)
+
+
+def test_the_papers_rows_are_as_long_as_their_head(experiment: Experiment) -> None:
+    if experiment.published:
+        assert experiment.published.rows
+        assert {len(row) for row in experiment.published.rows} == {len(experiment.published.head) + 1}
+
+
+def test_columns_are_figures_that_there_are(experiment: Experiment) -> None:
+    for column in experiment.columns:
+        if column.task is None:
+            assert column.metric in _FIGURES
+            continue
+        task = TASKS[column.task]
+        spec = get_spec(task.task)
+        if isinstance(spec, ClassificationTask):
+            metric = column.metric.rpartition(".")[2]
+            assert metric in spec.metrics
+            assert (column.metric.partition(".")[0] in spec.dev) == (len(spec.dev) > 1)
+
+
+def test_settings_are_valid_and_all_arms_have_the_same_tokens(experiment: Experiment, scale: Scale) -> None:
+    models = [settings for arm in experiment.arms(scale) for settings in models_of(scale, arm)]
+    base = tokens(pretraining_settings(scale, {}, seed=0))
+    for settings in models:
+        assert settings.minutes is None
+        assert tokens(settings) == pytest.approx(base, rel=0.03 if scale.name != "smoke" else 0.5)
+
+
+def test_models_on_the_way_are_kept(experiment: Experiment, scale: Scale) -> None:
+    for arm in experiment.arms(scale):
+        if arm.at < 1:
+            (settings,) = models_of(scale, arm)
+            assert arm.at in settings.snapshots
+
+
+def test_fine_tuning_is_valid(experiment: Experiment, scale: Scale) -> None:
+    for arm in experiment.arms(scale):
+        for column in experiment.columns:
+            if column.task and not arm.baseline:
+                spec = get_spec(TASKS[column.task].task)
+                settings = finetuning_settings(scale, {**arm.finetuning, **column.finetuning}, spec, seed=3)
+                assert (settings.first_seed, settings.seeds) == (3, 1)
+
+
+def test_the_papers_scale_has_the_papers_figures() -> None:
+    """§A.2: 256 rows, a million steps, 128 tokens for 90 % and 512 for the rest, a rate of 1e-4 over 10,000 steps."""
+    settings = pretraining_settings(SCALES["paper"], {}, seed=0)
+    assert (settings.size, settings.steps, settings.batch_size) == ("base", 1_000_000, 256)
+    assert [(phase.length, phase.share) for phase in settings.phases] == [(128, 0.9), (512, 0.1)]
+    assert (settings.optimizer.learning_rate, settings.optimizer.warmup) == (1e-4, 0.01)
+    assert (settings.examples.masking.share, settings.examples.masking.mask) == (0.15, 0.8)
+
+
+def test_experiments_are_known_without_torch() -> None:
+    program = f"""
+import sys
+sys.modules["torch"] = None
+from bertwright.recipes.paper.scales import SCALES
+from bertwright.recipes.paper.spec import Experiment
+from bertwright.registry import find
+for experiment in find("{PACKAGE}", Experiment).values():
+    for scale in SCALES.values():
+        assert experiment.arms(scale)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)

@@ -1,0 +1,56 @@
+"""The README.md of a model folder: what the Hub reads of it, and what a person is told."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bertwright.cli import main
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    place = tmp_path_factory.mktemp("cards")
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "400", "--out", str(place / "tok")]) == 0
+    build = ["corpus", "build", str(own_text), "--tokenizer", str(place / "tok"), "--workers", "1"]
+    assert main([*build, "--out", str(place / "corpus")]) == 0
+    train = ["pretrain", "--corpus", str(place / "corpus"), "--size", "2x128", "--steps", "3", "--batch-size", "4"]
+    train += ["--lengths", "16:0.5,32:0.5", "--held-out", "0.2", "--evaluations", "1", "--precision", "fp32"]
+    assert main([*train, "--threads", "1", "--out", str(place / "lm")]) == 0
+    rows = "".join(f"{word} number {number}\t{number % 2}\n" for number in range(20) for word in ("even", "odd"))
+    (place / "rows.tsv").write_text(f"sentence\tlabel\n{rows}")
+    tune = ["finetune", "sst2", "--data", str(place / "rows.tsv"), "--model", str(place / "lm"), "--epochs", "1"]
+    tune += ["--seeds", "2", "--max-length", "16", "--threads", "1", "--precision", "fp32", "--batch-size", "8"]
+    assert main([*tune, "--out", str(place / "sst2")]) == 0
+    return place
+
+
+def told(folder: Path) -> tuple[dict[str, object], str]:
+    _, front, text = (folder / "README.md").read_text("utf-8").split("---\n", 2)
+    return yaml.safe_load(front), text
+
+
+def test_an_encoders_card(runs: Path) -> None:
+    front, text = told(runs / "lm" / "model")
+    assert front == {"library_name": "transformers", "pipeline_tag": "fill-mask", "tags": ["bert", "bertwright"]}
+    assert "# A BERT encoder: 2 layers of 128, 400 pieces" in text
+    assert re.search(r"- [\d,]+ documents, [\d,]+ sentences, [\d,]+ tokens; share of each step 1; fingerprint `", text)
+    assert "- steps: 3\n" in text
+    assert "- batch_size: 4\n" in text
+    assert "- phases: length 16 share 0.5, length 32 share 0.5\n" in text
+    assert re.search(r"- mlm_loss: \d\.\d{4}", text)
+    assert "It reads at most 512 tokens at a time" in text
+    assert str(runs) not in text  # the same bytes wherever a run lies
+
+
+def test_a_tasks_card(runs: Path) -> None:
+    front, text = told(runs / "sst2" / "model")
+    assert front["pipeline_tag"] == "text-classification"
+    assert "# A BERT model for sst2: 2 layers of 128, 400 pieces" in text
+    assert re.search(r"- accuracy: \d\.\d{4} ± \d\.\d{4} over 2 seeds", text)
+    assert re.search(r"- accuracy: \d\.\d{4}, of this model \(seed [01]\)", text)
+    assert re.search(r"- \d+ rows of training data, sha256 `[0-9a-f]{16}`", text)
+    assert "It knows no other labels than negative, positive." in text
+    assert "It reads at most 16 tokens of an input." in text
+    assert str(runs) not in text

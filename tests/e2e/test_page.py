@@ -1,0 +1,664 @@
+"""The page of a service in a real Chromium, against a real service with small models."""
+
+import csv
+import json
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import uvicorn
+
+from bertwright.model.folder import save_model
+from bertwright.model.sizes import EncoderConfig
+from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.recipes.finetune import finetune
+from bertwright.recipes.settings import FinetuneSettings
+from bertwright.registry import find
+from bertwright.serving.http import create_app
+from bertwright.serving.predictor import Predictor, load
+from bertwright.serving.settings import ServeSettings
+from bertwright.tasks.classify import ClassificationTask
+from bertwright.tasks.spec import TaskSpec
+from bertwright.text.tokenizer import train_tokenizer
+from bertwright.training.machine import resolve_numerics
+from tests import eight_sentences
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+TASKS = find("bertwright.tasks", TaskSpec)
+PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
+SETTINGS = FinetuneSettings(
+    epochs=20, batch_size=4, learning_rate=3e-3, max_length=48, threads=1, precision="fp32", warmup=0.05
+)
+EPOCHS = {"topics": 30, "number": 4, "swag": 6}  # a number need not be right, a choice is soon learned
+PASSAGE = "In the evening they all met near {}, as they had said."
+HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script> 𝔘𝔫𝔦 & more"
+LAYERS, HEADS = 2, 4
+
+
+# ---- models and a service --------------------------------------------------------------------------------------------
+
+
+def _encoder(folder: Path, own_text: Path) -> str:
+    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
+    words.save(folder / "tok")
+    config = EncoderConfig(
+        vocab_size=words.vocab_size,
+        hidden=48,
+        layers=LAYERS,
+        heads=HEADS,
+        intermediate=96,
+        max_positions=64,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    )
+    torch.manual_seed(4)
+    model = PretrainingModel(config, second_sentence="next")
+    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForPreTraining")
+    return str(folder / "m")
+
+
+def _table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
+    folder.mkdir()
+    rows = [[*(f"The {PLACES[row]} of {column}" for column in columns), answers[row]] for row in range(8)]
+    text = "\n".join("\t".join(row) for row in [[*columns, "label"], *rows]) + "\n"
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text(text, "utf-8")
+    return folder
+
+
+def _questions(folder: Path) -> Path:
+    folder.mkdir()
+    articles = []
+    for row, place in enumerate(PLACES):
+        answer = "" if row in (2, 5) else f"the {place}"
+        context = PASSAGE.format(answer or "something")
+        given = [{"text": answer, "answer_start": context.find(answer)}] if answer else []
+        asked = {"id": f"q{row}", "question": "Where did they meet?", "answers": given, "is_impossible": not answer}
+        articles.append({"title": "t", "paragraphs": [{"context": context, "qas": [asked]}]})
+    for name in ("train.json", "dev.json"):
+        (folder / name).write_text(json.dumps({"version": "v2.0", "data": articles}), "utf-8")
+    return folder
+
+
+def _choices(folder: Path) -> Path:
+    folder.mkdir()
+    endings = ("asks the ferryman", "eats a stone", "paints the moon", "sells the river")
+    rows = [
+        {
+            "sent1": f"Someone waits at the {PLACES[row]}.",
+            "sent2": "She",
+            **{f"ending{k}": endings[(k - 3 * row) % 4] for k in range(4)},
+            "label": 3 * row % 4,
+        }
+        for row in range(8)
+    ]
+    for name in ("train.csv", "dev.csv"):
+        with (folder / name).open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, Predictor]:
+    """One small model of each kind; those with a task know eight records by heart."""
+    folder = tmp_path_factory.mktemp("page")
+    encoder = _encoder(folder, own_text)
+    table: dict[str, Any] = {"dev": ("dev",), "label": "label"}
+    mood = ClassificationTask(name="mood", text=("sentence",), labels=("bad", "good"), **table)
+    pair = ClassificationTask(name="pair", text=("here", "there"), labels=("no", "yes"), **table)
+    topics = ClassificationTask(
+        name="topics", text=("sentence",), kind="multilabel", metrics=("micro_f1",), labels=("sea", "town"), **table
+    )
+    number = ClassificationTask(name="number", text=("sentence",), kind="regression", metrics=("pearson",), **table)
+    ner = TASKS["ner"]
+    given = {
+        "mood": (mood, _table(folder / "mood", ("sentence",), ["bad", "good"] * 4)),
+        "pair": (pair, _table(folder / "pair", ("here", "there"), ["no", "yes"] * 4)),
+        "topics": (topics, _table(folder / "topics", ("sentence",), ["sea|town", "town", "sea", ""] * 2)),
+        "number": (number, _table(folder / "number", ("sentence",), [str(row / 4) for row in range(8)])),
+        "ner": (ner, eight_sentences.example_data(ner, folder / "ner")["data"]),
+        "squad": (TASKS["squad2"], _questions(folder / "squad")),
+        "swag": (TASKS["swag"], _choices(folder / "swag")),
+    }
+    numerics = resolve_numerics("fp32", threads=1)  # measuring the machine takes longer than learning eight records
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertwright.recipes.finetune.resolve_numerics", lambda *_, **__: numerics)
+        for name, (task, data) in given.items():
+            settings = SETTINGS.model_copy(update={"epochs": EPOCHS.get(name, 20)})
+            finetune(settings, task, model=encoder, data=data, out=folder / f"{name}-run")
+    places = {"lm": encoder, **{name: str(folder / f"{name}-run") for name in given}}
+    return {name: load(place, precision="fp32") for name, place in places.items()}
+
+
+@contextmanager
+def served(models: dict[str, Predictor], **settings: Any) -> Iterator[str]:
+    """The address of a service in a thread."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        app = create_app(models, ServeSettings(**settings))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def url(models: dict[str, Predictor]) -> Iterator[str]:
+    with served(models) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
+    with sync_api.sync_playwright() as tools:
+        found = tools.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@contextmanager
+def opened(
+    browser: Any, url: str, *, refused: tuple[int, ...] = (), width: int = 1000, colours: str = "light"
+) -> Iterator[Any]:
+    """The page; at the end: nothing in the console but answers `refused`, and nothing asked of another host."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=colours, locale="en", reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    told: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: told.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    try:
+        page.goto(url)
+        yield page
+        expected = re.compile("|".join(f"status of {status}" for status in refused) or "(?!)")
+        assert [text for text in told if not expected.search(text)] == []
+        assert [place for place in asked if not place.startswith((url, "data:"))] == []
+    finally:
+        context.close()
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Any]:
+    with opened(browser, url) as found:
+        yield found
+
+
+def at(page: Any, model: str, tab: str) -> Any:
+    """Go to a tab of a model: where its results appear."""
+    page.select_option("#model", model)
+    page.click(f"#tab-{tab}")
+    return page.locator(f"#result-{tab}")
+
+
+def answered(page: Any, tab: str) -> None:
+    page.wait_for_function(
+        "(tab) => { const it = document.getElementById(`result-${tab}`);"
+        " return it.children.length && !it.hasAttribute('aria-busy'); }",
+        arg=tab,
+    )
+
+
+def typed(page: Any, tab: str, fields: dict[str, str]) -> None:
+    """Write into the fields and wait for the answer."""
+    for name, text in fields.items():
+        page.fill(f"#{tab}-{name}", text)
+    page.evaluate("(tab) => ask(tab, true)", tab)
+    answered(page, tab)
+
+
+# ---- the tests -------------------------------------------------------------------------------------------------------
+
+
+def test_masks_are_filled_as_one_types(page: Any, models: dict[str, Predictor]) -> None:
+    result = at(page, "lm", "fill")
+    text = "The [MASK] of the harbour"
+    with page.expect_response("**/v1/fill"):
+        page.locator("#fill-text").fill("")
+        page.locator("#fill-text").press_sequentially(text)  # keys alone, no button
+    result.locator(".mask").first.wait_for()
+    expected = models["lm"](text).masks[0]
+    page.wait_for_function("() => document.querySelectorAll('#result-fill .mask').length === 1")
+    assert result.locator(".name").all_inner_texts()[:3] == [one.piece for one in expected[:3]]
+    assert result.locator(".share").first.inner_text() == f"{100 * expected[0].probability:.1f} %"
+    assert expected[0].piece in page.locator("#told-fill").inner_text()  # what is read out
+
+    page.fill("#fill-text", "no gap")
+    result.get_by_text("Put [MASK] where a word is missing.").wait_for()
+    page.click("#fill-insert")
+    page.click("#fill-insert")
+    page.wait_for_function("() => document.querySelectorAll('#result-fill .mask').length === 2")
+    assert page.input_value("#fill-text") == "no gap[MASK][MASK]"
+
+
+def test_labels_have_bars(page: Any, models: dict[str, Predictor]) -> None:
+    result = at(page, "mood", "classification")
+    assert not page.locator("#classification-second").is_visible()
+    typed(page, "classification", {"first": "The garden of sentence"})
+    assert result.locator(".big").inner_text() == "good"
+    assert result.locator(".name").all_inner_texts() == ["good", "bad"]
+    share = models["mood"]("The garden of sentence").probability
+    assert result.locator(".share").first.inner_text() == f"{100 * share:.1f} %"
+    width = result.locator(".track i").first.evaluate("(bar) => bar.offsetWidth / bar.parentElement.offsetWidth")
+    assert width == pytest.approx(share, abs=0.02)
+
+
+def test_a_pair_has_two_fields(page: Any, models: dict[str, Predictor]) -> None:
+    result = at(page, "pair", "classification")
+    typed(page, "classification", {"first": "The harbour of here", "second": "The harbour of there"})
+    assert result.locator(".big").inner_text() == "no"
+    typed(page, "classification", {"second": " "})
+    assert result.inner_text() == "Write both texts."
+
+
+def test_several_labels_and_a_number(page: Any, models: dict[str, Predictor]) -> None:
+    result = at(page, "topics", "classification")
+    typed(page, "classification", {"first": "The harbour of sentence"})
+    assert result.locator(".big").inner_text() == "These apply: sea, town."
+    typed(page, "classification", {"first": "The kitchen of sentence"})
+    assert result.locator(".big").inner_text() == "No label applies."
+
+    result = at(page, "number", "classification")
+    typed(page, "classification", {"first": "The bridge of sentence"})
+    score = models["number"]("The bridge of sentence").score
+    assert result.locator(".number").inner_text() == f"{score:.3f}"
+
+
+def test_entities_are_marked_with_their_types(page: Any, models: dict[str, Predictor]) -> None:
+    result = at(page, "ner", "tagging")
+    words, _ = eight_sentences.sentence(0)
+    text = " ".join(words)
+    typed(page, "tagging", {"text": text})
+    found = models["ner"](text).entities
+    assert [one.type for one in found] == ["PER", "LOC"]
+    marks = result.locator("mark")
+    assert marks.all_inner_texts() == [f"{one.text}{one.type} {100 * one.probability:.1f} %" for one in found]
+    colours = marks.evaluate_all("(marks) => marks.map((mark) => getComputedStyle(mark).backgroundColor)")
+    assert len(set(colours)) == 2
+
+
+def test_places_count_characters(page: Any, models: dict[str, Predictor]) -> None:
+    """Beyond the first plane a character is two units in JavaScript and one in the service."""
+    result = at(page, "ner", "tagging")
+    text = f"𝔘𝔫𝔦 {' '.join(eight_sentences.sentence(0)[0])}"
+    typed(page, "tagging", {"text": text})
+    found = models["ner"](text).entities
+    assert found
+    marked = result.locator("mark").evaluate_all("(marks) => marks.map((mark) => mark.firstChild.data)")
+    assert marked == [text[one.start : one.end] for one in found] == [one.text for one in found]
+
+
+def test_an_answer_is_marked_in_its_passage(page: Any, models: dict[str, Predictor]) -> None:
+    result = at(page, "squad", "questions")
+    typed(page, "questions", {"question": "Where did they meet?", "context": PASSAGE.format("the harbour")})
+    assert result.locator("mark").inner_text() == "the harbour"
+    assert result.locator(".big").inner_text() == "the harbour"
+    assert result.locator(".text").inner_text() == PASSAGE.format("the harbour")
+    none = models["squad"](("Where did they meet?", PASSAGE.format("something"))).no_answer
+    typed(page, "questions", {"context": PASSAGE.format("something")})
+    assert result.locator("mark").count() == 0
+    assert result.locator(".big").inner_text() == "The passage holds no answer."
+    assert result.locator(".share").inner_text() == f"{100 * none:.1f} %"
+
+
+def test_a_choice_is_made(page: Any) -> None:
+    result = at(page, "swag", "choice")
+    page.fill("#choice-context", "Someone waits at the harbour.")
+    endings = ["She asks the ferryman", "She eats a stone", "She paints the moon"]
+    page.get_by_role("button", name="Remove continuation 4").click()
+    for place, ending in enumerate(endings, 1):
+        page.get_by_label(f"Continuation {place}", exact=True).fill(ending)
+    typed(page, "choice", {})
+    assert result.locator(".name").all_inner_texts() == endings
+    assert result.locator("li.best .name").inner_text() == endings[0]
+
+
+def test_does_the_second_text_follow(page: Any, models: dict[str, Predictor]) -> None:
+    result = at(page, "lm", "next")
+    typed(page, "next", {"first": "The harbour", "second": "the garden"})
+    assert result.locator(".name").all_inner_texts() == ["follows", "does not follow"]
+    share = models["lm"].used_for("next sentence").answers([("The harbour", "the garden")])[0].probability
+    assert result.locator(".share").first.inner_text() == f"{100 * share:.1f} %"
+
+
+def test_two_texts_are_compared(page: Any, models: dict[str, Predictor]) -> None:
+    result = at(page, "ner", "compare")
+    typed(page, "compare", {"first": "The harbour", "second": "the garden of the tower"})
+    head = models["ner"].used_for("vectors")
+    a, b = (one.values.astype(float) for one in head.answers(["The harbour", "the garden of the tower"]))
+    cosine = a @ b / np.sqrt((a @ a) * (b @ b))
+    assert float(result.locator(".number").inner_text()) == pytest.approx(cosine, abs=1e-3)
+    assert result.locator("svg[role=img] line").count() == 2
+    typed(page, "compare", {"second": "The harbour"})
+    assert result.locator(".number").inner_text() == "1.000"
+
+
+def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
+    result = at(page, "lm", "inside")
+    answered(page, "inside")
+    with page.expect_response("**/v1/inside") as first:
+        typed(page, "inside", {"first": "the harbour", "second": "the garden"})
+    found = first.value.json()
+    pieces = found["pieces"]
+    cells = [
+        row.split("|")
+        for row in result.locator("table.figure").evaluate(
+            "(table) => [...table.rows].map((row) => [...row.cells].slice(1)"
+            ".map((cell) => cell.querySelector('.box').textContent).join('|'))"
+        )
+    ]
+    assert cells == [
+        pieces,
+        [f"E{piece}" for piece in pieces],
+        [f"E{'AB'[segment]}" for segment in found["segments"]],
+        [f"E{place}" for place in range(len(pieces))],
+    ]
+    assert result.locator("table.figure .plus", has_text="+").count() == 2 * len(pieces)
+    assert first.value.request.post_data_json["layer"] == LAYERS
+
+    def lines() -> int:
+        return int(result.locator("#attention line").count())
+
+    assert lines() == sum(share >= 0.02 for row in found["attention"][0] for share in row)
+    result.locator("[data-place=from-1]").hover()
+    expected = [f"{100 * share:.1f} %" for share in found["attention"][0][1]]
+    assert result.locator("[data-place^=to-] .share").all_text_contents() == expected
+    assert lines() == sum(share >= 0.001 for share in found["attention"][0][1])
+    page.select_option("#inside-head", "3")  # in the answer that is there already
+    assert "layer 2, head 3" in page.locator("#attention-title").inner_text()
+    expected = [f"{100 * share:.1f} %" for share in found["attention"][2][1]]
+    assert result.locator("[data-place^=to-] .share").all_text_contents() == expected
+    page.select_option("#inside-head", "mean")
+    assert "mean of all heads" in page.locator("#attention-title").inner_text()
+
+    with page.expect_response("**/v1/inside") as second:
+        page.select_option("#inside-layer", "1")
+    assert second.value.request.post_data_json["layer"] == 1
+    page.get_by_role("heading", name="Attention in layer 1").wait_for()
+    result.locator("summary").click()
+    result.locator("table.listed tbody tr").first.wait_for()  # a browser tells of an opened <details> later
+    assert result.locator("table.listed tbody tr").count() == len(pieces)
+    assert "%" in result.locator("table.listed tbody tr").first.inner_text()
+
+
+def test_the_keyboard_is_enough(page: Any) -> None:
+    at(page, "lm", "fill")
+    answered(page, "fill")
+
+    def focused() -> str:
+        return str(page.evaluate("document.activeElement.id || document.activeElement.dataset.place"))
+
+    page.locator("#model").focus()
+    page.keyboard.press("Tab")
+    assert focused() == "tab-fill"
+    seen = []
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+        seen.append(focused())
+        assert page.locator("[role=tabpanel]:visible").get_attribute("aria-labelledby") == focused()
+        assert page.locator("[role=tab][aria-selected=true]").get_attribute("id") == focused()
+    assert seen == ["tab-next", "tab-compare", "tab-inside", "tab-fill"]
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"  # where one is can be seen
+    page.keyboard.press("End")
+    assert focused() == "tab-inside"
+    answered(page, "inside")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if focused() == "from-0":
+            break
+    assert focused() == "from-0"
+    page.keyboard.press("ArrowDown")
+    assert focused() == "from-1"
+    assert page.locator("#shares").inner_text().startswith("“m” looks at:")
+    page.keyboard.press("ArrowRight")
+    assert focused() == "to-1"
+    assert "is looked at by" in page.locator("#shares").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator("#shares").inner_text() == ""
+    assert focused() == "to-1"
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_every_field_has_a_name(page: Any, language: str) -> None:
+    page.select_option("#language", language)
+    at(page, "lm", "fill")
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('input, select, textarea, button')].filter((one) =>"
+        " !one.getAttribute('aria-label') && ![...one.labels].some((label) => label.textContent.trim())"
+        " && !one.textContent.trim()).map((one) => one.outerHTML)"
+    )
+    assert unnamed == []
+
+
+def test_a_phone_needs_no_sideways_scrolling(browser: Any, url: str) -> None:
+    tabs = {
+        "lm": ("fill", "next", "compare", "inside"),
+        "pair": ("classification",),
+        "ner": ("tagging",),
+        "squad": ("questions",),
+        "swag": ("choice",),
+    }
+    with opened(browser, url, width=360) as page:
+        page.wait_for_selector("#chooser:not([hidden])")
+        for language in ("en", "ko"):
+            page.select_option("#language", language)
+            for model, names in tabs.items():
+                for name in names:
+                    at(page, model, name)
+                    answered(page, name)
+                    wide = page.evaluate("document.documentElement.scrollWidth")
+                    assert (language, name, wide) == (language, name, 360)
+
+
+def test_dark_and_light(browser: Any, url: str) -> None:
+    shown = "getComputedStyle(document.body).backgroundColor"
+    with opened(browser, url) as page:
+        light = page.evaluate(shown)
+        page.select_option("#theme", "dark")
+        dark = page.evaluate(shown)
+        assert dark != light
+        page.reload()  # it is remembered
+        assert page.evaluate(shown) == dark
+        page.select_option("#theme", "light")
+        assert page.evaluate(shown) == light
+    with opened(browser, url, colours="dark") as page:
+        assert page.evaluate(shown) == dark
+
+
+CONTRAST = """() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgb = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (colour) => {
+    const [r, g, b] = colour.map((one) => (one /= 255) <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (one) => {
+    for (; one; one = one.parentElement) {
+      const found = rgb(getComputedStyle(one).backgroundColor);
+      if (found[3] === 255) return found;
+    }
+    return [255, 255, 255, 255];
+  };
+  const poor = [];
+  for (const one of document.querySelectorAll('body *')) {
+    if (![...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+    if (!one.checkVisibility()) continue;
+    const style = getComputedStyle(one);
+    const ink = rgb(one instanceof SVGElement ? style.fill : style.color);
+    const [a, b] = [light(ink), light(ground(one))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) poor.push(`${one.tagName} ${one.className.baseVal ?? one.className} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+}"""
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_all_text_has_the_contrast_of_wcag(browser: Any, url: str, colours: str) -> None:
+    with opened(browser, url, colours=colours) as page:
+        for model, name in (("lm", "fill"), ("lm", "inside"), ("ner", "tagging"), ("squad", "questions")):
+            at(page, model, name)
+            if name == "tagging":
+                typed(page, name, {"text": " ".join(eight_sentences.sentence(3)[0])})
+                assert page.locator("mark").count()
+            answered(page, name)
+            assert (name, page.evaluate(CONTRAST)) == (name, [])
+
+
+def test_korean(page: Any) -> None:
+    at(page, "lm", "fill")
+    answered(page, "fill")
+    page.select_option("#language", "ko")
+    assert page.evaluate("document.documentElement.lang") == "ko"
+    assert page.get_by_role("tab").all_inner_texts() == ["빈칸 채우기", "다음 문장", "두 글 비교", "모델 들여다보기"]
+    assert "그럴듯한 조각" in page.locator("#result-fill").inner_text()  # a result that was there already, too
+    page.reload()
+    page.get_by_role("tab", name="빈칸 채우기").wait_for()
+    missing = page.evaluate(
+        "[Object.keys(WORDS.en), Object.keys(WORDS.ko)].map((keys, at, both) =>"
+        " keys.filter((key) => !both[1 - at].includes(key)))"
+    )
+    assert missing == [[], []]
+    untold = page.evaluate("[...document.querySelectorAll('[data-t]')].map((one) => one.dataset.t)")
+    assert set(untold) <= set(page.evaluate("Object.keys(WORDS.en)"))
+
+
+def test_markup_is_shown_as_text(page: Any) -> None:
+    at(page, "ner", "tagging")
+    words = " ".join(eight_sentences.sentence(2)[0])
+    typed(page, "tagging", {"text": f"{HOSTILE} {words}"})
+    at(page, "squad", "questions")
+    typed(page, "questions", {"question": HOSTILE, "context": f"{PASSAGE.format('the tower')} {HOSTILE}"})
+    assert page.locator("#result-questions .text").inner_text().endswith(HOSTILE)
+    at(page, "lm", "inside")
+    typed(page, "inside", {"first": "<img> <script>", "second": ""})
+    at(page, "lm", "fill")
+    typed(page, "fill", {"text": f"[MASK] {HOSTILE[:40]}"})
+    assert HOSTILE[:40] in page.locator("#result-fill .text").inner_text()
+    at(page, "swag", "choice")
+    page.get_by_label("Continuation 1", exact=True).fill(HOSTILE)
+    typed(page, "choice", {})
+    assert page.locator("#result-choice .name").first.inner_text() == HOSTILE
+    assert page.locator("[id^=result] :is(img, script)").count() == 0
+    assert page.title() == "bertwright"
+
+
+def test_a_refusal_is_shown_in_the_services_words(browser: Any, url: str) -> None:
+    with opened(browser, url, refused=(422,)) as page:
+        result = at(page, "lm", "fill")
+        typed(page, "fill", {"text": "[MASK]" * 80})
+        assert "this model takes at most 64" in result.get_by_role("alert").inner_text()
+        typed(page, "fill", {"text": "[MASK]"})
+        assert result.get_by_role("alert").count() == 0
+
+
+def test_a_token_is_asked_for(browser: Any, models: dict[str, Predictor]) -> None:
+    with served({"lm": models["lm"]}, token="schlüssel") as url, opened(browser, url, refused=(401,)) as page:
+        page.get_by_role("heading", name="This service asks for a token").wait_for()
+        assert "Authorization: Bearer TOKEN" in page.locator("#token-trouble").inner_text()
+        page.get_by_label("Token").fill("another")
+        page.keyboard.press("Enter")
+        page.locator("#token-form").wait_for()
+        page.get_by_label("Token").fill("schlüssel")
+        page.keyboard.press("Enter")
+        page.locator("#tab-fill").wait_for()
+        answered(page, "fill")
+        assert not page.locator("#token-form").is_visible()
+        assert page.evaluate("sessionStorage.getItem('bertwright.token')") == "schlüssel"
+        assert page.evaluate("localStorage.getItem('bertwright.token')") is None
+
+
+def test_a_busy_service_is_asked_again(browser: Any, url: str) -> None:
+    with opened(browser, url, refused=(503,)) as page:
+        result = at(page, "lm", "next")
+        answered(page, "next")
+        refusals = [1, 1]
+
+        def refuse(route: Any) -> None:
+            if not refusals:
+                route.continue_()
+                return
+            refusals.pop()
+            body = {"error": {"message": "12 s of work wait", "type": "overloaded"}}
+            route.fulfill(status=503, json=body, headers={"Retry-After": "1"})
+
+        page.route("**/v1/next-sentence", refuse)
+        page.fill("#next-first", "another text")
+        result.get_by_text("asked again in 1 second").wait_for()
+        assert "12 s of work wait" in result.inner_text()
+        result.locator(".bars").wait_for()
+        assert refusals == []
+
+
+def test_a_service_that_is_gone_is_said(browser: Any, models: dict[str, Predictor]) -> None:
+    with opened_gone(browser, models) as page:
+        result = page.locator("#result-fill")
+        page.fill("#fill-text", "now [MASK]")
+        result.get_by_role("alert").wait_for()
+        assert "cannot be reached" in result.inner_text()
+        assert result.get_by_role("button", name="Try again").is_visible()
+
+
+@contextmanager
+def opened_gone(browser: Any, models: dict[str, Predictor]) -> Iterator[Any]:
+    """The page of a service that ended since."""
+    context = browser.new_context(locale="en")
+    try:
+        page = context.new_page()
+        with served({"lm": models["lm"]}) as url:
+            page.goto(url)
+            page.locator("#tab-fill").wait_for()
+            answered(page, "fill")
+        yield page
+    finally:
+        context.close()
+
+
+def test_an_older_answer_never_replaces_a_newer_one(page: Any) -> None:
+    result = at(page, "lm", "fill")
+    answered(page, "fill")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if not held:
+            held.append(route)  # the first is answered last
+        else:
+            route.continue_()
+
+    page.route("**/v1/fill", hold)
+    page.evaluate("document.getElementById('fill-text').value = 'old [MASK] [MASK] [MASK]'; void ask('fill')")
+    page.evaluate("document.getElementById('fill-text').value = 'new [MASK]'; void ask('fill')")
+    page.wait_for_function("() => document.querySelectorAll('#result-fill .mask').length === 1")
+    held[0].abort()
+    assert "new " in result.locator(".text").inner_text()
+    assert result.get_by_role("alert").count() == 0

@@ -1,0 +1,351 @@
+"""bertwright paper at the scale of seconds: pages, stops and repeats, what is missing, failed or another's."""
+
+import json
+import re
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.errors import RunFailed
+from bertwright.recipes.paper import run as module
+from bertwright.recipes.paper import scales
+from bertwright.training import loop
+from bertwright.training.sessions import locked
+from tests.paper_data import write_data
+
+TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data without QNLI, and a folder with an experiment of two arms, two seeds and one task."""
+    folder = tmp_path_factory.mktemp("paper")
+    write_data(folder / "data", without=["qnli"])
+    assert main(["paper", "table5", *options(folder, folder / "out"), "--arms", "bert,no-nsp", "--tasks", "rte"]) == 0
+    return folder
+
+
+def options(made: Path, out: Path) -> list[str]:
+    corpus = ["--corpus", str(TEXT)]
+    return ["--scale", "smoke", "--out", str(out), "--data", str(made / "data"), *corpus]
+
+
+def with_corpora(made: Path, out: Path) -> Path:
+    """A folder with nothing but the corpora."""
+    shutil.copytree(made / "out" / "corpora", out / "corpora")
+    return out
+
+
+def paper(
+    capsys: pytest.CaptureFixture[str], made: Path, out: Path, *arguments: str, code: int = 0
+) -> tuple[dict[str, Any], str]:
+    capsys.readouterr()
+    assert main(["paper", *arguments, *options(made, out), "--json"]) == code
+    captured = capsys.readouterr()
+    return (json.loads(captured.out.splitlines()[-1]) if captured.out else {}), captured.err
+
+
+def page_of(out: Path, name: str = "table5") -> str:
+    return (out / "results" / f"{name}.md").read_text("utf-8")
+
+
+def figures(page: str) -> list[str]:
+    """The table of our own figures."""
+    return page[page.index("## Here") : page.index("## In the paper")].splitlines()
+
+
+TWO = ("--arms", "bert,no-nsp", "--tasks", "rte")
+
+
+def test_without_a_name_it_lists_the_experiments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("table1", "table8", "figure5", "gpt-table5", "length-cost"))
+
+
+def test_the_page_says_all_of_it(made: Path) -> None:
+    page = page_of(made / "out")
+    assert re.search(r"\| BERT \(`bert`\) \| \d+\.\d ± \d+\.\d \|", page)
+    assert "| left-to-right, no NSP | 82.1 | 84.3 | 77.5 | 92.1 | 77.8 |" in page
+    assert re.search(r"`bert` against `no-nsp`: [-+]\d+\.\d\d \(95 %: .*; p = \d\.\d{3}; 2 pairs; margin 0\.5\)", page)
+    assert page.count("**No verdict: an arm of it is not here.**") == 4
+    assert "- RTE: rows of train 24 of 40, dev 12 of 20." in page
+    assert re.search(r"\| all, each once \| 2 \| 0\.0 M \| \d+ (s|min) \| \d+ (s|min) \|", page)
+    assert '- `no-nsp`: pre-training `{"examples": {"second_sentence": "none"}}`' in page
+    assert "bertwright paper table5 --scale smoke --out out --arms bert,no-nsp --tasks rte" in page
+    assert (made / "out/results/table5.png").read_bytes().startswith(b"\x89PNG")
+    assert "Not finished" not in page
+
+
+def test_only_the_figures_of_fine_tunings_stay(made: Path) -> None:
+    tuned = list((made / "out/tuned/rte").iterdir())
+    assert len(tuned) == 4
+    assert not list((made / "out/tuned").rglob("*.safetensors"))
+    assert not list((made / "out/pretrained").glob("*/checkpoints"))
+    assert len(list((made / "out/pretrained").glob("*/model/model.safetensors"))) == 2
+
+
+def test_repeated_it_computes_nothing_more(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Loop, "step", None)
+    before = figures(page_of(made / "out"))
+    found, told = paper(capsys, made, made / "out", "table5", *TWO)
+    assert "all is computed: 2 pre-trainings, 4 measurements on tasks" in told
+    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    assert figures(page_of(made / "out")) == before
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "fine-tuning",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("pre-training", "its last step", "measuring")),
+    ],
+)
+def test_stopped_and_repeated_it_ends_alike(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A signal at any moment ends with 0, and the same command then finds what an undisturbed one did."""
+    out = with_corpora(made, tmp_path / "out")
+    calls = 0
+
+    def interrupting(really: Any, at: int) -> Any:
+        def called(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                signal.raise_signal(signal.SIGINT)
+            return really(*arguments, **named)
+
+        return called
+
+    name, at = {"pre-training": ("step", 3), "its last step": ("log", 1), "fine-tuning": ("step", 7)}.get(
+        moment, ("evaluate", 2)
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Loop, name, interrupting(getattr(loop.Loop, name), at))
+        _, told = paper(capsys, made, out, "table5", *TWO)
+    assert "the same command" in told or "stopped" in told
+    assert "**Not finished:**" in page_of(out)
+    assert "…" in "".join(figures(page_of(out)))
+    found, _ = paper(capsys, made, out, "table5", *TWO)
+    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    assert figures(page_of(out)) == figures(page_of(made / "out"))
+
+
+@pytest.mark.slow
+def test_what_was_begun_with_other_settings_is_not_gone_on_with(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = with_corpora(made, tmp_path / "out")
+    smoke = scales.get_scale("smoke")
+    other = replace(smoke, pretraining={**smoke.pretraining, "batch_size": 2})
+    with monkeypatch.context() as patched:
+        patched.setattr(scales, "SCALES", {"smoke": other})
+        patched.setattr(loop.Loop, "log", lambda self, done: signal.raise_signal(signal.SIGINT))
+        paper(capsys, made, out, "table5", *TWO)
+    begun = {path.name for path in (out / "pretrained").iterdir()}
+    assert len(begun) == 1
+    paper(capsys, made, out, "table5", *TWO)
+    there = {path.name for path in (out / "pretrained").iterdir()}
+    assert len(there) == 3
+    assert begun < there
+    assert figures(page_of(out)) == figures(page_of(made / "out"))
+
+
+def test_what_is_missing_is_said_and_left_out(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, told = paper(capsys, made, made / "out", "table5", "--arms", "bert", "--page")
+    wanted = "QNLI: its files are not in .*/data; fetch train.tsv and dev.tsv of GLUE's QNLI .*, into glue/QNLI"
+    assert any(re.fullmatch(wanted, line) for line in found["left_out"])
+    assert re.search(rf"left out: {wanted}", told)
+    page = page_of(made / "out")
+    assert re.search(rf"- Left out: {wanted}\.", page)
+    assert "QNLI" not in figures(page)[2]
+    empty = tmp_path / "nothing"
+    assert main(["paper", "table4", *options(made, made / "out")[:4], "--data", str(empty), "--page"]) == 2
+    assert "nothing of it can be computed here; SWAG: its files are not in" in capsys.readouterr().err
+
+
+def test_a_corpus_that_is_not_there_leaves_its_arms_out(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["paper", "table5", *options(made, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
+    told = capsys.readouterr().err
+    assert "BERT: --corpus: name the text of a WordPiece corpus, or such a corpus" in told
+
+
+def test_the_page_alone_computes_nothing(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = with_corpora(made, tmp_path / "out")
+    found, told = paper(capsys, made, out, "table5", *TWO, "--page")
+    assert "to be computed: 2 of 2 pre-trainings and 4 of 4 measurements on tasks; how long that takes is known" in told
+    assert found["left"] == {"pretrainings": 2, "measurements": 4}
+    assert not (out / "pretrained").exists()
+    assert "| BERT (`bert`) | … |" in page_of(out)
+    assert not (out / "results/table5.png").exists()
+
+
+def test_the_time_that_is_left_is_told_by_what_was_measured(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, told = paper(capsys, made, made / "out", "table5", *TWO, "--seeds", "3", "--pretraining-seeds", "2", "--page")
+    assert re.search(
+        r"to be computed: 2 of 4 pre-trainings and 8 of 12 measurements on tasks; about \d+ (s|min)\n", told
+    )
+
+
+def test_one_pair_of_seeds_gives_no_verdict(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paper(capsys, made, made / "out", "table5", *TWO, "--seeds", "1", "--page")
+    page = page_of(made / "out")
+    assert "**No verdict: it needs two pairs of seeds at least.**" in page
+    assert not re.search(r"\*\*(Supported|Not supported|Not decided)", page)
+
+
+def test_an_arm_that_fails_leaves_the_others_alone(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = with_corpora(made, tmp_path / "out")
+    really = module.pretrain
+
+    def failing(settings: Any, **named: Any) -> Any:
+        if settings.examples.pairs:
+            raise RunFailed("the loss is not finite")
+        return really(settings, **named)
+
+    monkeypatch.setattr(module, "pretrain", failing)
+    found, _ = paper(capsys, made, out, "table5", *TWO, "--seeds", "1", code=1)
+    assert list(found["failed"].values()) == ["the loss is not finite"]
+    assert found["left"] == {"pretrainings": 1, "measurements": 1}
+    page = page_of(out)
+    assert re.search(r"## What failed\n\n- `bert-2x128-seed0-[0-9a-f]{12}`: the loss is not finite", page)
+    assert re.search(r"\| no NSP \(`no-nsp`\) \| \d", page)
+
+
+def test_what_another_process_is_at_is_left_to_it(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(made / "out", out)
+    last = sorted((out / "tuned/rte").iterdir())[0]
+    record = json.loads((last / "run.json").read_text())
+    (last / "run.json").write_text(json.dumps({**record, "finished": False}))
+    with locked(last):
+        found, told = paper(capsys, made, out, "table5", *TWO)
+    assert found["elsewhere"] == [str(last)]
+    assert "another process is at it" in told
+    assert found["left"] == {"pretrainings": 0, "measurements": 1}
+
+
+def test_what_another_process_finished_meanwhile_is_not_begun_again(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of an arm are listed before the first is done, and the other process may do the last of them."""
+    out = tmp_path / "out"
+    shutil.copytree(made / "out", out)
+    records = {folder: (folder / "run.json").read_text() for folder in (out / "tuned/rte").iterdir()}
+    for folder, record in records.items():
+        (folder / "run.json").write_text(json.dumps({**json.loads(record), "finished": False}))
+    measured = []
+
+    def all_done(_: Any, job: Any) -> None:
+        measured.append(job.folder)
+        for folder, record in records.items():
+            (folder / "run.json").write_text(record)
+
+    monkeypatch.setattr(module.Work, "_measure", all_done)
+    found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte")
+    assert len(measured) == 1
+    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+
+
+@pytest.mark.slow
+def test_baselines_untrained_models_and_two_sizes(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = with_corpora(made, tmp_path / "out")
+    arms = ("--arms", "bag-of-words,untrained,bert", "--tasks", "sst2,mnli", "--seeds", "1")
+    found, _ = paper(capsys, made, out, "table1", *arms)
+    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    page = page_of(out, "table1")
+    assert re.search(r"\| bag of words, linear \(`bag-of-words`\) \| \d+\.\d \| \d+\.\d \| 100\.0 \|", page)
+    assert "**No verdict: it needs two pairs of seeds at least.** `bert` against `bag-of-words`, one pair" in page
+    untrained = [path for path in (out / "pretrained").iterdir() if not (path / "run.json").exists()]
+    assert len(untrained) == 1
+    assert (untrained[0] / "model/model.safetensors").is_file()
+
+
+def test_a_line_over_shares_of_one_pre_training(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = with_corpora(made, tmp_path / "out")
+    found, _ = paper(capsys, made, out, "figure5", "--arms", "bert-40,bert-100", "--tasks", "rte", "--seeds", "1")
+    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    assert len(list((out / "pretrained").iterdir())) == 1
+    models = {json.loads((path / "run.json").read_text())["data"]["model"] for path in (out / "tuned/rte").iterdir()}
+    assert sorted(Path(model).name for model in models) == ["model", "step-000000002"]
+    assert "after 40% of the steps" in page_of(out, "figure5")
+    assert (out / "results/figure5.png").is_file()
+
+
+def test_what_pre_training_itself_costs(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = with_corpora(made, tmp_path / "out")
+    paper(capsys, made, out, "length-cost", "--tasks", "rte", "--seeds", "1")
+    row = re.search(r"\| rows of 32 \(`long`\) \| ([\d,.]+) \| ([\d,.]+) \| ([\d,.]+) \|", page_of(out, "length-cost"))
+    assert row
+    seconds, megabytes, perplexity = (float(cell.replace(",", "")) for cell in row.groups())
+    assert seconds > 0
+    assert 50 < megabytes < 10_000
+    assert 100 < perplexity < 1000  # of 400 pieces, hardly learned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arms", "task", "kinds"),
+    [
+        ("table5", "left-bilstm", "rte", ["bert-left-2x128"]),
+        ("table7", "elmo-lstm", "ner", ["lstm-left-2x128+lstm-right-2x128"]),
+        ("table7", "pair", "wikigold", ["bert-left-2x128+bert-right-2x128"]),
+        ("gpt-table5", "gpt,gpt-untrained,no-auxiliary", "stsb", ["gpt-2x128", "gpt-2x128", "gpt-2x128"]),
+        ("document-order", "shuffled", "rte", ["bert-2x128"]),
+    ],
+)
+def test_every_kind_of_arm(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, arms: str, task: str, kinds: list[str]
+) -> None:
+    out = with_corpora(made, tmp_path / "out")
+    found, _ = paper(capsys, made, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
+    assert found["failed"] == {}
+    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    assert [path.name.partition("-seed")[0] for path in (out / "tuned" / task).iterdir()] == kinds
+    again, told = paper(capsys, made, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
+    assert "all is computed" in told
+    assert again["page"] == found["page"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["table9"], "paper table9: the experiments are batch-size, document-order,"),
+        (["table5", "--scale", "huge"], "--scale huge: there are smoke, tiny, mini, small, base, paper"),
+        (["table5", "--arms", "bert,gpt"], "--arms gpt: the arms of table5 are bert, no-nsp, left, left-bilstm"),
+        (["table5", "--tasks", "swag"], "--tasks swag: the tasks of table5 are mnli, qnli, mrpc, sst2, squad1,"),
+        (["table5", "--seeds", "0"], "--seeds 0: at least 1"),
+        (["table5", "--pretraining-seeds", "-1"], "--pretraining-seeds -1: at least 1"),
+    ],
+)
+def test_bad_usage_is_refused(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    given = options(made, tmp_path / "out")
+    rest = given[2:] if "--scale" in arguments else given
+    assert main(["paper", *arguments, *rest]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_text_needs_another_folder(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("Another text.\n")
+    given = [*options(made, made / "out")[:6], "--corpus", str(tmp_path / "text.txt")]
+    assert main(["paper", "table5", *given]) == 2
+    assert "choose another --out" in capsys.readouterr().err

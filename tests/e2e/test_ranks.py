@@ -1,0 +1,189 @@
+"""Several processes on one machine give what one gives, and none is waited for in vain."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertwright.cli import main
+
+SHARDINGS = ("ddp", "fsdp2")
+
+
+def run(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> subprocess.CompletedProcess[str]:
+    """`tests.ranked_run` in one process, or in several that torchrun starts."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    launcher += ["--max-restarts", str(restarts)]
+    command = [sys.executable, *(launcher if processes > 1 else []), "-m", "tests.ranked_run", str(folder), *options]
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "BERTWRIGHT_TIMEOUT": "30"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+def finished(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> dict[str, torch.Tensor]:
+    """The weights of a run that came to its end."""
+    done = run(folder, *options, processes=processes, restarts=restarts)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return load_file(folder / "weights.safetensors")
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+    folder = tmp_path_factory.mktemp("alone")
+    return folder, finished(folder)
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_two_processes_train_what_one_trains(
+    tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
+) -> None:
+    folder, weights = alone
+    found = finished(tmp_path, "--sharding", sharding, processes=2)
+    assert furthest(weights, found) < 1e-9
+    mine, theirs = logged(folder), logged(tmp_path)
+    assert [line["step"] for line in mine] == [line["step"] for line in theirs] == list(range(1, 51))
+    for one, other in zip(mine, theirs, strict=True):
+        for name in ("mlm", "nsp", "gradient_norm", "learning_rate"):
+            assert other[name] == pytest.approx(one[name], abs=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_masked_lm_alone_leaves_no_rank_waiting(tmp_path: Path, sharding: str) -> None:
+    """The pooler has no gradient then."""
+    weights = []
+    for name, processes in (("one", 1), ("two", 2)):
+        options = ("--second-sentence", "none", "--steps", "10", "--sharding", sharding)
+        weights.append(finished(tmp_path / name, *options, processes=processes))
+    assert furthest(*weights) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("system", "sharding"),
+    [
+        ("lstm-right", "fsdp2"),
+        pytest.param("lstm-left", "ddp", marks=pytest.mark.slow),
+        pytest.param("bert-left", "fsdp2", marks=pytest.mark.slow),
+        pytest.param("bert-right", "ddp", marks=pytest.mark.slow),
+        pytest.param("gpt", "fsdp2", marks=pytest.mark.slow),
+        pytest.param("gpt", "ddp", marks=pytest.mark.slow),
+    ],
+)
+def test_language_models_train_alike_in_two_processes(tmp_path: Path, system: str, sharding: str) -> None:
+    options = ("--system", system, "--steps", "12", "--sharding", sharding)
+    alone, shared = (finished(tmp_path / str(count), *options, processes=count) for count in (1, 2))
+    assert furthest(alone, shared) < 1e-9
+    losses = [[line["lm"] for line in logged(tmp_path / str(count))] for count in (1, 2)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-9)
+    assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.parametrize("sharding", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
+def test_one_processs_checkpoint_is_continued_by_two_and_back(
+    tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
+) -> None:
+    stopped = run(tmp_path, "--until", "12")
+    assert stopped.returncode == 0, stopped.stderr
+    assert run(tmp_path, "--until", "31", "--sharding", sharding, processes=2).returncode == 0
+    assert 13 <= logged(tmp_path)[-1]["step"] < 50
+    assert furthest(alone[1], finished(tmp_path)) < 1e-9
+    assert [line["step"] for line in logged(tmp_path)] == list(range(1, 51))
+
+
+@pytest.mark.parametrize("dying", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_lost_rank_is_named_and_a_restart_goes_on(
+    tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], dying: int
+) -> None:
+    done = run(tmp_path, "--die", f"{dying}:17", processes=2)
+    assert done.returncode != 0
+    assert f"lost rank {dying}" in done.stderr
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000010"]
+    assert furthest(alone[1], finished(tmp_path, processes=2)) < 1e-9
+
+
+@pytest.mark.slow
+def test_torchruns_own_restart_goes_on(tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]]) -> None:
+    found = finished(tmp_path, "--die", "1:17", processes=2, restarts=1)
+    assert furthest(alone[1], found) < 1e-9
+    assert [line["step"] for line in logged(tmp_path)] == list(range(1, 51))
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> None:
+    done = run(tmp_path, "--until", "7", processes=2)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000008"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3])
+def test_micro_batches_that_do_not_divide_do_not_hang(
+    tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], processes: int
+) -> None:
+    """Eight rows: one by one, and all at once, where all but one rank have nothing to do."""
+    for rows in ("1", "8"):
+        (tmp_path / rows).mkdir()
+        found = finished(tmp_path / rows, "--rows-at-a-time", rows, processes=processes)
+        assert furthest(alone[1], found) < 1e-9
+
+
+def command(*arguments: object, processes: int) -> None:
+    """`bertwright ARGUMENTS` in so many processes."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    line = [sys.executable, *launcher, "-m", "bertwright", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "BERTWRIGHT_TIMEOUT": "60"}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) <= 1, "more than one rank spoke"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_the_commands_train_in_two_processes(tmp_path: Path, own_text: Path, sharding: str) -> None:
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
+    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
+    assert main([*build, "--workers", "1"]) == 0
+    train = ["pretrain", "--corpus", tmp_path / "corpus", "--steps", "8", "--lengths", "32", "--batch-size", "8"]
+    train += ["--held-out", "0.2", "--evaluations", "2", "--log-every", "1", "--dropout", "0", "--json"]
+    losses = []
+    for processes, name in ((1, "one"), (2, "two")):
+        out = tmp_path / name
+        if processes == 1:
+            assert main([*map(str, train), "--out", str(out)]) == 0
+        else:
+            command(*train, "--out", out, "--sharding", sharding, processes=processes)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        losses.append([line["mlm"] + line["nsp"] for line in lines if "mlm" in line])
+        losses[-1] += [line["held_out"]["mlm_loss"] for line in lines if "held_out" in line]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+    assert main(["fill", "one [MASK] two", "--model", str(tmp_path / "two")]) == 0
+    (tmp_path / "rows.tsv").write_text(
+        "sentence\tlabel\n" + "".join(f"row {number} is {number % 2}\t{number % 2}\n" for number in range(60))
+    )
+    tune = [
+        "finetune",
+        "sst2",
+        "--model",
+        tmp_path / "two",
+        "--data",
+        tmp_path / "rows.tsv",
+        "--out",
+        tmp_path / "task",
+    ]
+    command(*tune, "--epochs", "2", "--batch-size", "8", "--sharding", sharding, "--json", processes=2)
+    assert json.loads((tmp_path / "task" / "run.json").read_text())["finished"]
+    assert main(["evaluate", "sst2", "--model", str(tmp_path / "task"), "--data", str(tmp_path / "rows.tsv")]) == 0

@@ -1,0 +1,284 @@
+"""`bertwright serve` as a process: what clients that are slow, broken, too many or gone do to it, and how it ends."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from bertwright.model.folder import save_model
+from bertwright.model.sizes import EncoderConfig
+from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.serving.server import _bound
+from bertwright.serving.settings import ServeSettings
+from bertwright.text.tokenizer import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+    place = tmp_path_factory.mktemp("served")
+    words = train_tokenizer([own_text.read_text("utf-8")], vocab_size=400)
+    words.save(place / "tok")
+    config = EncoderConfig(
+        vocab_size=words.vocab_size, hidden=64, layers=2, heads=4, intermediate=96, max_positions=128
+    )
+    save_model(
+        place / "lm",
+        PretrainingModel(config, second_sentence="next"),
+        config=config,
+        tokenizer=place / "tok",
+        architecture="BertForPreTraining",
+    )
+    return str(place / "lm")
+
+
+class Served:
+    """The command, its port, and what it wrote."""
+
+    def __init__(self, model: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "bertwright", "serve", "--model", model, "--port", "0", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+        assert self.process.stderr
+        first = self.process.stderr.readline()
+        while "serving at" not in first:
+            assert first, "it ended"
+            first = self.process.stderr.readline()
+        self.port = int(first.split("http://127.0.0.1:")[1].split()[0])
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.ask("GET", "/health")
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        self.lines.extend(self.process.stderr)
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        for _ in range(100):
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+                content = json.dumps(body) if body is not None else None
+                connection.request(method, path, content, {"content-type": "application/json"})
+                answer = connection.getresponse()
+                text = answer.read()
+                connection.close()
+                return answer.status, json.loads(text) if answer.headers["content-type"] == "application/json" else text
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        raise AssertionError("it does not listen")
+
+    def stop(self, with_signal: int = signal.SIGTERM) -> int:
+        self.process.send_signal(with_signal)
+        code = self.process.wait(30)
+        self._reader.join()
+        assert self.process.stderr
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def served(model: str) -> Iterator[Served]:
+    found = Served(model)
+    yield found
+    assert found.stop() == 0, found.lines
+    assert not [line for line in found.lines if not line.startswith("{")], found.lines  # JSON and nothing else
+
+
+FILL = {"inputs": ["the [MASK] of the harbour"]}
+
+
+def test_it_answers_and_logs(served: Served) -> None:
+    status, found = served.ask("POST", "/v1/fill", FILL)
+    assert status == 200
+    assert len(found["results"][0]["masks"]) == 1
+    assert served.ask("GET", "/")[0] == 200
+
+
+def test_a_client_that_goes_away_is_forgotten(served: Served) -> None:
+    body = json.dumps({"inputs": ["the [MASK]"] * 200}).encode()
+    head = f"POST /v1/fill HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", served.port)) as client:
+            client.sendall(head.encode() + b"\r\n\r\n" + body)
+    assert served.ask("POST", "/v1/fill", FILL)[0] == 200
+    deadline = time.monotonic() + 20
+    while sum('"status": 499' in line for line in served.lines) < 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert any('"status": 499' in line for line in served.lines)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a browser that speaks https
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/fill HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/fill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/fill HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_client_that_talks_nonsense_does_no_harm(served: Served, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=15) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        answer = client.recv(1000)
+    assert not answer or b" 4" in answer[:13], answer
+    assert served.ask("POST", "/v1/fill", FILL)[0] == 200
+
+
+def test_slow_clients_are_let_go(model: str) -> None:
+    """One that never ends its first line, and one that never ends its body; the others are answered meanwhile."""
+    code = (
+        "import sys; from bertwright.serving import server, settings; models, rate = server.open_models"
+        f"({{'lm': {model!r}}}, precision='fp32'); server.serve(models, settings.ServeSettings(port=0, "
+        "read_timeout=1.0), rate=rate, ready=lambda url: print(url, flush=True))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout
+    port = int(process.stdout.readline().rsplit(":", 1)[1])
+    try:
+        begun = [
+            b"GET /hea",
+            b"POST /v1/fill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{",
+        ]
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=15) for _ in range(6)]
+        for number, client in enumerate(clients):
+            client.sendall(begun[number % 2])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+        connection.close()
+        answers = []
+        for client in clients:
+            answer = b""
+            while more := client.recv(1000):
+                answer += more
+            answers.append(answer)
+            client.close()
+        assert answers[0::2] == [b""] * 3
+        assert all(answer.startswith(b"HTTP/1.1 408") for answer in answers[1::2]), answers
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+def test_it_finishes_what_it_accepted(model: str) -> None:
+    served = Served(model, "--batch-tokens", "16")
+    found: list[Any] = []
+    body = {"inputs": ["the [MASK] of the harbour and the [MASK] of the garden"] * 200}
+
+    def ask() -> None:
+        try:
+            found.append(served.ask("POST", "/v1/fill", body)[0])
+        except OSError as error:  # one that came when it listened no more
+            found.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while not _waiting(served):
+        time.sleep(0.01)
+    code = served.stop()
+    for thread in threads:
+        thread.join()
+    assert code == 0, served.lines
+    assert len(found) == 3
+    assert 200 in found
+    assert not [one for one in found if one not in (200, 503) and not isinstance(one, OSError)]
+    assert not [line for line in served.lines if not line.startswith("{")], served.lines
+
+
+def _waiting(served: Served) -> float:
+    """Tokens that wait to be computed."""
+    _, text = served.ask("GET", "/metrics")
+    (line,) = (line for line in text.decode().splitlines() if line.startswith("bertwright_waiting_tokens "))
+    return float(line.split()[1])
+
+
+def test_a_port_that_is_taken_is_told(model: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        command = [sys.executable, "-m", "bertwright", "serve", "--model", model, "--port", str(port)]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 2
+    assert f"--port {port}: another program listens there; name another, or 0 for any" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve"], "--model: name at least one model folder"),
+        (["serve", "--model", "="], "write MODEL or NAME=MODEL"),
+        (["serve", "--model", "a=x", "--model", "a=y"], "there are two models called a"),
+        (["serve", "--model", "nowhere"], "nowhere: not a model folder"),
+        (["serve", "--model", "x", "--port", "99999"], "port: Input should be less than or equal to 65535"),
+        (["demo"], "quickstart: holds no model; run `bertwright quickstart` here first"),
+    ],
+)
+def test_bad_arguments_are_told(arguments: list[str], words: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bertwright", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert found.returncode == 2, found.stderr
+    assert words in found.stderr
+
+
+def test_the_description_holds(served: Served) -> None:
+    """schemathesis: requests made up from our own OpenAPI description; no 5xx, and answers are as described."""
+    schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{served.port}/openapi.json")
+    seen = []
+    for operation in (result.ok() for result in schema.get_all_operations()):
+        for case in _cases(operation, 25):
+            response = case.call()
+            assert response.status_code < 500, (operation.label, response.status_code, response.text)
+            # what a model takes (a text with [MASK], a layer that it has) the description cannot say
+            case.validate_response(response, excluded_checks=[positive_data_acceptance])
+            seen.append(operation.label)
+    assert len(set(seen)) >= 9
+
+
+def _cases(operation: Any, count: int) -> list[Any]:
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    found: list[Any] = []
+
+    @given(case=operation.as_strategy())
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    def collect(case: Any) -> None:
+        found.append(case)
+
+    collect()
+    return found
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "prometheus_client"])
+def test_a_missing_extra_is_told_with_the_line_that_installs_it(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from bertwright.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "serve", "--model", "anything"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 2
+    assert "serving needs the extra 'serve': pip install 'bertwright[serve]'" in found.stderr
+
+
+def test_answers_wait_for_no_fuller_packet() -> None:
+    with _bound(ServeSettings(port=0)) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.proto == socket.IPPROTO_TCP  # which asyncio asks for before it sets TCP_NODELAY

@@ -1,0 +1,186 @@
+"""Every system through the command line: a run, its page and card, resumed bytes, figures, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertwright.cli import main
+from bertwright.model.folder import open_model
+from bertwright.model.sizes import SYSTEMS, System, system_of
+from bertwright.training.loop import Loop
+
+LANGUAGE: tuple[System, ...] = SYSTEMS[1:]
+ARCHITECTURES = {"bert-left": "BertLMHeadModel", "gpt": "OpenAIGPTLMHeadModel"}
+TINY = ["--size", "2x128", "--lengths", "16:0.5,32:0.5", "--batch-size", "8", "--threads", "1", "--precision", "fp32"]
+TINY += ["--held-out", "0.2", "--evaluations", "2", "--learning-rate", "1e-3", "--log-every", "1"]
+TINY += ["--bias-correction"]
+Corpora = Callable[[str], Path]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> tuple[dict[str, Any], str]:
+    """Run a command with --json: (its object, what it said on standard error)."""
+    capsys.readouterr()
+    assert main([*map(str, arguments), "--json"]) == code
+    captured = capsys.readouterr()
+    return (json.loads(captured.out.splitlines()[-1]) if captured.out else {}), captured.err
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Corpora:
+    """The corpus that a system learns from, with its kind of vocabulary."""
+    place = tmp_path_factory.mktemp("corpora")
+    kinds = {"wordpiece": ["--vocab-size", "400"], "bpe": ["--kind", "bpe", "--merges", "300"]}
+
+    def of(system: str) -> Path:
+        kind = "bpe" if system == "gpt" else "wordpiece"
+        folder = place / kind
+        if not folder.exists():
+            learned = ["tokenizer", "train", str(own_text), "--out", str(folder / "tok"), *kinds[kind]]
+            assert main(learned) == 0
+            build = ["corpus", "build", str(own_text), "--tokenizer", str(folder / "tok"), "--workers", "1"]
+            assert main([*build, "--out", str(folder / "corpus")]) == 0
+        return folder / "corpus"
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, corpora: Corpora) -> Corpora:
+    """The run of a system, of eight steps."""
+    place = tmp_path_factory.mktemp("runs")
+
+    def of(system: str) -> Path:
+        folder = place / system
+        if not folder.exists():
+            start = ["pretrain", "--system", system, "--corpus", str(corpora(system)), "--out", str(folder)]
+            assert main([*start, "--steps", "8", *TINY]) == 0
+        return folder
+
+    return of
+
+
+@pytest.mark.parametrize("system", LANGUAGE)
+def test_a_run_learns_and_says_how_well(
+    system: System, finished: Corpora, corpora: Corpora, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = finished(system)
+    record = json.loads((folder / "run.json").read_text("utf-8"))
+    assert record["settings"]["system"] == system
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["lm"] for line in lines if "lm" in line]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0]
+    assert all(line["matrix_share"] > 0 for line in lines if "lm" in line)
+    held_out = record["result"]["held_out"]
+    assert 1 < held_out["bits_per_character"] < 8
+    assert held_out["lm_perplexity"] == pytest.approx(2.718281828 ** held_out["lm_loss"], rel=1e-6)
+    page = (folder / "report.html").read_text("utf-8")
+    assert "bits per character" in page
+    assert "Filled masks" not in page
+    assert "It is a language model" in (folder / "model" / "README.md").read_text("utf-8")
+    config = json.loads((folder / "model" / "config.json").read_text("utf-8"))
+    assert config["architectures"] == [ARCHITECTURES.get(system, "BertwrightLanguageModel")]
+    assert system_of(open_model(str(folder)).config) == system
+    measured = ["evaluate", "pretraining", "--model", folder, "--corpus", corpora(system), "--rows", "16"]
+    figures, _ = run(capsys, *measured, "--length", "32")
+    assert 1 < figures["bits_per_character"] < 8
+    assert figures["rows"] == 16
+
+
+class Killed(BaseException):
+    """Ends a process as nothing else does."""
+
+
+@pytest.mark.parametrize("system", LANGUAGE)
+def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
+    system: System, finished: Corpora, corpora: Corpora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ["pretrain", "--system", system, "--corpus", str(corpora(system)), "--out", str(tmp_path / "run")]
+    start += ["--steps", "8", *TINY]
+    step = Loop.step
+
+    def until_the_sixth(self: Any, number: int, batches: Any) -> None:
+        if number == 5:
+            raise Killed
+        step(self, number, batches)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "step", until_the_sixth)
+        patched.setattr(Loop, "is_time_to_save", lambda _, done: done == 3)
+        with pytest.raises(Killed):
+            main(start)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000003"]
+    assert main([*start, "--resume"]) == 0
+    for name in ("model.safetensors", "config.json", "README.md"):
+        assert (tmp_path / "run" / "model" / name).read_bytes() == (finished(system) / "model" / name).read_bytes()
+
+
+@pytest.mark.parametrize("system", ["bert-right", "gpt", "lstm-left"])
+def test_a_start_from_a_run_of_the_same_system(
+    system: System, finished: Corpora, corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["pretrain", "--system", system, "--corpus", corpora(system), "--steps", "1", *TINY[2:]]
+    run(capsys, *start, "--init-from", finished(system), "--out", tmp_path / "on", "--learning-rate", "1e-9")
+    before, after = (load_file(path / "model" / "model.safetensors") for path in (finished(system), tmp_path / "on"))
+    assert before.keys() == after.keys()
+    assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)
+    other = ["pretrain", "--corpus", corpora("bert"), "--steps", "1", *TINY[2:], "--out", tmp_path / "other"]
+    assert "trains a BERT" in run(capsys, *other, "--init-from", finished(system), code=2)[1]
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_plan_of_a_language_model(corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ["pretrain", "--system", "lstm-left", "--corpus", corpora("lstm-left"), "--out", tmp_path / "run"]
+    found, _ = run(capsys, *start, "--steps", "8", *TINY, "--plan")
+    assert (found["system"], found["steps"]) == ("lstm-left", 8)
+    assert found["memory"]["measured_peak"] > 16 * found["parameters"]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("system", ["bert-left", "gpt", "lstm-right"])
+def test_what_needs_both_sides_is_refused(
+    system: System, finished: Corpora, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "predicts the next token" in run(capsys, "fill", "a [MASK]", "--model", finished(system), code=2)[1]
+    pair = ["next-sentence", "It rained.", "The street was wet.", "--model", finished(system)]
+    assert "no next-sentence head" in run(capsys, *pair, code=2)[1]
+
+
+def test_options_and_corpora_that_do_not_go_with_a_system(
+    corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(system: str, *options: str, corpus: str = "bert") -> str:
+        start = ["pretrain", "--system", system, "--corpus", corpora(corpus), "--out", tmp_path / "run"]
+        return run(capsys, *start, "--steps", "1", *options, code=2)[1]
+
+    assert "nothing is masked" in said("bert-left", "--mask-share", "0.3")
+    assert "no second sentence" in said("bert-left", "--second-sentence", "order")
+    assert "512 positions" in said("gpt", "--lengths", "600", corpus="gpt")
+    assert "defined with byte pairs" in said("gpt")
+    assert "needs WordPiece" in said("lstm-left", corpus="gpt")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", LANGUAGE)
+@pytest.mark.parametrize("more", [["--compile", "on"], ["--precision", "bf16"], ["--recompute"], ["--minutes", "0.05"]])
+def test_the_ways_of_computing(
+    system: System, more: list[str], finished: Corpora, corpora: Corpora, tmp_path: Path
+) -> None:
+    start = ["pretrain", "--system", system, "--corpus", str(corpora(system)), "--out", str(tmp_path / "run"), *TINY]
+    options = ["--steps", "8"] if "--minutes" not in more else []
+    assert main([*start, "--dropout", "0", *options, *more]) == 0
+    assert main([*start[:-1], start[-1], "--dropout", "0", *options, *more, "--resume"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["lm"] for line in lines if "lm" in line]
+    assert losses[-1] < losses[0]
+    if "--minutes" not in more:
+        assert main([*start[:-1], start[-1], "--dropout", "0", "--steps", "8", "--out", str(tmp_path / "plain")]) == 0
+        plain = [json.loads(line) for line in (tmp_path / "plain" / "metrics.jsonl").read_text().splitlines()]
+        near = 0.03 if "bf16" in more else 1e-4
+        assert losses == pytest.approx([line["lm"] for line in plain if "lm" in line], abs=near)

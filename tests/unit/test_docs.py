@@ -1,0 +1,46 @@
+"""What the manual shows is what happens: its Python sessions are run."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertwright.model.folder import save_model
+from bertwright.model.sizes import EncoderConfig
+from bertwright.prediction.classifier import Classifier
+from bertwright.tasks.classify import SST2
+from bertwright.text.tokenizer import train_tokenizer
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+    """A model of random weights."""
+    folder = tmp_path_factory.mktemp("shown")
+    words = train_tokenizer([own_text.read_text("utf-8")], vocab_size=500)
+    words.save(folder / "tok")
+    config = EncoderConfig(vocab_size=words.vocab_size, hidden=48, layers=2, heads=4, intermediate=96, max_positions=64)
+    torch.manual_seed(4)
+    save_model(
+        folder / "sst2",
+        Classifier(config, 2),
+        config=config,
+        tokenizer=folder / "tok",
+        architecture="BertForSequenceClassification",
+        labels=SST2.labels,
+        extra={"task": SST2.model_dump(mode="json"), "max_length": 32},
+    )
+    return str(folder / "sst2")
+
+
+def test_sessions_run_as_shown(classifier: str) -> None:
+    found = doctest.testfile(
+        str(DOCS / "python.md"),
+        module_relative=False,
+        globs={"classifier": classifier},
+        optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL,
+    )
+    assert found.attempted >= 12
+    assert found.failed == 0

@@ -1,0 +1,105 @@
+"""Every command that the manual prints can be typed, and every link in it leads somewhere."""
+
+import importlib
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+
+from bertwright.cli import _COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+SETTINGS = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+BEFORE = re.compile(r"(\$ |[A-Z_]+=\S+ ?|torchrun .* -m ?|python -m ?|\.venv/bin/|srun .*|\S+ \| )*")
+"""What may stand before a command on its line."""
+ENDS = {"|", ">", "<", ">>", "&&", ";", "#", "2>", "&"}
+
+
+def blocks(text: str) -> Iterator[str]:
+    """The lines of code blocks, fenced or indented, those that go on joined."""
+    inside, lines = False, []
+    for line in text.splitlines():
+        if line.startswith("```"):
+            inside = not inside
+        elif inside or line.startswith("    "):
+            lines.append(line.strip())
+    yield from re.sub(r"\\\n", " ", "\n".join(lines)).splitlines()
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of each bertwright command, up to a pipe or a comment."""
+    for line in blocks(text):
+        found = re.search(r"(?:^|\s)bertwright (?=[a-z])", line)
+        before = line[: found.start()] if found else ""
+        if not found or not BEFORE.fullmatch(before):
+            continue
+        try:
+            words = shlex.split(line[found.end() :], comments=True)
+        except ValueError:  # prose with an apostrophe
+            continue
+        ends = [place for place, word in enumerate(words) if word in ENDS]
+        yield words[: min(ends, default=len(words))]
+
+
+ALL = [(page, words) for page in PAGES if page.name != "CHANGELOG.md" for words in commands(page.read_text("utf-8"))]
+
+
+@cache
+def parser_of(name: str) -> Any:
+    """The command's own signature on a function that does nothing."""
+    module, function = _COMMANDS[name][0].split(".")
+    command = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
+
+    def nothing(*_: Any, **__: Any) -> None: ...
+
+    nothing.__signature__ = inspect.signature(command)
+    nothing.__annotations__ = inspect.get_annotations(command, eval_str=True)
+    nothing.__doc__ = command.__doc__
+    return nothing
+
+
+@pytest.mark.parametrize(("page", "words"), ALL, ids=[f"{page.name}: {' '.join(words)}"[:100] for page, words in ALL])
+def test_a_command_of_the_manual_can_be_typed(page: Path, words: list[str]) -> None:
+    name = next((" ".join(words[:count]) for count in (2, 1) if " ".join(words[:count]) in _COMMANDS), None)
+    assert name, f"{page.name}: there is no command {' '.join(words[:2])}"
+    optional = any(word.startswith("[--") for word in words)
+    rest = [word.strip("[]") for word in words[name.count(" ") + 1 :] if word not in ("…", "--json", "[--json]")]
+    if "…" in words or optional:  # an excerpt: what it shows must be options of the command
+        known = {f"--{option.replace('_', '-')}" for option in inspect.signature(parser_of(name)).parameters}
+        assert {word for word in rest if word.startswith("--")} <= known
+        return
+    with suppress(SystemExit) if "--help" in rest else nullcontext():
+        tyro.cli(parser_of(name), args=rest, prog=name, config=SETTINGS)
+
+
+def test_there_are_many() -> None:
+    assert len(ALL) >= 150
+    assert len({words[0] for _, words in ALL}) >= 15
+
+
+def test_links_lead_somewhere() -> None:
+    checked = 0
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for target in LINK.findall(re.sub(r"```.*?```", "", text, flags=re.S)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            assert there.exists(), f"{page.name}: {target}"
+            if anchor and there.suffix == ".md":
+                titles = re.findall(r"^#+ (.*)$", there.read_text("utf-8"), flags=re.M)
+                made = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+                assert anchor in made, f"{page.name}: {target}"
+            checked += 1
+    assert checked >= 80
+    print(f"\n{checked} links, {len(ALL)} commands")

@@ -76,7 +76,7 @@ slow: setup $(OLDER)
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-logo
 
 # The peers that are no oracles of the tests are installed when they are first asked for.

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 
 def children(process: int) -> list[int]:
@@ -85,7 +86,7 @@ def text_bytes(inputs: list[str]) -> int:
     import gzip
     import lzma
 
-    openers = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
+    openers: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
     total = 0
     for name in inputs:
         with openers.get(Path(name).suffix, open)(name, "rb") as stream:

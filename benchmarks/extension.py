@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
+from bertwright.model.sizes import EncoderConfig
 from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.pretraining import PretrainingModel, to_inputs
@@ -36,8 +37,8 @@ def split_text(given: argparse.Namespace) -> tuple[Path, Path]:
     given.out.mkdir(parents=True, exist_ok=True)
     parts = given.out / "learn.txt", given.out / "measure.txt"
     documents = list(read_all(find_inputs([given.text]), TextSettings()))
-    for path, kept in zip(parts, (lambda number: number % 10, lambda number: number % 10 == 0), strict=True):
-        chosen = [document for number, document in enumerate(documents) if kept(number)]
+    for path, tenth in zip(parts, (False, True), strict=True):
+        chosen = [document for number, document in enumerate(documents) if (number % 10 == 0) == tenth]
         path.write_text("\n\n".join("\n".join(document.paragraphs) for document in chosen) + "\n", "utf-8")
     return parts
 
@@ -57,7 +58,7 @@ def random_start(model: PretrainingModel, saved: SavedModel) -> None:
 
 def measure(model: PretrainingModel, data: Corpus, num_old: int, num_words: int, rows: int) -> dict[str, float]:
     """Nats of a start per piece, per old and per new one among them, and per word."""
-    settings = ExampleSettings(masking=MaskingSettings(whole_word=True))
+    settings = ExampleSettings(masking=MaskingSettings(units="word"))
     losses, labels = [], []
     model.eval()
     with torch.inference_mode():
@@ -94,6 +95,7 @@ def main() -> None:
     for name, tokenizer in (("old", saved.tokenizer), ("extended", given.out / "tokenizer")):
         build_corpus([measured], tokenizer=tokenizer, out=given.out / f"corpus-{name}", workers=1)
         data = Corpus.open(given.out / f"corpus-{name}")
+        assert isinstance(saved.config, EncoderConfig)
         config = saved.config.model_copy(update={"vocab_size": data.tokenizer.vocab_size})
         for start in ("means",) if name == "old" else ("means", "random"):
             model = PretrainingModel(config)

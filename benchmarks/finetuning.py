@@ -24,7 +24,7 @@ from bertwright.prediction.classification import prepare
 from bertwright.prediction.classifier import Rows
 from bertwright.prediction.work import Work, steps_of
 from bertwright.recipes.library_docs import collect
-from bertwright.tasks.spec import get_spec
+from bertwright.tasks.classify import get_task
 from bertwright.text.tokenizer import Tokenizer, train_tokenizer
 from bertwright.training.loop import Loop, Plan
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
@@ -107,7 +107,7 @@ def measure(size: str, data: Path, tokenizer: Tokenizer, given: argparse.Namespa
     """The rows of one size."""
     config = size_config(size, tokenizer.vocab_size)
     numerics = resolve_numerics(threads=given.threads)
-    work = prepare(get_spec("sst2"), data, tokenizer, config, LENGTH)
+    work = prepare(get_task("sst2"), data, tokenizer, config, LENGTH)
     order = np.random.default_rng(0).permutation(len(work.lengths))
     random = [work.batch(order[begin : begin + BATCH]) for begin in range(0, STEPS[size] * BATCH, BATCH)]
     has_bf16 = numerics.precision == "bf16"
@@ -133,8 +133,8 @@ def main() -> None:
         given_parser.error("--data and --tokenizer go together")
     transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
-        found = (given.data, Tokenizer.load(given.tokenizer)) if given.data else documentation_data(Path(folder))
-        rows = [row for size in given.sizes.split(",") for row in measure(size, *found, given)]
+        data, words = (given.data, Tokenizer.load(given.tokenizer)) if given.data else documentation_data(Path(folder))
+        rows = [row for size in given.sizes.split(",") for row in measure(size, data, words, given)]
     finish(given, rows, packages=["transformers"])
 
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def answering(module: Classifier) -> Answer:
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
         rows = Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask) != 0)
         with torch.inference_mode():
-            return module(rows).float().numpy()
+            found: Numbers = module(rows).float().numpy()
+            return found
 
     return answer
 
@@ -90,13 +92,12 @@ def throughput(
         rivals = {name: answer for name, answer in theirs.items() if kind in name}
         if kind == "fp32":
             rivals["bertwright, as it is trained"] = mine["plain"]
-        runs = {name: (lambda answer=answer: over(answer, batches)) for name, answer in rivals.items()}
+        runs = {name: partial(over, answer, batches) for name, answer in rivals.items()}
         if not runs:
             continue
         own = mine[kind]
-        found = compare(
-            f"inference {size} {kind}", lambda own=own: over(own, batches), runs, repeats=repeats, unit="sentences/s"
-        )
+        work = f"inference {size} {kind}"
+        found = compare(work, partial(over, own, batches), runs, repeats=repeats, unit="sentences/s")
         agrees = cosine(own, mine["plain"], batches[:2])
         for row in found:
             rival = rivals[row["peer"]]

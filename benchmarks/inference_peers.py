@@ -69,7 +69,8 @@ def in_torch(module: Any) -> Answer:
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
         given = dict(zip(NAMES, map(torch.from_numpy, (ids, segments, mask)), strict=True))
         with torch.inference_mode():
-            return module(**given).logits.float().numpy()
+            found: Numbers = module(**given).logits.float().numpy()
+            return found
 
     return answer
 

@@ -129,7 +129,7 @@ def main() -> None:
     given_parser.add_argument("--gibibytes", type=float, default=8.0)
     given: argparse.Namespace = given_parser.parse_args()
     size, batch = given.size, given.batch
-    whole = {
+    whole: dict[str, Callable[[int], int | None]] = {
         "transformers": lambda rows: in_own_process(transformers_step, size, rows),
         "bertwright": lambda rows: in_own_process(ours, size, rows, rows, False),
         "bertwright --recompute": lambda rows: in_own_process(ours, size, rows, rows, True),

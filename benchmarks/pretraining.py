@@ -20,11 +20,13 @@ from torch import Tensor
 
 from benchmarks.side_by_side import compare, finish, parser, roof, transformers_config
 from bertwright.corpus.build import build_corpus
+from bertwright.model.encoder import Encoder
 from bertwright.model.sizes import EncoderConfig
-from bertwright.objectives.pretraining import Inputs, pretraining_flops, pretraining_task
+from bertwright.objectives.pretraining import Inputs, pretraining_flops
 from bertwright.recipes.library_docs import collect, write_corpus
 from bertwright.recipes.pretrain import Pretraining, prepare
 from bertwright.recipes.settings import Phase, PretrainSettings
+from bertwright.recipes.systems import task_of
 from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.loop import Loop
@@ -50,7 +52,7 @@ def documentation_corpus(folder: Path) -> Path:
 def ours(made: Pretraining, numerics: Numerics, *, steps: int) -> Callable[[], float]:
     """The program's own loop, from the making of rows to the update."""
     loop, batches, place = (
-        Loop(pretraining_task(made.model), made.plan(10**6), numerics, None),
+        Loop(task_of(made.model), made.plan(10**6), numerics, None),
         made.batches(10**6),
         [0],
     )
@@ -145,25 +147,28 @@ def measure(size: str, corpus: Path, given: argparse.Namespace) -> tuple[list[di
     made, numerics = prepare(
         settings, corpus=corpus, out=Path("unused"), held_out=None, init_from=None, write_plans=False
     )
+    config, encoder = made.config, made.model.encoder
+    assert isinstance(config, EncoderConfig)
+    assert isinstance(encoder, Encoder)
     numerics = numerics.model_copy(update={"compiled": given.compile})
     apply_numerics(numerics)
     batches = made.batches(10**6)
     steps = [batches(step) for step in range(STEPS[size])]
     has_bf16 = numerics.precision == "bf16"
-    peers = {"transformers, fp32": theirs(made.config, steps, bf16=False, compiled=False)}
+    peers = {"transformers, fp32": theirs(config, steps, bf16=False, compiled=False)}
     if has_bf16:
-        peers["transformers, bf16"] = theirs(made.config, steps, bf16=True, compiled=False)
+        peers["transformers, bf16"] = theirs(config, steps, bf16=True, compiled=False)
     best = "bf16" if has_bf16 else "fp32"
-    peers[f"transformers, {best}, torch.compile"] = theirs(made.config, steps, bf16=has_bf16, compiled=True)
+    peers[f"transformers, {best}, torch.compile"] = theirs(config, steps, bf16=has_bf16, compiled=True)
     program = ours(made, numerics, steps=STEPS[size])
     name = f"pretraining {size}, {numerics.precision}" + (", compiled" if numerics.compiled else "")
     rows = compare(name, program, peers, repeats=given.repeats, unit="rows/s")
     apply_numerics(numerics)
     whole = [inputs for micro in steps for inputs in micro]
-    flops = sum(pretraining_flops(made.model.encoder, inputs) for inputs in whole)
+    flops = sum(pretraining_flops(encoder, inputs) for inputs in whole)
     work = flops / sum(len(inputs.ids) for inputs in whole)
     found = {"needed": work * rows[0]["ours"]}
-    found["roof"] = roof(shapes(made.config, whole[0]), torch.bfloat16 if has_bf16 else torch.float32)
+    found["roof"] = roof(shapes(config, whole[0]), torch.bfloat16 if has_bf16 else torch.float32)
     found["share"] = found["needed"] / found["roof"]
     return rows, found
 

@@ -22,9 +22,11 @@ import transformers
 from benchmarks.pretraining import LENGTH, Theirs, columns_of
 from benchmarks.side_by_side import parser, processor, versions
 from bertwright.model.naming import from_foreign
-from bertwright.objectives.pretraining import PretrainingModel, pretraining_task
+from bertwright.model.sizes import EncoderConfig
+from bertwright.objectives.pretraining import PretrainingModel
 from bertwright.recipes.pretrain import Pretraining, prepare
 from bertwright.recipes.settings import Phase, PretrainSettings
+from bertwright.recipes.systems import task_of
 from bertwright.training.loop import Loop
 from bertwright.training.machine import Numerics, apply_numerics
 from bertwright.training.optimizer import OptimizerSettings, rate_at, set_rate
@@ -41,7 +43,7 @@ Update = Callable[[int, float], float]
 
 def ours(made: Pretraining, numerics: Numerics) -> tuple[Update, Callable[[], PretrainingModel]]:
     """The program's own loop."""
-    loop, batches = Loop(pretraining_task(made.model), made.plan(10**9), numerics, None), made.batches(10**9)
+    loop, batches = Loop(task_of(made.model), made.plan(10**9), numerics, None), made.batches(10**9)
 
     def update(step: int, rate: float) -> float:
         begin = time.process_time()
@@ -52,6 +54,7 @@ def ours(made: Pretraining, numerics: Numerics) -> tuple[Update, Callable[[], Pr
 
     def trained() -> PretrainingModel:
         loop.optimizer.settle()
+        assert isinstance(made.model, PretrainingModel)
         return made.model.eval()
 
     return update, trained
@@ -61,6 +64,7 @@ def theirs(made: Pretraining, numerics: Numerics) -> tuple[Update, Callable[[], 
     """transformers' model; measured with its weights in ours."""
     torch.use_deterministic_algorithms(False)  # as it comes
     batches = made.batches(10**9)
+    assert isinstance(made.config, EncoderConfig)
     other = Theirs(
         made.config,
         bf16=numerics.precision == "bf16",
@@ -79,6 +83,7 @@ def theirs(made: Pretraining, numerics: Numerics) -> tuple[Update, Callable[[], 
     def trained() -> PretrainingModel:
         tied = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
         theirs = {name: tensor for name, tensor in other.model.state_dict().items() if name not in tied}
+        assert isinstance(made.model, PretrainingModel)
         made.model.load_state_dict(from_foreign(theirs))
         return made.model.eval()
 

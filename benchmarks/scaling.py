@@ -39,7 +39,7 @@ def step_seconds(config: EncoderConfig, *, batch: int, length: int, threads: int
     loop = Loop(pretraining_task(model), Plan(steps=10**6, seed=0, optimizer=OptimizerSettings()), settled, None)
     inputs = rows(batch, length)
     seconds = timed(lambda: loop.step(0, lambda _: [inputs]), repeats=repeats)
-    return {"seconds": seconds, "flops": pretraining_flops(config, inputs), "tokens": batch * length}
+    return {"seconds": seconds, "flops": pretraining_flops(model.encoder, inputs), "tokens": batch * length}
 
 
 def measure(threads: int, repeats: int) -> list[dict[str, Any]]:
@@ -50,11 +50,12 @@ def measure(threads: int, repeats: int) -> list[dict[str, Any]]:
     points += [("rows", batch, {"batch": batch}) for batch in BATCHES]
     points += [("layers", layers, {"config": tiny.model_copy(update={"layers": layers})}) for layers in LAYERS]
     points += [("threads", count, {"threads": count}) for count in range(1, threads + 1)]
-    found = []
+    found: list[dict[str, Any]] = []
     for name, value, changes in points:
         given: dict[str, Any] = {"config": tiny, "batch": 32, "length": 128, "threads": threads, **changes}
         point = step_seconds(given.pop("config"), repeats=repeats, **given)
-        row = {"work": f"step of tiny by {name}", name: value, "tokens_per_second": point["tokens"] / point["seconds"]}
+        row: dict[str, Any] = {"work": f"step of tiny by {name}", name: value}
+        row["tokens_per_second"] = point["tokens"] / point["seconds"]
         row |= {
             "flops_per_token": point["flops"] / point["tokens"],
             "flops_per_second": point["flops"] / point["seconds"],

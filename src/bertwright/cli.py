@@ -124,7 +124,7 @@ def _overview(arguments: Sequence[str]) -> int:
         "\n--json with any command: one JSON object as the last line of standard output, all else on standard error.",
         file=out,
     )
-    print("MODEL is a model folder, a run folder, or random:SIZE (random weights).", file=out)
+    print("MODEL is a model folder, a run folder, small-wiki (comes along), or random:SIZE (random weights).", file=out)
     return 0 if asked and known else 2
 
 

@@ -330,6 +330,8 @@ def test_every_kind_of_arm(
         (["table5", "--scale", "huge"], "--scale huge: there are smoke, tiny, mini, small, base, paper"),
         (["table5", "--arms", "bert,gpt"], "--arms gpt: the arms of table5 are bert, no-nsp, left, left-bilstm"),
         (["table5", "--tasks", "swag"], "--tasks swag: the tasks of table5 are mnli, qnli, mrpc, sst2, squad1,"),
+        (["table5", "--arms", ""], "--arms '': names with commas between"),
+        (["table5", "--tasks", "sst2,"], "--tasks 'sst2,': names with commas between"),
         (["table5", "--seeds", "0"], "--seeds 0: at least 1"),
         (["table5", "--pretraining-seeds", "-1"], "--pretraining-seeds -1: at least 1"),
     ],

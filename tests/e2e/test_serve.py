@@ -46,9 +46,9 @@ def model(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
 class Served:
     """The command, its port, and what it wrote."""
 
-    def __init__(self, model: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "bertwright", "serve", "--model", model, "--port", "0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    def __init__(self, *words: str, folder: Path | None = None) -> None:
+        command = [sys.executable, "-m", "bertwright", *words, "--port", "0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ}, cwd=folder)
         assert self.process.stderr
         first = self.process.stderr.readline()
         while "serving at" not in first:
@@ -89,7 +89,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(model: str) -> Iterator[Served]:
-    found = Served(model)
+    found = Served("serve", "--model", model)
     yield found
     assert found.stop() == 0, found.lines
     assert not [line for line in found.lines if not line.startswith("{")], found.lines  # JSON and nothing else
@@ -103,6 +103,14 @@ def test_it_answers_and_logs(served: Served) -> None:
     assert status == 200
     assert len(found["results"][0]["masks"]) == 1
     assert served.ask("GET", "/")[0] == 200
+
+
+def test_demo_has_a_model_where_nothing_was_made(tmp_path: Path) -> None:
+    served = Served("demo", "--no-browser", folder=tmp_path)
+    try:
+        assert served.ask("GET", "/health")[1]["models"] == ["small-wiki"]
+    finally:
+        served.stop()
 
 
 def test_a_client_that_goes_away_is_forgotten(served: Served) -> None:
@@ -178,7 +186,7 @@ def test_slow_clients_are_let_go(model: str) -> None:
 
 
 def test_it_finishes_what_it_accepted(model: str) -> None:
-    served = Served(model, "--batch-tokens", "16")
+    served = Served("serve", "--model", model, "--batch-tokens", "16")
     found: list[Any] = []
     body = {"inputs": ["the [MASK] of the harbour and the [MASK] of the garden"] * 200}
 
@@ -230,7 +238,6 @@ def test_a_port_that_is_taken_is_told(model: str) -> None:
         (["serve", "--model", "a=x", "--model", "a=y"], "there are two models called a"),
         (["serve", "--model", "nowhere"], "nowhere: not a model folder"),
         (["serve", "--model", "x", "--port", "99999"], "port: Input should be less than or equal to 65535"),
-        (["demo"], "quickstart: holds no model; run `bertwright quickstart` here first"),
     ],
 )
 def test_bad_arguments_are_told(arguments: list[str], words: str, tmp_path: Path) -> None:

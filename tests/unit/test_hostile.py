@@ -350,6 +350,22 @@ def test_a_size_that_the_weights_do_not_have_takes_no_memory(tmp_path: Path) -> 
             open_model(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["vocab_size", "hidden_size", "intermediate_size", "type_vocab_size"])
+@pytest.mark.parametrize("value", [2**63 - 1, 10**30])
+def test_a_size_beyond_all_numbers_is_refused(tmp_path: Path, name: str, value: int) -> None:
+    shape = {
+        "vocab_size": 3,
+        "hidden_size": 4,
+        "num_attention_heads": 1,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+    }
+    save_file({"bert.embeddings.word_embeddings.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**shape, "hidden_act": "gelu", name: value}))
+    with pytest.raises(InputError, match="less than 16777216"):
+        open_model(str(tmp_path))
+
+
 def test_a_run_of_any_number_of_seeds_is_refused(tmp_path: Path) -> None:
     run = {"kind": "finetune", "settings": {"seeds": 10**15}, "data": {}}
     (tmp_path / "run.json").write_text(json.dumps(run))

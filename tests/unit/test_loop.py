@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,20 @@ def test_measuring_leaves_the_weights_alone() -> None:
     before = weights(module)
     assert measure_step_seconds(trainable(module), rows, plan=plan(100), numerics=NUMERICS, seconds=0.01) > 0
     assert weights(module) == before
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_compiling_takes_is_not_a_steps_time(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+
+    def slow_at_first(step: int) -> list[Batch]:
+        if step in (0, 4):  # a shape that comes later compiles as well
+            time.sleep(0.2)
+        return rows(step)
+
+    numerics = NUMERICS.model_copy(update={"compiled": compiled})
+    found = measure_step_seconds(trainable(line()), slow_at_first, plan=plan(100), numerics=numerics, seconds=0.01)
+    assert (found < 0.1) == compiled
 
 
 def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:

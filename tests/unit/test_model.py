@@ -1,5 +1,6 @@
 """The encoder: published parameter counts, what attention may see, the rows asked for, names on disk."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,17 @@ def test_a_model_folder_comes_back_whole(tmp_path: Path, tokenizer_folder: Path)
     other = built(config, seed=9)
     load_weights(other, saved)
     assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+def test_others_may_read_a_model_as_far_as_the_umask_says(tmp_path: Path, tokenizer_folder: Path) -> None:
+    config, before = small(), os.umask(0o027)
+    try:
+        save_model(
+            tmp_path / "m", built(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
+        )
+    finally:
+        os.umask(before)
+    assert {oct(file.stat().st_mode & 0o777) for file in (tmp_path / "m").iterdir()} == {"0o640"}
 
 
 def test_a_truncated_model_file_is_named(tmp_path: Path, tokenizer_folder: Path) -> None:

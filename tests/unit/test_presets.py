@@ -81,7 +81,7 @@ def test_steps_take_the_place_of_minutes_and_the_other_way_round(asked: Any) -> 
 def test_a_recipe_that_there_is_not_lists_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pretrain", "--corpus", "c", "--out", str(tmp_path / "o"), "--recipe", "paper"]) == 2
     said = capsys.readouterr().err
-    assert all(name in said for name in ("'paper'", "paper-base", "paper-large", "two-cores"))
+    assert all(name in said for name in ("'paper'", "paper-base", "paper-large", "two-cores", "two-hours"))
     with pytest.raises(InputError, match="no-bias-correction"):
         commands.pretrain(corpus=tmp_path, out=tmp_path, steps=1, bias_correction=True, no_bias_correction=True)
 

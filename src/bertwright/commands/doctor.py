@@ -28,7 +28,7 @@ def doctor(
     and 0 otherwise: warnings do not change it.
 
     Args:
-        model: MODEL: a model folder, a run folder, or random:SIZE (with --tokenizer or --corpus).
+        model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer or --corpus).
         corpus: a corpus folder.
         data: a labelled table, or a folder with train and dev files.
         task: how --data is read: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, regress.

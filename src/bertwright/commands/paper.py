@@ -70,8 +70,8 @@ def paper(
         corpus=corpus,
         seeds=seeds,
         pretraining_seeds=pretraining_seeds,
-        arms=_names(arms),
-        tasks=_names(tasks),
+        arms=_names("--arms", arms),
+        tasks=_names("--tasks", tasks),
     )
     options = {
         "--scale": scale,
@@ -88,5 +88,8 @@ def paper(
     )
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",")) if text else ()
+def _names(option: str, text: str | None) -> tuple[str, ...]:
+    names = () if text is None else tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise InputError(f"{option} {text!r}: names with commas between")
+    return names

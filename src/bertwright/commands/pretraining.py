@@ -88,7 +88,8 @@ def pretrain(
     Args:
         corpus: a corpus folder; several times, as FOLDER=WEIGHT, for rows of several in shares of the weights.
         out: the run folder.
-        recipe: settings by name: paper-base, paper-large, paper-gpt or two-cores; every other option beats them.
+        recipe: settings by name: paper-base, paper-large, paper-gpt, two-cores or two-hours; every other
+            option beats them.
         plan: print steps, epochs, hours, disk and memory of the run, and do not begin it.
         system: what to train: bert; its blocks looking to one side alone; gpt; an LSTM to one side (default: bert).
         size: tiny to large, or LAYERSxHIDDEN such as 4x256; --init-from brings its own (default: tiny).
@@ -221,7 +222,7 @@ def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
 
     Args:
         text: a text with [MASK] in it.
-        model: MODEL: a pre-trained model folder or run folder.
+        model: MODEL: a pre-trained model folder or run folder, or small-wiki, which comes with the program.
         top_k: how many candidates.
     """
     from bertwright.model.folder import open_model

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from bertwright.errors import InputError, MissingExtra
+from bertwright.shipped import shipped
 
 Result = Mapping[str, Any]
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
@@ -73,7 +74,8 @@ def demo(
     """Open a page with a model in the browser: fill masks, classify, look inside.
 
     Args:
-        model: MODEL, or NAME=MODEL, once for each (default: what `bertwright quickstart` made in ./quickstart).
+        model: MODEL, or NAME=MODEL, once for each (default: what `bertwright quickstart` made in ./quickstart, else
+            the small-wiki that comes with the program).
         port: 0 takes any that is free.
         precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
         no_browser: only say where the page is.
@@ -81,7 +83,7 @@ def demo(
     import threading
     import webbrowser
 
-    named = _named(model) if model else _made_by_quickstart(Path("quickstart"))
+    named = _named(model) if model else _made_by_quickstart(Path("quickstart")) or _named(shipped())
 
     def ready(url: str) -> None:
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()  # a browser in the terminal stays
@@ -147,10 +149,4 @@ def _name_of(place: str) -> str:
 
 
 def _made_by_quickstart(folder: Path) -> dict[str, str]:
-    places: dict[str, str] = {}
-    for name in _DEMO_MODELS:
-        if (folder / name / "model" / "config.json").is_file():
-            places[name] = str(folder / name)
-    if not places:
-        raise InputError(f"{folder}: holds no model; run `bertwright quickstart` here first, or give --model MODEL")
-    return places
+    return {name: str(folder / name) for name in _DEMO_MODELS if (folder / name / "model" / "config.json").is_file()}

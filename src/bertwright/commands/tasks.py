@@ -58,7 +58,7 @@ def finetune(
     Args:
         task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; squad1, squad2; swag; ner, pos; or classify,
             multilabel, regress for any table.
-        model: MODEL: a model folder, a run folder, or random:SIZE (with --tokenizer).
+        model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer).
         data: a folder with train and dev files, or one file (a tenth of it is then kept for measuring).
         out: the run folder.
         epochs: over the training data.

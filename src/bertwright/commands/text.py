@@ -145,7 +145,7 @@ def corpus_build(
     Args:
         inputs: files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
             as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
-        tokenizer: a tokenizer folder, or a model folder or run folder for its tokenizer.
+        tokenizer: a tokenizer folder, or a model folder, run folder or small-wiki for its tokenizer.
         out: the corpus folder to write; must be empty or absent.
         workers: processes that tokenise (default: one per core).
         documents: what parts documents of plain text.

@@ -19,6 +19,7 @@ from bertwright.model.described import MULTI_LABEL
 from bertwright.model.forms import described, named_weights, read_described, stored_names
 from bertwright.model.naming import foreign_hint, stored_tensors
 from bertwright.model.sizes import SIZES, SYSTEMS, BodyConfig, size_config, system_config
+from bertwright.shipped import place_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
 CARD = "README.md"
@@ -96,8 +97,10 @@ def write_folder(
     """Write tensors, `described` as config.json and the files `beside` that exist as one folder, atomically."""
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
+        stored = temporary / "model.safetensors"
         try:
-            save_file(named, temporary / "model.safetensors", metadata={"format": "pt"})
+            save_file(named, stored, metadata={"format": "pt"})
+            stored.chmod(temporary.stat().st_mode & 0o666)  # it is made for its owner's eyes alone
         except SafetensorError as error:  # without a number: a full disk looks like any other trouble
             raise RunFailed(f"{folder}: the model cannot be written (is the disk full?): {error}") from error
         for file in beside:
@@ -116,17 +119,19 @@ def copy_description(saved: SavedModel, folder: Path) -> None:
 
 
 def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | None = None) -> SavedModel:
-    """Open MODEL: a model folder, a run folder holding `model/`, or `random:SIZE` (`random:gpt:SIZE` and so on).
+    """Open MODEL: a model folder, a run folder holding `model/`, the name of a model that comes with the program, or
+    `random:SIZE` (`random:gpt:SIZE` and so on).
 
     Random weights need `tokenizer` and its `vocab_size`.
     """
     if source.startswith("random:"):
         return _random(source, tokenizer, vocab_size)
-    folder = model_within(Path(source))
+    folder = model_within(place_of(source))
     if not (folder / "config.json").is_file():
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
         hint = hint or foreign_hint(folder)
-        raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE")
+        comes = "".join(f"; {name} comes with the program" for name in shipped())
+        raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
     found = read_described(folder / "config.json")
     weights = named_weights(stored_tensors(folder), found, str(folder / "model.safetensors"))
     _check_size(found.config, weights, str(folder))

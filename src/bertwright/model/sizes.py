@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
-from bertwright.config import Count, Positive, Settings, Share
+from bertwright.config import Count, Settings, Share
 from bertwright.errors import InputError
 
 Size = Annotated[int, Field(gt=0, lt=2**24)]
@@ -24,7 +24,7 @@ class EncoderConfig(Settings):
     heads: Size
     intermediate: Size
     max_positions: Size = 512
-    num_segments: Positive = 2
+    num_segments: Size = 2
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     hidden_dropout: Share = 0.1
     attention_dropout: Share = 0.1

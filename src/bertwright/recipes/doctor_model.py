@@ -53,7 +53,7 @@ def look_at_model(source: str, *, tokenizer: Path | None) -> tuple[Patient, list
         saved = open_model(source, tokenizer=tokenizer, vocab_size=words.vocab_size if words else None)
     except (InputError, OSError) as error:
         return Patient(), [
-            refused("model", "opens", error=error, advice="name a model folder, a run folder, or random:SIZE")
+            refused("model", "opens", error=error, advice="name a model or run folder, small-wiki, or random:SIZE")
         ]
     config = saved.config
     shape = f"{config.layers} layers, {config.hidden} hidden"

@@ -38,7 +38,7 @@ _USES: Final[dict[Use, type[FillHead] | type[VectorHead] | type[FollowHead]]] = 
 
 
 def load(model: str | Path, *, precision: Asked = "auto") -> "Predictor":
-    """Open MODEL (a model folder or a run folder) to answer with.
+    """Open MODEL (a model folder, a run folder, or small-wiki) to answer with.
 
     precision: auto is bf16 where this processor multiplies it faster, else fp32; int8 is faster and less exact. What is
     computed in is `Predictor.backend`. InputError for a folder that is missing, half copied, or no model.

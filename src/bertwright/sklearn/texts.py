@@ -79,7 +79,7 @@ class _OfTexts(Trained):
 class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
     """A class for a text or a pair, by a fine-tuned encoder.
 
-    model           a model folder, a run folder, or random:SIZE, which needs `tokenizer`
+    model           a model folder, a run folder, small-wiki, or random:SIZE, which needs `tokenizer`
     learning_rate   None: by the width of the model, as `bertwright finetune` has it
     max_length      tokens of a text, or of a pair together; `long` says what becomes of longer ones: truncate,
                     head-tail or windows

@@ -16,7 +16,7 @@ from bertwright.sklearn.inputs import EstimatorError, in_python
 class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEstimator):  # type: ignore[misc]
     """A dense vector [D] for each text; nothing is trained.
 
-    model        a model folder or a run folder; a fine-tuned one's encoder has learned its task
+    model        a model folder, a run folder or small-wiki; a fine-tuned one's encoder has learned its task
     pool         mean or max over the tokens of a text, or cls, the state of [CLS]
     layer        0 for the embeddings, then the layers; -1 is the last
     max_length   tokens of a text; None: as many as the model takes

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
 from bertwright.files import read_json, read_object
+from bertwright.shipped import place_of
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -73,7 +74,11 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
 
 
 def folder_with(folder: Path, *names: str) -> Path:
-    """The folder itself, or the model of a run folder; InputError where neither holds one of a tokenizer's files."""
+    """The folder itself, the model of a run folder, or a model that comes with the program.
+
+    InputError where none holds one of a tokenizer's files.
+    """
+    folder = place_of(folder)
     for place in (folder, folder / "model"):
         if any((place / name).is_file() for name in names):
             return place

@@ -4,6 +4,7 @@ A step sums losses and counts over its micro-batches and divides once: masked po
 """
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -133,11 +134,12 @@ def measure_step_seconds(
     seconds: float,
     ranks: Ranks = ALONE,
 ) -> float:
-    """Mean seconds of a step, from throw-away updates on the first micro-batch of each; the weights are put back.
+    """Seconds of a step, from throw-away updates on the first micro-batch of each; the weights are put back.
 
     The rest of a step is taken to cost what its floating-point work says: a step of BERT-large takes minutes. The first
-    ones compile and warm up and do not count, unless one alone takes longer than `seconds`. Each of several ranks
-    measures by itself, all at once, and then how long they take to add up their gradients.
+    ones compile and warm up and do not count, unless one that compiles nothing takes longer than `seconds` alone. It is
+    the mean, and of compiled steps the median: a shape that comes later compiles within one of them. Each of several
+    ranks measures by itself, all at once, and then how long they take to add up their gradients.
     """
     before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
     loop = Loop(trainable, plan, numerics, None)
@@ -153,12 +155,12 @@ def measure_step_seconds(
         whole = sum(map(trainable.flops, micro)) / trainable.flops(micro[0])
         whole *= len(ranks.share(micro)) / len(micro)
         times.append(made - begin + (learned - made) * whole + updated - learned)
-        if updated - begin > seconds:
+        if updated - begin > seconds and not numerics.compiled:
             times = times[-1:]
             break
     trainable.module.load_state_dict(before)
-    counted = times[3:] or times
-    return sum(counted) / len(counted) + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()))
+    middle = statistics.median if numerics.compiled else statistics.fmean
+    return middle(times[3:] or times) + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()))
 
 
 class Loop(Generic[Batch]):

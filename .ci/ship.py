@@ -1,0 +1,50 @@
+"""RUN → src/bertwright/shipped/NAME: a pre-trained model as it comes with the program.
+
+python .ci/ship.py RUN NAME --title "…" --data "…"
+
+Weights are rounded to bfloat16, which halves the file; tokenizer and settings are the run's; the card is the run's
+with a title, what the text was, and its licence.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from bertwright.files import read_json
+from bertwright.model.folder import CARD, TOKENIZER_FILES, model_within, write_folder
+
+SHIPPED = Path(__file__).parents[1] / "src" / "bertwright" / "shipped"
+MOST = 12_000_000
+"""Bytes of the whole folder."""
+
+
+def main() -> None:
+    """Write the folder, in the place of an earlier one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--title", required=True, help="the first line of the card")
+    parser.add_argument("--data", action="append", default=[], help="a line of the card on the text; several times")
+    given = parser.parse_args()
+    folder, out = model_within(given.run), SHIPPED / given.name
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(folder / "model.safetensors").items()}
+    card = (folder / CARD).read_text("utf-8").replace("'FOLDER'", repr(given.name))
+    title = next(line for line in card.splitlines() if line.startswith("# "))
+    card = card.replace(title, f"# {given.title}\n\n{title.removeprefix('# ')}; weights in bfloat16.")
+    card = card.replace("## Data\n\n", "## Data\n\n" + "".join(f"- {line}\n" for line in given.data))
+    card = card.replace("---\nlibrary_name", "---\nlicense: cc-by-sa-3.0\nlanguage: en\nlibrary_name", 1)
+    if out.exists():
+        shutil.rmtree(out)
+    described = read_json(folder / "config.json") | {"dtype": "bfloat16"}
+    write_folder(out, weights, described=described, beside=map(folder.joinpath, TOKENIZER_FILES), card=card)
+    size = sum(path.stat().st_size for path in out.iterdir())
+    if size > MOST:
+        raise SystemExit(f"{out}: {size:,} bytes, more than {MOST:,}")
+    print(f"{out}: {size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The model that comes with the program: opened by its name everywhere, small, and worth opening."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+import bertwright as bw
+from bertwright.cli import main
+from bertwright.errors import InputError
+from bertwright.model.folder import open_model
+from bertwright.shipped import place_of, shipped
+from bertwright.text.tokenizer import Tokenizer
+
+NAME = "small-wiki"
+TEXTS = ["London is the capital of [MASK] .", "He was born in [MASK] , and died in 1921 ."]
+
+
+def test_it_is_there_and_small() -> None:
+    assert shipped() == (NAME,)
+    folder = place_of(NAME)
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 12_000_000
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
+    card = (folder / "README.md").read_text("utf-8")
+    assert "license: cc-by-sa-3.0" in card
+    assert "Wikipedia" in card
+
+
+def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert place_of(NAME).is_dir()
+    (tmp_path / NAME).mkdir()
+    assert place_of(NAME) == Path(NAME)
+    with pytest.raises(InputError, match="not a model folder"):
+        open_model(NAME)
+    assert place_of("elsewhere/small-wiki") == Path("elsewhere/small-wiki")
+    with pytest.raises(InputError, match="small-wiki comes with the program"):
+        open_model("small-viki")
+
+
+def test_it_knows_some_english() -> None:
+    model = bw.load(NAME, precision="fp32")
+    for text, word in (
+        ("the film was directed [MASK] john smith .", "by"),
+        ("the album was [MASK] in 1999 .", "released"),
+        ("the second world [MASK] began in 1939 .", "war"),
+    ):
+        assert model.fill(text, top_k=1).masks[0][0].piece == word
+    follows = model.next_sentence(
+        ["The river rises in the Alps.", "The river rises in the Alps."],
+        ["It flows north through Basel into the North Sea.", "He scored twice in the second half of the final."],
+    )
+    assert follows[0] > follows[1]
+
+
+def test_transformers_reads_it_alike() -> None:
+    folder = str(place_of(NAME))
+    theirs = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
+    words = AutoTokenizer.from_pretrained(folder)
+    ours = bw.load(NAME, precision="fp32")
+    for text in TEXTS:
+        given = words(text, return_tensors="pt")
+        assert given["input_ids"][0].tolist()[1:-1] == ours.words.ids([text], special=True)[0]
+        place = given["input_ids"][0].tolist().index(words.mask_token_id)
+        with torch.inference_mode():
+            wanted = theirs(**given).logits[0, place].softmax(-1)
+        best = ours.fill(text, top_k=1).masks[0][0]
+        assert words.convert_tokens_to_ids(best.piece) == int(wanted.argmax())
+        np.testing.assert_allclose(best.probability, float(wanted.max()), atol=1e-5)
+
+
+def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A corpus of its pieces, pre-training from its weights, and a fine-tuned model of it."""
+    text = tmp_path / "text.txt"
+    text.write_text(
+        "\n\n".join(
+            f"The {word} of the town is old.\nIt was built in 18{i}."
+            for i, word in enumerate(
+                ["church", "bridge", "castle", "school", "market", "harbour", "library", "tower"], start=10
+            )
+        ),
+        "utf-8",
+    )
+    assert main(["corpus", "build", str(text), "--tokenizer", NAME, "--out", str(tmp_path / "c")]) == 0
+    assert (
+        main(
+            [
+                "pretrain",
+                "--corpus",
+                str(tmp_path / "c"),
+                "--init-from",
+                NAME,
+                "--out",
+                str(tmp_path / "r"),
+                "--steps",
+                "2",
+                "--batch-size",
+                "4",
+                "--lengths",
+                "32:1",
+                "--precision",
+                "fp32",
+            ]
+        )
+        == 0
+    )
+    assert Tokenizer.load(tmp_path / "r").hash == Tokenizer.load(Path(NAME)).hash
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8), "utf-8")
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("train.tsv", "dev.tsv"):
+        shutil.copyfile(rows, data / name)
+    assert (
+        main(
+            [
+                "finetune",
+                "classify",
+                "--model",
+                NAME,
+                "--data",
+                str(data),
+                "--text-column",
+                "text",
+                "--label-column",
+                "label",
+                "--out",
+                str(tmp_path / "tuned"),
+                "--epochs",
+                "1",
+            ]
+        )
+        == 0
+    )
+    capsys.readouterr()
+    assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}

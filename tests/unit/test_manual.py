@@ -3,8 +3,6 @@
 import importlib
 import inspect
 import re
-import shlex
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -14,41 +12,10 @@ import pytest
 import tyro
 
 from bertwright.cli import _COMMANDS
+from tests.pages import PAGES, commands
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SETTINGS = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-BEFORE = re.compile(r"(\$ |[A-Z_]+=\S+ ?|torchrun .* -m ?|python -m ?|\.venv/bin/|srun .*|\S+ \| )*")
-"""What may stand before a command on its line."""
-ENDS = {"|", ">", "<", ">>", "&&", ";", "#", "2>", "&"}
-
-
-def blocks(text: str) -> Iterator[str]:
-    """The lines of code blocks, fenced or indented, those that go on joined."""
-    inside, lines = False, []
-    for line in text.splitlines():
-        if line.startswith("```"):
-            inside = not inside
-        elif inside or line.startswith("    "):
-            lines.append(line.strip())
-    yield from re.sub(r"\\\n", " ", "\n".join(lines)).splitlines()
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """The words of each bertwright command, up to a pipe or a comment."""
-    for line in blocks(text):
-        found = re.search(r"(?:^|\s)bertwright (?=[a-z])", line)
-        before = line[: found.start()] if found else ""
-        if not found or not BEFORE.fullmatch(before):
-            continue
-        try:
-            words = shlex.split(line[found.end() :], comments=True)
-        except ValueError:  # prose with an apostrophe
-            continue
-        ends = [place for place, word in enumerate(words) if word in ENDS]
-        yield words[: min(ends, default=len(words))]
-
 
 ALL = [(page, words) for page in PAGES if page.name != "CHANGELOG.md" for words in commands(page.read_text("utf-8"))]
 

@@ -1,0 +1,255 @@
+"""What the README and the manual print is run, page by page, on small made-up data and with fewer steps."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from glob import glob
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.recipes.submission import TASKS
+from bertwright.tasks.classify import ClassificationTask
+from tests.page_data import name_things, write_korean, write_tables, write_texts
+from tests.pages import ENDS, ROOT, command, is_excerpt, python_blocks, shell_lines
+
+PAGES = {
+    page.name: page.read_text("utf-8")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if page.name not in ("tutorial.md", "log.md")
+}
+"""tutorial.md has a test of its own, and the log is history."""
+LINES = [(name, line) for name, text in PAGES.items() for line in shell_lines(text) if not is_excerpt(line)]
+CODE = [(name, code) for name, text in PAGES.items() for code in python_blocks(text)]
+
+NOT_RUN = {
+    r"make ": "builds an environment, or runs all tests",
+    r"source \.venv": "belongs to `make setup`",
+    r"python -m benchmarks\.(pretraining|finetuning|inference) ": "measures for minutes",
+    r"bertwright quickstart ": "takes over half a minute; tests/e2e/test_kill.py runs it",
+    r"bertwright import hub:": "needs a network",
+    r"srun |ssh ": "needs several machines",
+    r"docker |curl 127\.0\.0\.1:8080": "another program",
+}
+"""How a line begins → why it is not run."""
+
+DATA = {"sst2": "SST-2", "swag": "data/swag", "squad1": "data/squad", "ner": "names"}
+INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r" +#.*", ""),
+    (r"\b(TEXT|INPUT)\.\.\.", r"\1"),
+    (r"\bTASK\b", "sst2"),
+    (r"((?:finetune|evaluate) (\w+) .*--data) DIR", lambda found: f"{found[1]} {DATA[found[2]]}"),
+    (r"--corpus mine=", "--corpus mixed="),  # that page's other `mine` are labelled tables
+    (r"--held-out 0\S+", "--held-out 0.2"),
+    (r"--recipe (\S+)(?!.* --minutes)", r"--recipe \1 --size tiny --steps 3"),
+    (r"--int8", "--int8 --least-agreement 0"),
+    (r"--seeds \d", "--seeds 1"),
+    (r"epochs=3,10", "epochs=1"),
+    (r"finetune .*--features \S+", r"\g<0> --lstm-width 32"),
+)
+"""What a line says otherwise here."""
+SMALLER = {
+    "tokenizer train": {"--vocab-size": "500", "--merges": "150"},
+    "tokenizer extend": {"--add": "5"},
+    "pretrain": {"--steps": "3", "--minutes": "0.01", "--size": "tiny"},
+    "finetune": {"--bilstm": "32"},
+}
+"""Command → values in place of those that a page prints."""
+ADDED = {
+    "corpus build": {"--workers": "1"},
+    "pretrain": {"--lengths": "32", "--batch-size": "8", "--evaluations": "1", "--threads": "1", "--precision": "fp32"},
+    "finetune": {"--epochs": "1", "--batch-size": "16", "--max-length": "48", "--threads": "1", "--precision": "fp32"},
+    "evaluate pretraining": {"--rows": "16", "--length": "32"},
+    "doctor": {"--quick": None},
+    "paper table5": {"--scale": "smoke", "--arms": "bert", "--tasks": "rte"},
+    "serve": {"--port": "0"},
+    "demo": {"--port": "0", "--no-browser": None},
+}
+"""Command → options, in place of a page's or beside them."""
+PUT = {
+    "export.md": {"": {"MODEL": "sst2"}},
+    "faq.md": {"bertwright evaluate sst2": {"tuned": "sst2"}},
+    "howto.md": {
+        "bertwright evaluate sst2": {"tuned": "sst2"},
+        "torchrun --nproc-per-node 2 -m bertwright pretrain": {"run": ""},
+    },
+}
+"""Page → before which lines → name → the prepared thing (or none) that is put there, as the page means another one."""
+
+
+def why_not(line: str) -> str:
+    return next((reason for start, reason in NOT_RUN.items() if re.match(start, line)), "")
+
+
+def test_the_list_of_what_is_not_run_is_true_and_short() -> None:
+    for start in NOT_RUN:
+        assert any(re.match(start, line) for _, line in LINES), f"no page prints {start} any more"
+    for pattern, _ in INSTEAD:
+        assert any(re.search(pattern, line) for _, line in LINES), f"no page prints {pattern} any more"
+    for name, changes in PUT.items():
+        for start in changes:
+            assert any(page == name and line.startswith(start) for page, line in LINES), f"{name}: {start}"
+    ours = [line for _, line in LINES if command(line)]
+    left = [line for line in ours if why_not(line)]
+    assert len(left) <= 0.2 * len(ours)
+    assert len(ours) >= 120
+    said = [
+        f"{len(LINES)} lines, {len(CODE)} blocks of Python; {len(ours) - len(left)} of {len(ours)} commands are run"
+    ]
+    said += [f"{name}: {line[:60]}: {why_not(line)}" for name, line in LINES if why_not(line)]
+    print("\n" + "\n".join(said))
+
+
+def test_the_korean_readme_prints_the_same_commands() -> None:
+    korean = (ROOT / "README.ko.md").read_text("utf-8")
+    for kind in (shell_lines, python_blocks):
+        own, other = ([re.sub(" +#.*", "", part) for part in kind(text)] for text in (PAGES["README.md"], korean))
+        assert own == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({name for name, text in (*LINES, *CODE) if not why_not(text)}))
+def test_a_page_does_what_it_prints(
+    name: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for thing in made.iterdir():
+        Path(thing.name).symlink_to(thing)
+    port = ""
+    with ExitStack() as running:
+        for line in [line for page, line in LINES if page == name and not why_not(line)]:
+            for start, things in PUT.get(name, {}).items():
+                for place, thing in things.items() if line.startswith(start) else ():
+                    remove(Path(place))
+                    if thing:
+                        Path(place).symlink_to(made / thing)
+            line = with_less(line)
+            words = command(line)
+            for path in written(words):
+                remove(path)
+            if words[:1] in (["serve"], ["demo"]):
+                running.close()
+                service, port = start_service(words, environment)
+                running.callback(stop, service)
+            elif line.startswith("bertwright "):
+                assert main([word for given in words for word in sorted(glob(given)) or [given]]) == 0, line
+            elif not line.startswith("curl ") or shutil.which("curl"):
+                in_shell(line.replace("localhost:8000", f"localhost:{port}"), environment)
+            assert all(path.exists() for path in written(words)), line
+    known: dict[str, Any] = {"ClassificationTask": ClassificationTask}
+    known |= {"texts": ["a fine film", "a dull film"] * 4, "labels": ["good", "bad"] * 4}
+    for code in [code for page, code in CODE if page == name]:
+        exec(compile(code, name, "exec"), known)
+
+
+def with_less(line: str) -> str:
+    """The line with smaller numbers, and with things that are there."""
+    for pattern, instead in INSTEAD:
+        line = re.sub(pattern, instead, line)
+    words = command(line)
+    if not words or ENDS & {*shlex.split(line)}:
+        return line
+    ours = next((" ".join(words[:count]) for count in (2, 1) if " ".join(words[:count]) in {**SMALLER, **ADDED}), "")
+    for option, value in SMALLER.get(ours, {}).items():
+        if option in words:
+            words[words.index(option) + 1] = value
+    for option, value in ADDED.get(ours, {}).items():
+        if option in words:
+            words[words.index(option) + 1] = value or ""
+        else:
+            words += [option, value] if value else [option]
+    return line[: line.index("bertwright ")] + shlex.join(["bertwright", *words])
+
+
+def written(words: list[str]) -> list[Path]:
+    """What a command makes anew, so that an earlier one's must be out of its way."""
+    if {"--resume", "--plan"} & {*words} or words[:1] == ["paper"]:
+        return []
+    return [Path(value) for option, value in pairwise(words) if option in ("--out", "--output")]
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """In which a shell finds this Python's programs, and the benchmarks."""
+    programs = tmp_path_factory.mktemp("bin")
+    for name, module in (("bertwright", "-m bertwright "), ("python", ""), ("torchrun", "-m torch.distributed.run ")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module}"$@"\n')
+        (programs / name).chmod(0o755)
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": ":".join(paths)}
+
+
+def in_shell(line: str, environment: dict[str, str]) -> None:
+    shell = ["bash", "-o", "pipefail", "-c", line]
+    done = subprocess.run(shell, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def start_service(words: list[str], environment: dict[str, str]) -> tuple[subprocess.Popen[str], str]:
+    """The process and its port, when it answers."""
+    service = subprocess.Popen(["bertwright", *words], env=environment, stderr=subprocess.PIPE, text=True)
+    assert service.stderr
+    told = next(line for line in service.stderr if "serving at" in line)
+    port = told.split("http://127.0.0.1:")[1].split()[0]
+    for _ in range(100):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+                assert answer.status == 200
+            break
+        except ConnectionError:
+            time.sleep(0.1)
+    return service, port
+
+
+def stop(service: subprocess.Popen[str]) -> None:
+    service.send_signal(signal.SIGINT)
+    service.communicate(timeout=60)
+    assert service.returncode == 0
+
+
+MADE = (
+    "tokenizer train text.txt --vocab-size 500 --out tok",
+    "corpus build text.txt --tokenizer tok --out corpus",
+    "corpus build other.txt --tokenizer tok --out heldout",
+    "corpus build domain --tokenizer tok --out wiki",
+    "pretrain --corpus corpus --out run --steps 3",
+    "pretrain --corpus corpus --out left --system bert-left --steps 3",
+    "pretrain --corpus corpus --out right --system bert-right --steps 3",
+    "join left right --out pair",
+    "finetune sst2 --model run --data SST-2 --out sst2",
+    "finetune classify --model run --data quickstart/task --text-column sentence --out quickstart/finetuned-pretrained",
+    *(f"finetune {name} --model run --data tables/{name}.csv --out tuned-{name}" for name in TASKS),
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of what the pages speak of, under their names."""
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_texts()
+        write_korean()
+        write_tables()
+        for line in MADE:
+            assert main(shlex.split(with_less(f"bertwright {line}"))[1:]) == 0, line
+        name_things()
+    return folder

@@ -214,6 +214,8 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
 
 
 def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="absent: there is no such file or folder"):
+        read_table(tmp_path / "absent")
     (tmp_path / "rows.dat").write_text("text;\n", "utf-8")
     with pytest.raises(InputError, match=r"rows\.dat: not a table's name; allowed endings: \.tsv, .*--input-format"):
         read_table(tmp_path / "rows.dat")

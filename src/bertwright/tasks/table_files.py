@@ -59,6 +59,8 @@ def open_file(path: Path | str, asked: InputFormat) -> Iterator[tuple[Iterable[b
     path = Path(path)
     bare = path.with_suffix("") if path.suffix in OPENERS else path
     if bare.suffix not in FORMATS and named is None:
+        if not path.exists():
+            raise InputError(f"{path}: there is no such file or folder")
         raise InputError(f"{path}: not a table's name; allowed endings: {ALLOWED}; or say --input-format")
     named = named or FORMATS[bare.suffix]
     if named == "parquet" and bare != path:

@@ -49,9 +49,9 @@ _SMOKE: Final = Scale(
 )
 _TINY: Final = Scale(
     name="tiny",
-    title="2 layers of 128, 31 million tokens: about 20 minutes of one core for an arm",
+    title="4 layers of 128, 31 million tokens: about 40 minutes of one core for an arm",
     pretraining={
-        "size": "2x128",
+        "size": "4x128",
         "steps": 8_000,
         "batch_size": 32,
         "phases": _rows(128),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = tuple(f"tests/unit/test_{name}.py" for name in ("serving", "quick", "report", "files"))
+TESTS = tuple(f"tests/unit/test_{name}.py" for name in ("serving", "quick", "report", "files", "shipped"))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_the_wheel_holds_everything_and_nothing_else(built: Path) -> None:
     expected = {
         str(path.relative_to(ours))
         for path in (ours / "bertwright").rglob("*")
-        if path.suffix in (".py", ".cpp", ".html", ".typed")
+        if path.is_file() and "__pycache__" not in path.parts
     }
     with zipfile.ZipFile(wheel) as stored:
         held = {name for name in stored.namelist() if ".dist-info/" not in name}

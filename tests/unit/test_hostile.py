@@ -366,6 +366,16 @@ def test_a_size_beyond_all_numbers_is_refused(tmp_path: Path, name: str, value: 
         open_model(str(tmp_path))
 
 
+@pytest.mark.parametrize("pad", [3, 10**30])
+def test_rows_are_filled_up_with_a_piece_that_there_is(tmp_path: Path, pad: int) -> None:
+    shape = {"vocab_size": 3, "hidden_size": 4, "num_attention_heads": 1, "intermediate_size": 8}
+    shape |= {"num_hidden_layers": 1, "hidden_act": "gelu", "pad_token_id": pad}
+    save_file({"bert.embeddings.word_embeddings.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    with pytest.raises(InputError, match=f"pad_id {pad} is none of the 3 pieces"):
+        open_model(str(tmp_path))
+
+
 def test_a_run_of_any_number_of_seeds_is_refused(tmp_path: Path) -> None:
     run = {"kind": "finetune", "settings": {"seeds": 10**15}, "data": {}}
     (tmp_path / "run.json").write_text(json.dumps(run))

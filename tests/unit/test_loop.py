@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -269,18 +268,29 @@ def test_measuring_leaves_the_weights_alone() -> None:
     assert weights(module) == before
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_what_compiling_takes_is_not_a_steps_time(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+@pytest.mark.parametrize(
+    ("compiled", "taken", "expected"),
+    [
+        (False, [1, 1, 1, 0.5, 0.4, 0.6, 0.5], 0.5),  # three warm up
+        (False, [9, 3], 3),  # longer than `seconds`: the first warms up
+        (True, [60, 3, 60, 4], 3),
+        (True, [60, 0.5, 0.5, 0.5, 60], 0.5),  # a shape that is new to the fifth
+    ],
+)
+def test_what_compiling_takes_is_not_a_steps_time(
+    compiled: bool, taken: list[float], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
 
-    def slow_at_first(step: int) -> list[Batch]:
-        if step in (0, 4):  # a shape that comes later compiles as well
-            time.sleep(0.2)
+    def passing(step: int) -> list[Batch]:
+        clock[0] += taken[step]
         return rows(step)
 
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    monkeypatch.setattr("bertwright.training.loop.time.perf_counter", lambda: clock[0])
     numerics = NUMERICS.model_copy(update={"compiled": compiled})
-    found = measure_step_seconds(trainable(line()), slow_at_first, plan=plan(100), numerics=numerics, seconds=0.01)
-    assert (found < 0.1) == compiled
+    found = measure_step_seconds(trainable(line()), passing, plan=plan(100), numerics=numerics, seconds=2.0)
+    assert found == pytest.approx(expected)
 
 
 def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:

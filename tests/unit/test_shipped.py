@@ -35,7 +35,7 @@ def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
     assert place_of(NAME).is_dir()
     (tmp_path / NAME).mkdir()
     assert place_of(NAME) == Path(NAME)
-    with pytest.raises(InputError, match="not a model folder"):
+    with pytest.raises(InputError, match=r"not a model folder.*hides the model of that name"):
         open_model(NAME)
     assert place_of("elsewhere/small-wiki") == Path("elsewhere/small-wiki")
     with pytest.raises(InputError, match="small-wiki comes with the program"):
@@ -137,4 +137,38 @@ def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureF
         == 0
     )
     capsys.readouterr()
+    assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}
+
+
+def test_random_weights_keep_its_tokenizer(tmp_path: Path) -> None:
+    rows = tmp_path / "train.tsv"
+    rows.write_text("text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8), "utf-8")
+    shutil.copyfile(rows, tmp_path / "dev.tsv")
+    assert (
+        main(
+            [
+                "finetune",
+                "classify",
+                "--model",
+                "random:tiny",
+                "--tokenizer",
+                NAME,
+                "--data",
+                str(tmp_path),
+                "--text-column",
+                "text",
+                "--label-column",
+                "label",
+                "--out",
+                str(tmp_path / "tuned"),
+                "--epochs",
+                "1",
+                "--threads",
+                "1",
+                "--precision",
+                "fp32",
+            ]
+        )
+        == 0
+    )
     assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}

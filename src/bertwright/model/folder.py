@@ -130,7 +130,9 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
     if not (folder / "config.json").is_file():
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
         hint = hint or foreign_hint(folder)
-        comes = "".join(f"; {name} comes with the program" for name in shipped())
+        comes = "".join(f"; {name} comes with the program" for name in shipped() if name != source)
+        if source in shipped():
+            hint = "; it hides the model of that name that comes with the program: rename it, or work in another folder"
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
     found = read_described(folder / "config.json")
     weights = named_weights(stored_tensors(folder), found, str(folder / "model.safetensors"))
@@ -200,4 +202,4 @@ def _random(source: str, tokenizer: Path | None, vocab_size: int | None) -> Save
         size_config(size, 1)  # raises with the list of sizes
     if tokenizer is None or vocab_size is None:
         raise InputError(f"{source}: random weights need a vocabulary: --tokenizer DIR (a tokenizer or model folder)")
-    return SavedModel(source, system_config(system, size, vocab_size), None, tokenizer)
+    return SavedModel(source, system_config(system, size, vocab_size), None, model_within(place_of(tokenizer)))

@@ -15,6 +15,11 @@ Attends = Literal["both", "left", "right"]
 """Which tokens a token attends to beside itself: all, those before it, or those behind it."""
 
 
+def _refuse_pad(pad_id: int, vocab_size: int) -> None:
+    if pad_id >= vocab_size:
+        raise ValueError(f"pad_id {pad_id} is none of the {vocab_size} pieces")
+
+
 class EncoderConfig(Settings):
     """Every figure that decides an encoder's shape and behaviour (paper §3 and A.2; names follow the field)."""
 
@@ -37,6 +42,11 @@ class EncoderConfig(Settings):
     def _heads_divide_hidden(self) -> Self:
         if self.hidden % self.heads:
             raise ValueError(f"hidden {self.hidden} is not a multiple of heads {self.heads}")
+        return self
+
+    @model_validator(mode="after")
+    def _pads_with_a_piece(self) -> Self:
+        _refuse_pad(self.pad_id, self.vocab_size)
         return self
 
 
@@ -75,6 +85,7 @@ class LSTMConfig(Settings):
     def _projects(self) -> Self:
         if self.hidden >= self.cells:
             raise ValueError(f"hidden {self.hidden} is not below cells {self.cells}, which are projected to it")
+        _refuse_pad(self.pad_id, self.vocab_size)
         return self
 
 

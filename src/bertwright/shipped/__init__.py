@@ -14,4 +14,4 @@ def shipped() -> tuple[str, ...]:
 def place_of(source: str | Path) -> Path:
     """The path itself, or the folder of the model of that name; what is there in the working directory comes first."""
     path = Path(source)
-    return _FOLDER / path if len(path.parts) == 1 and path.name in shipped() and not path.exists() else path
+    return _FOLDER / path if str(source) in shipped() and not path.exists() else path

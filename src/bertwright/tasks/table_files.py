@@ -1,6 +1,7 @@
 """… → task: the files of tables: which endings they have, how they are packed, what a pipe holds (paper §4.1)."""
 
 import lzma
+import os
 import re
 import shutil
 import sys
@@ -59,7 +60,7 @@ def open_file(path: Path | str, asked: InputFormat) -> Iterator[tuple[Iterable[b
     path = Path(path)
     bare = path.with_suffix("") if path.suffix in OPENERS else path
     if bare.suffix not in FORMATS and named is None:
-        if not path.exists():
+        if not os.path.exists(path):  # which answers for an impossible name, too
             raise InputError(f"{path}: there is no such file or folder")
         raise InputError(f"{path}: not a table's name; allowed endings: {ALLOWED}; or say --input-format")
     named = named or FORMATS[bare.suffix]

@@ -137,14 +137,15 @@ def measure_step_seconds(
     """Seconds of a step, from throw-away updates on the first micro-batch of each; the weights are put back.
 
     The rest of a step is taken to cost what its floating-point work says: a step of BERT-large takes minutes. The first
-    ones compile and warm up and do not count, unless one that compiles nothing takes longer than `seconds` alone. It is
-    the mean, and of compiled steps the median: a shape that comes later compiles within one of them. Each of several
-    ranks measures by itself, all at once, and then how long they take to add up their gradients.
+    three compile and warm up; of the others it is the median. Where a step takes longer than `seconds`, few are taken,
+    and the fastest counts: any of them may have compiled a shape that is new to it. Each of several ranks measures by
+    itself, all at once, and then how long they take to add up their gradients.
     """
     before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
     loop = Loop(trainable, plan, numerics, None)
     times: list[float] = []
-    while len(times) < 6 or sum(times[3:]) < seconds:
+    found = 0.0
+    while not found:
         begin = time.perf_counter()
         micro = batches(len(times))
         made = time.perf_counter()
@@ -155,12 +156,12 @@ def measure_step_seconds(
         whole = sum(map(trainable.flops, micro)) / trainable.flops(micro[0])
         whole *= len(ranks.share(micro)) / len(micro)
         times.append(made - begin + (learned - made) * whole + updated - learned)
-        if updated - begin > seconds and not numerics.compiled:
-            times = times[-1:]
-            break
+        if updated - begin > seconds and len(times) >= (4 if numerics.compiled else 2):
+            found = min(times[1:])
+        elif len(times) >= 6 and sum(times[3:]) >= seconds:
+            found = statistics.median(times[3:])
     trainable.module.load_state_dict(before)
-    middle = statistics.median if numerics.compiled else statistics.fmean
-    return middle(times[3:] or times) + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()))
+    return found + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()))
 
 
 class Loop(Generic[Batch]):

@@ -1,13 +1,12 @@
 """RUN → src/bertwright/shipped/NAME: a pre-trained model as it comes with the program.
 
-python .ci/ship.py RUN NAME --title "…" --data "…"
+python .ci/ship.py RUN NAME --title "…" --license cc-by-sa-3.0 --language en --data "…"
 
 Weights are rounded to bfloat16, which halves the file; tokenizer and settings are the run's; the card is the run's
 with a title, what the text was, and its licence.
 """
 
 import argparse
-import shutil
 from pathlib import Path
 
 import torch
@@ -27,6 +26,8 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
     parser.add_argument("--title", required=True, help="the first line of the card")
+    parser.add_argument("--license", required=True, help="as the Hub writes it, such as cc-by-sa-3.0")
+    parser.add_argument("--language", required=True, help="such as en")
     parser.add_argument("--data", action="append", default=[], help="a line of the card on the text; several times")
     given = parser.parse_args()
     folder, out = model_within(given.run), SHIPPED / given.name
@@ -35,9 +36,9 @@ def main() -> None:
     title = next(line for line in card.splitlines() if line.startswith("# "))
     card = card.replace(title, f"# {given.title}\n\n{title.removeprefix('# ')}; weights in bfloat16.")
     card = card.replace("## Data\n\n", "## Data\n\n" + "".join(f"- {line}\n" for line in given.data))
-    card = card.replace("---\nlibrary_name", "---\nlicense: cc-by-sa-3.0\nlanguage: en\nlibrary_name", 1)
-    if out.exists():
-        shutil.rmtree(out)
+    card = card.replace(
+        "---\nlibrary_name", f"---\nlicense: {given.license}\nlanguage: {given.language}\nlibrary_name", 1
+    )
     described = read_json(folder / "config.json") | {"dtype": "bfloat16"}
     write_folder(out, weights, described=described, beside=map(folder.joinpath, TOKENIZER_FILES), card=card)
     size = sum(path.stat().st_size for path in out.iterdir())

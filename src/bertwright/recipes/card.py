@@ -43,8 +43,8 @@ def pretraining_card(
         for source, weight in corpora
     ]
     limits = [
-        f"It knows what {tokens:,} tokens of its corpus told it, with their mistakes and prejudices, and no other "
-        "language or domain.",
+        f"What it knows is from its corpus of {tokens:,} tokens, with their mistakes and prejudices; of other "
+        "languages and domains it knows nothing.",
         f"It reads at most {config.max_positions} tokens at a time.",
     ]
     if fills := attends_both_ways(config):

@@ -119,8 +119,10 @@ def test_a_client_that_goes_away_is_forgotten(served: Served) -> None:
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", served.port)) as client:
             client.sendall(head.encode() + b"\r\n\r\n" + body)
-    assert served.ask("POST", "/v1/fill", FILL)[0] == 200
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
+    while (status := served.ask("POST", "/v1/fill", FILL)[0]) == 503 and time.monotonic() < deadline:
+        time.sleep(0.2)  # what they left behind may fill the queue of a busy machine for a while
+    assert status == 200
     while sum('"status": 499' in line for line in served.lines) < 1 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert any('"status": 499' in line for line in served.lines)

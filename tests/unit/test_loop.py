@@ -271,7 +271,7 @@ def test_measuring_leaves_the_weights_alone() -> None:
 @pytest.mark.parametrize(
     ("compiled", "taken", "expected"),
     [
-        (False, [1, 1, 1, 0.5, 0.4, 0.6, 0.5], 0.5),  # three warm up
+        (False, [1, 1, 1, 0.5, 0.25, 0.75, 0.5], 0.5),  # three warm up
         (False, [9, 3], 3),  # longer than `seconds`: the first warms up
         (True, [60, 3, 60, 4], 3),
         (True, [60, 0.5, 0.5, 0.5, 60], 0.5),  # a shape that is new to the fifth

@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+import bertwright
 from bertwright.errors import InputError
+from bertwright.model.encoder import init_weights
+from bertwright.model.folder import save_model
+from bertwright.model.sizes import System, system_config
+from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.recipes import features
 from bertwright.recipes.features import parse_layers, write_features
+from bertwright.sklearn import BertVectorizer
 from bertwright.text.tokenizer import train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
@@ -90,6 +96,36 @@ def test_layers_and_pools(published: tuple[Path, Any], tmp_path: Path) -> None:
             for number, text in enumerate(TEXTS):
                 states = expected(folder, model, text)[0][[3, 0]]
                 np.testing.assert_allclose(archive["vectors"][number], reduce(states), atol=1e-5, rtol=1e-5)
+
+
+def test_the_first_token_of_a_model_that_looks_to_the_left_is_refused(own_text: Path, tmp_path: Path) -> None:
+    words = train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400)
+    words.save(tmp_path / "tok")
+    (tmp_path / "texts.txt").write_text("rain\nsun\n", "utf-8")
+    systems: tuple[System, ...] = ("bert-left", "bert-right")
+    for system in systems:
+        config = system_config(system, "tiny", words.vocab_size)
+        model = LanguageModel(config)
+        init_weights(model, 0.2, torch.Generator().manual_seed(0))
+        save_model(
+            tmp_path / system,
+            model,
+            config=config,
+            tokenizer=tmp_path / "tok",
+            architecture=language_architecture(config),
+        )
+    texts, left = str(tmp_path / "texts.txt"), str(tmp_path / "bert-left")
+    with pytest.raises(InputError, match="pool cls: this model looks to the left"):
+        write_features(left, texts, tmp_path / "out", layers="last", pool="cls")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="take mean or max"):
+        BertVectorizer(left, pool="cls").fit(["rain"])
+    with pytest.raises(InputError, match="take mean or max"):
+        bertwright.load(left).vectors("rain", pool="cls")
+    write_features(left, texts, tmp_path / "mean", layers="last", pool="mean")
+    write_features(str(tmp_path / "bert-right"), texts, tmp_path / "cls", layers="last", pool="cls")
+    with np.load(tmp_path / "cls") as archive:  # there the first token has seen the whole text
+        assert not np.allclose(archive["vectors"][0], archive["vectors"][1], atol=1e-3)
 
 
 def test_the_same_bytes_whatever_is_computed_together(

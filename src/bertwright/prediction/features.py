@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bertwright.errors import InputError
 from bertwright.model.bodies import Body
+from bertwright.model.sizes import BodyConfig, OneBody
 from bertwright.prediction.frozen import Places, states_for
 from bertwright.text.any_tokenizer import AnyTokenizer
 from bertwright.text.bpe import BPETokenizer
@@ -61,6 +62,14 @@ def features_of(
     remaining = iter(texts)
     while block := list(islice(remaining, _TEXTS)):
         yield from _block(encoder, tokenizer, block, layers, limit)
+
+
+def check_pool(config: BodyConfig, pool: Pool) -> None:
+    """InputError for the state of the first token where that one sees itself alone: it says nothing of the text."""
+    if pool == "cls" and isinstance(config, OneBody) and config.attends == "left":
+        raise InputError(
+            "pool cls: this model looks to the left, so its first token knows nothing of the text; take mean or max"
+        )
 
 
 def pooled(found: Features, pool: Pool) -> NDArray[np.float32]:

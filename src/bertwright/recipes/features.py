@@ -16,7 +16,7 @@ from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.model.folder import open_model
 from bertwright.prediction.feature_based import frozen_encoder
-from bertwright.prediction.features import Features, Pool, features_of, pooled
+from bertwright.prediction.features import Features, Pool, check_pool, features_of, pooled
 from bertwright.prediction.work import open_tokenizer
 from bertwright.training.machine import keep_memory
 
@@ -44,6 +44,7 @@ def write_features(
     if model.startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
     saved = open_model(model)
+    check_pool(saved.config, pool)
     words = open_tokenizer(saved)
     encoder = frozen_encoder(saved)
     chosen = parse_layers(layers, saved.config.layers)

@@ -19,7 +19,7 @@ from bertwright.prediction.chooser import open_chooser
 from bertwright.prediction.classification import open_logits
 from bertwright.prediction.classifier import noted_task, predict_logits
 from bertwright.prediction.feature_based import frozen_encoder
-from bertwright.prediction.features import Pool, features_of, pooled
+from bertwright.prediction.features import Pool, check_pool, features_of, pooled
 from bertwright.prediction.fill import fill, open_pretrained
 from bertwright.prediction.kinds import task_of
 from bertwright.prediction.next_sentence import next_sentence_probability, open_next_sentence
@@ -283,6 +283,7 @@ class VectorHead(TextHead):
 
     def answers(self, items: Sequence[str], *, pool: Pool = "mean", layer: int = -1) -> list[Vector]:
         """One vector for each text; layer 0 is the embeddings, -1 the last."""
+        check_pool(self.encoder.config, pool)
         layers = [layer % (self.encoder.config.layers + 1)]
         found = features_of(self.encoder, self.words, items, layers=layers)
         vectors = [Vector(pooled(one, pool)[0].copy(), one.truncated) for one in found]

@@ -38,6 +38,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     def fit(self, X: Any, y: Any = None) -> "BertVectorizer":
         """Open the model; of X, only what it is made of is looked at."""
         with in_python():
+            from bertwright.prediction.features import check_pool
             from bertwright.sklearn.learned import read
 
             texts = self._texts(X, reset=True)
@@ -46,6 +47,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             if self.pool not in ("mean", "max", "cls"):
                 raise EstimatorError(f"pool: {self.pool!r}; allowed are mean, max and cls")
             learned = read(self.model)
+            check_pool(learned.saved.config, plain(self.pool))
             layers = learned.saved.config.layers
             if isinstance(self.layer, bool) or plain(self.layer) not in range(-layers - 1, layers + 1):
                 raise EstimatorError(f"layer: {self.layer!r}; allowed are {-layers - 1} to {layers}")

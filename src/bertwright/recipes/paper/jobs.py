@@ -129,7 +129,7 @@ class Ground:
         """The fine-tuning of an arm for a column."""
         assert column.task is not None
         task, subset = self._task(column.task), self.subsets[column.task]
-        settings = finetuning_settings(self.scale, {**arm.finetuning, **column.finetuning}, task, seed)
+        settings = finetuning_settings(self.scale, column, arm.finetuning, task, seed)
         names = [model.folder.name for model in models]
         kind = "+".join(name.partition("-seed")[0] for name in names)
         digest = _digest(names, task.model_dump(mode="json"), subset.digest, _decisive(settings), arm.at)
@@ -170,11 +170,13 @@ def pretraining_settings(scale: Scale, changes: Changes, seed: int) -> PretrainS
     return PretrainSettings.model_validate({**over(base, changes), "seed": seed})
 
 
-def finetuning_settings(scale: Scale, changes: Changes, task: TaskSpec, seed: int) -> FinetuneSettings:
-    """The scale's settings under those of an arm and a column, for one seed."""
+def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: TaskSpec, seed: int) -> FinetuneSettings:
+    """The scale's settings, for all tasks and for that of the column, under those of an arm and of the column."""
+    changes = {**changes, **column.finetuning}
+    of_task = scale.finetuning_of.get(str(column.task), {})
     features = scale.features if "features" in changes else {}
     own = {"max_length": task.max_length, "seeds": 1, "first_seed": seed}
-    return FinetuneSettings.model_validate({**scale.finetuning, **features, **changes, **own})
+    return FinetuneSettings.model_validate({**scale.finetuning, **of_task, **features, **changes, **own})
 
 
 def _decisive(settings: Settings) -> dict[str, Any]:

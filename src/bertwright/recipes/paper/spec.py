@@ -23,7 +23,8 @@ class Scale:
     """How large everything is: what all arms of all experiments have in common.
 
     pretraining    over the defaults of PretrainSettings; steps x rows x length is what every arm is given
-    finetuning     over the defaults of FinetuneSettings; `features`: more, where a BiLSTM learns from frozen states
+    finetuning     over the defaults of FinetuneSettings; `finetuning_of`: more, by the name of a task;
+                   `features`: more, where a BiLSTM learns from frozen states
     tasks          settings of a task by its name: a window of SQuAD must fit a row
     sizes          of table 6, ascending; the base's own is among them. `larger`: the second BERT of tables 1 to 4
     lengths        of rows, short and long, where the cost of length is asked for
@@ -35,6 +36,7 @@ class Scale:
     title: str
     pretraining: Changes
     finetuning: Changes
+    finetuning_of: Mapping[str, Changes] = field(default_factory=dict)
     features: Changes
     sizes: tuple[str, ...]
     larger: str

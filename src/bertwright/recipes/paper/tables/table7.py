@@ -3,7 +3,7 @@
 from typing import Final
 
 from bertwright.recipes.paper.spec import Arm, Changes, Claim, Experiment, Published, Scale
-from bertwright.recipes.paper.tables.shared import BERT, NER, WIKIGOLD, larger
+from bertwright.recipes.paper.tables.shared import BERT, LEFT, NER, WIKIGOLD, larger
 
 _BOTH: Final = ("NER F1", "WikiGold F1")
 _WAYS: Final = {
@@ -33,8 +33,8 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
 
 def _pair(name: str, title: str, kind: str, finetuning: Changes) -> Arm:
     """Two models trained independently, to the left and to the right, joined afterwards."""
-    left, right = {"system": f"{kind}-left"}, {"system": f"{kind}-right"}
-    return Arm(name=name, title=title, pretraining=left, second=right, finetuning=finetuning)
+    left = LEFT.pretraining if kind == "bert" else {"system": f"{kind}-left"}
+    return Arm(name=name, title=title, pretraining=left, second={"system": f"{kind}-right"}, finetuning=finetuning)
 
 
 TABLE_7: Final = Experiment(

@@ -49,12 +49,12 @@ _SMOKE: Final = Scale(
 )
 _TINY: Final = Scale(
     name="tiny",
-    title="4 layers of 128, 20 million tokens: about 25 minutes of one core for an arm",
+    title="4 layers of 128, 25 million tokens: about half an hour of one core for an arm",
     pretraining={
         "size": "4x128",
         "steps": 5_000,
-        "batch_size": 32,
-        "phases": _rows(128),
+        "batch_size": 64,
+        "phases": ({"length": 64, "share": 0.8}, {"length": 128, "share": 0.2}),
         "optimizer": {**_ADAM, "learning_rate": 2e-3},
         "dropout": 0.0,
         "initializer_range": 0.05,
@@ -62,7 +62,7 @@ _TINY: Final = Scale(
         "held_out_share": 0.01,
         "evaluations": 5,
     },
-    finetuning={"epochs": 4, "batch_size": 32},
+    finetuning={"epochs": 4, "batch_size": 16},
     finetuning_of={name: {"epochs": 10, "learning_rate": 1e-3} for name in ("ner", "wikigold")},
     features={"epochs": 10, "lstm_width": 128},
     sizes=("2x128", "4x128", "6x128", "8x128"),

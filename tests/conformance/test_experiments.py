@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from bertwright.recipes.paper.data import TASKS
 from bertwright.recipes.paper.jobs import finetuning_settings, pretraining_settings
 from bertwright.recipes.paper.scales import SCALES
 from bertwright.recipes.paper.scores import _FIGURES
-from bertwright.recipes.paper.spec import Arm, Experiment, Scale
+from bertwright.recipes.paper.spec import Arm, Column, Experiment, Scale
 from bertwright.recipes.settings import PretrainSettings
 from bertwright.registry import find
 from bertwright.tasks.classify import ClassificationTask
@@ -101,8 +102,21 @@ def test_fine_tuning_is_valid(experiment: Experiment, scale: Scale) -> None:
         for column in experiment.columns:
             if column.task and not arm.baseline:
                 spec = get_spec(TASKS[column.task].task)
-                settings = finetuning_settings(scale, {**arm.finetuning, **column.finetuning}, spec, seed=3)
+                settings = finetuning_settings(scale, column, arm.finetuning, spec, seed=3)
                 assert (settings.first_seed, settings.seeds) == (3, 1)
+                for name, value in scale.finetuning_of.get(column.task, {}).items():
+                    if not {name} & {*arm.finetuning, *column.finetuning} and not settings.features:
+                        assert getattr(settings, name) == value
+
+
+def test_a_task_may_have_settings_of_its_own_which_an_arm_and_a_column_beat() -> None:
+    scale = replace(SCALES["tiny"], finetuning_of={"rte": {"epochs": 9, "batch_size": 8}})
+    spec = get_spec("rte")
+    own, other = (Column(name="a", task=task, metric="accuracy") for task in ("rte", "sst2"))
+    beaten = Column(name="b", task="rte", metric="accuracy", finetuning={"epochs": 2})
+    found = [finetuning_settings(scale, column, {}, spec, seed=0) for column in (own, other, beaten)]
+    assert [(one.epochs, one.batch_size) for one in found] == [(9, 8), (4, 16), (2, 8)]
+    assert finetuning_settings(scale, beaten, {"batch_size": 4}, spec, seed=0).batch_size == 4
 
 
 def test_the_papers_scale_has_the_papers_figures() -> None:

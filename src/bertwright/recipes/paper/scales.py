@@ -49,7 +49,7 @@ _SMOKE: Final = Scale(
 )
 _TINY: Final = Scale(
     name="tiny",
-    title="4 layers of 128, 25 million tokens: about half an hour of one core for an arm",
+    title="4 layers of 128, 25 million tokens: half an hour of one core for an arm, twice that for a language model",
     pretraining={
         "size": "4x128",
         "steps": 5_000,

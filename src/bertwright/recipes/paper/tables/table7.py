@@ -25,16 +25,16 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
         BERT,
         larger(scale),
         *features,
-        _pair("elmo-lstm", "ELMo's way: two LSTMs, features", "lstm", {"features": "elmo"}),
-        _pair("elmo-transformer", "ELMo's way: two Transformers, features", "bert", {"features": "elmo"}),
-        _pair("pair", "two Transformers side by side, fine-tuned", "bert", {}),
+        _pair("elmo-lstm", "ELMo's way: two LSTMs, features", {"system": "lstm-left"}, {"features": "elmo"}),
+        _pair("elmo-transformer", "ELMo's way: two Transformers, features", LEFT.pretraining, {"features": "elmo"}),
+        _pair("pair", "two Transformers side by side, fine-tuned", LEFT.pretraining, {}),
     )
 
 
-def _pair(name: str, title: str, kind: str, finetuning: Changes) -> Arm:
-    """Two models trained independently, to the left and to the right, joined afterwards."""
-    left = LEFT.pretraining if kind == "bert" else {"system": f"{kind}-left"}
-    return Arm(name=name, title=title, pretraining=left, second={"system": f"{kind}-right"}, finetuning=finetuning)
+def _pair(name: str, title: str, left: Changes, finetuning: Changes) -> Arm:
+    """Two models trained independently, `left` and its mirror image, joined afterwards."""
+    right = {"system": str(left["system"]).replace("left", "right")}
+    return Arm(name=name, title=title, pretraining=left, second=right, finetuning=finetuning)
 
 
 TABLE_7: Final = Experiment(

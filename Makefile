@@ -3,6 +3,7 @@
 #   make quickstart  the main job on a small corpus       make test    the tests, but for the slow ones
 #   make docs        the manual, into docs/_build         make slow    the slow tests
 #   make bench       speed beside other programs          make bench-long   memory, scaling
+#   make gpu         the tests that need a GPU
 #   make lock        locked.txt: versions and hashes    make wheel       dist/: source archive and wheel
 #   make clean       remove what was built, .venv included
 # PYTHON=/path/to/python make setup    takes that Python instead of the first fitting one on the PATH.
@@ -11,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test slow check bench bench-long docs lock wheel clean
+.PHONY: help setup quickstart test slow gpu check bench bench-long docs lock wheel clean
 
 PYTHON ?=
 VENV := .venv
@@ -22,7 +23,7 @@ PEERS := $(VENV)/.peers
 TESTERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -8
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
 
 setup: $(STAMP)
 
@@ -72,6 +73,9 @@ slow: setup $(OLDER)
 	@status=0; $(BIN)/python -m pytest -m slow --numprocesses $(TESTERS) --dist loadfile || status=$$?; \
 	if [ $$status -eq 5 ]; then echo "make slow: no test is marked slow, nothing was run" >&2; status=0; fi; \
 	exit $$status
+
+gpu: setup
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 check: setup
 	$(BIN)/ruff check .

@@ -52,8 +52,8 @@ def run(
 ) -> Ended:
     """`bertwright ARGUMENTS`, counting what it is about to change below `folder`.
 
-    die_before: SIGKILL comes just before that change (from 1). die_after: after so many seconds of work. largest_file:
-    bytes beyond which no file grows, as on a full disk.
+    die_before: SIGKILL comes just before that change (from 1), or before the exit, for one more than there are.
+    die_after: after so many seconds of work. largest_file: bytes beyond which no file grows, as on a full disk.
     """
     here, there = SERVER.Pipe(duplex=False)
     limits = {"die_before": die_before, "die_after": die_after, "largest_file": largest_file}
@@ -101,6 +101,8 @@ def _run(answer: Any, arguments: list[str], folder: str, limits: dict[str, Any])
             code = main(arguments)
     except BaseException as error:
         said.write(f"Traceback: {type(error).__name__}: {error}")
+    if changes + 1 == limits["die_before"]:
+        os.kill(os.getpid(), signal.SIGKILL)
     answer.send((said.getvalue(), changes))
     answer.close()
     os._exit(code)

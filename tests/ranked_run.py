@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--until", type=int, help="rank 0 gets SIGTERM during this step")
     parser.add_argument("--die", help="RANK:STEP at which a rank kills itself, the first time")
     parser.add_argument("--second-sentence", default="next")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--system", default="bert")
     parser.add_argument("--rows-at-a-time", type=int, default=3)
     parser.add_argument("--save-every", type=int, default=10)
@@ -51,7 +52,7 @@ def main() -> None:
         model = tiny_run.language_model(given.system, getattr(torch, given.kind))
         batches = tiny_run.language_batches(place, model, given.system, given.rows_at_a_time)
     dying_rank, dying_step = map(int, given.die.split(":")) if given.die else (-1, -1)
-    with joined() as ranks, tiny_run.deterministic():
+    with joined(given.device) as ranks, tiny_run.deterministic():
 
         def of_step(step: int) -> Sequence[Any]:
             first_time = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) == 0
@@ -63,7 +64,7 @@ def main() -> None:
 
         run = start_run(given.folder / "run", kind="test", settings={}, data={}, resume=True, ranks=ranks)
         plan = Plan(steps=given.steps, seed=1, optimizer=SETTINGS, log_every=1, save_every=given.save_every)
-        numerics = Numerics(precision="fp32", threads=1, matrix_rate=1e9)
+        numerics = Numerics(precision="fp32", threads=1, matrix_rate=1e9, device=given.device)
         outcome = train(
             task_of(model),
             of_step,

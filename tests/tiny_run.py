@@ -60,11 +60,14 @@ def examples(folder: Path, **settings: Any) -> Examples:
 
 def language_batches(folder: Path, model: LanguageModel, system: System, size: int) -> Callable[[int], Sequence[Any]]:
     """step → the rows of a language model, `size` at a time."""
-    alone = ExampleSettings(second_sentence="none")
-    rows: ShuffledRows[Any] = Unmasked(corpus_of(folder), alone, length=LENGTH, seed=3)
-    if system == "gpt":
-        rows = Spans(corpus_of(folder), length=LENGTH, seed=3)
+    rows = language_rows(folder, system)
     return lambda step: [to_tokens(part, model.config) for part in cut(rows.step_batch(step, ROWS), size)]
+
+
+def language_rows(folder: Path, system: System) -> ShuffledRows[Any]:
+    if system == "gpt":
+        return Spans(corpus_of(folder), length=LENGTH, seed=3)
+    return Unmasked(corpus_of(folder), ExampleSettings(second_sentence="none"), length=LENGTH, seed=3)
 
 
 def micro_batches(rows: Examples, size: int = ROWS) -> Batches:

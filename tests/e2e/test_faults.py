@@ -148,15 +148,20 @@ def redone(run: Path) -> int:
     return logged - max(saved, default=0)
 
 
+def is_whole(out: Path) -> bool:
+    """Whether the folder of a corpus or an export is there with nothing left to do."""
+    return out.is_dir() and any(out.iterdir()) and not (out / ".building").exists()
+
+
 def killed_and_resumed(stage: Stage, place: Path, expected: dict[str, Any], **hurt: Any) -> dict[str, int]:
     """Kill once, start again, compare every byte; {"killed", "redone"}."""
     out = place / "out"
     ended = faults.run(stage.arguments(out), place, **hurt)
     assert ended.was_killed or ended.code == 0, ended.said
     again = redone(out) if stage.name == "pre-training" and ended.was_killed and out.exists() else 0
-    is_whole = not stage.again and (ended.code == 0 or (stage.name == "export" and out.exists()))  # not made twice
+    is_made = not stage.again and (ended.code == 0 or is_whole(out))  # killed on its way out: not made twice
     more = faults.run([*stage.arguments(out), *stage.again], place)
-    if not is_whole:
+    if not is_made:
         assert more.code == 0, more.said
     assert stage.files(out) == expected, (stage.name, hurt)
     shutil.rmtree(place)
@@ -165,8 +170,8 @@ def killed_and_resumed(stage: Stage, place: Path, expected: dict[str, Any], **hu
 
 
 def instants(changes: int, count: int, seed: int) -> Sequence[int]:
-    """So many of the changes, the first and the last ones always among them."""
-    return [1, 2, changes - 1, changes, *sorted(random.Random(seed).sample(range(3, changes - 1), count - 4))]
+    """So many of the changes, the first and the last ones always among them, and the exit after the last one."""
+    return [1, 2, changes, changes + 1, *sorted(random.Random(seed).sample(range(3, changes), count - 4))]
 
 
 @pytest.mark.parametrize(("name", "count"), [("corpus", 4), ("pre-training", 3), ("fine-tuning", 3)])
@@ -179,6 +184,14 @@ def test_a_kill_before_any_change_of_a_file_loses_nothing(
         for change in random.Random(11).sample(range(1, changes + 1), count)
     ]
     assert sum(killed) == count
+
+
+@pytest.mark.parametrize("name", ["corpus", "export"])
+def test_a_kill_after_the_last_change_leaves_the_whole(
+    name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path
+) -> None:
+    expected, changes = calm(name)
+    assert killed_and_resumed(stages[name], tmp_path, expected, die_before=changes + 1)["killed"]
 
 
 @pytest.mark.slow

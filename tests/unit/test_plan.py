@@ -182,7 +182,7 @@ def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
         raise AssertionError("a model was made")
 
     monkeypatch.setattr(pretrain, "build_model", never)
-    monkeypatch.setattr(needs, "usable_bytes", lambda: 16 * 2**30)
+    monkeypatch.setattr(needs, "usable_bytes", lambda _: 16 * 2**30)
     silly = ["--size", "large", "--steps", "3", "--lengths", "128", "--micro-tokens", "1000000", "--precision", "fp32"]
     start = ["pretrain", "--corpus", str(folder), "--out", str(tmp_path / "run"), *silly]
     for options in ([], ["--plan"], ["--plan", "--json"]):
@@ -190,7 +190,7 @@ def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
         said = capsys.readouterr().err
         assert "--micro-tokens 1000000, and 16.0 GiB can be used" in said
         assert "--micro-tokens 1024 would do" in said
-    monkeypatch.setattr(needs, "usable_bytes", lambda: 2 * 2**30)
+    monkeypatch.setattr(needs, "usable_bytes", lambda _: 2 * 2**30)
     assert main(start) == 2
     assert "a smaller --size" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -199,7 +199,7 @@ def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
 def test_a_measured_peak_over_the_limit_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foresee, "usable_bytes", lambda: 2**20)
+    monkeypatch.setattr(foresee, "usable_bytes", lambda _: 2**20)
     with pytest.raises(InputError, match="1 MiB can be used"):
         plan_pretraining(settings_of(), corpus=folder, out=tmp_path / "run")
     with pytest.raises(InputError, match="1 MiB can be used"):  # and so is the run itself, before its first step

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction
 
@@ -27,6 +27,7 @@ def paper(
     arms: str | None = None,
     tasks: str | None = None,
     page: bool = False,
+    device: Literal["cpu", "cuda"] = "cpu",
     allow_other_numerics: bool = False,
 ) -> Result:
     """Carry out an experiment of the paper and write its page; without a name, list the experiments.
@@ -44,6 +45,7 @@ def paper(
         arms: some of the arms alone, by their names with commas between.
         tasks: some of the tasks alone, as sst2,rte.
         page: compute nothing: write the page of what is finished, and say what is left.
+        device: what computes: the processors (cpu), or a GPU (cuda).
         allow_other_numerics: go on with runs begun on another kind of processor or torch, where the bits differ.
     """
     from bertwright.recipes.paper.spec import Experiment
@@ -80,11 +82,17 @@ def paper(
         "--pretraining-seeds": pretraining_seeds,
         "--arms": arms,
         "--tasks": tasks,
+        "--device": None if device == "cpu" else device,
     }
     said = [word for option, value in options.items() if value is not None for word in (option, str(value))]
     command = f"bertwright paper {name} {shlex.join(said)} --data DATA --corpus TEXT"
     return run_experiment(
-        found[name], asked, command=command, only_page=page, allow_other_numerics=allow_other_numerics
+        found[name],
+        asked,
+        command=command,
+        only_page=page,
+        device=device,
+        allow_other_numerics=allow_other_numerics,
     )
 
 

@@ -80,6 +80,7 @@ def pretrain(
     recompute: bool = False,
     skip_bad_steps: bool = False,
     threads: Int = None,
+    device: Annotated[Literal["cpu", "cuda"] | None, _GIVEN] = None,
     allow_other_numerics: bool = False,
     sharding: Literal["ddp", "fsdp2"] = "ddp",
 ) -> Result:
@@ -132,7 +133,9 @@ def pretrain(
         recompute: compute layers anew in backward: less memory, more time, the same numbers.
         skip_bad_steps: leave out up to ten updates whose loss is not finite or leapt up, instead of stopping.
         threads: one per core where not given.
-        allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
+        device: what computes: the processors (cpu), or a GPU for each process (cuda) (default: cpu).
+        allow_other_numerics: resume on another kind of processor or torch, or with another --device or
+            --micro-tokens, where the bits differ.
         sharding: of the processes that torchrun starts, each holds the model (ddp) or a share of it (fsdp2).
     """
     from bertwright.recipes.presets import resolve_settings
@@ -180,6 +183,7 @@ def pretrain(
         "recompute": recompute or None,
         "skip_bad_steps": skip_bad_steps or None,
         "threads": threads,
+        "device": device,
     }
     settings = resolve_settings(recipe, given)
     folder = Path(held_out) if held_out and share is None else None
@@ -190,7 +194,7 @@ def pretrain(
     from bertwright.recipes.pretrain import pretrain as run_pretraining
     from bertwright.training.ranks import is_restart, joined
 
-    with joined() as ranks:
+    with joined(settings.device) as ranks:
         return run_pretraining(
             settings,
             corpus=_corpora(corpus),

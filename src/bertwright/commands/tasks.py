@@ -49,6 +49,7 @@ def finetune(
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     recompute: bool = False,
     threads: int | None = None,
+    device: Literal["cpu", "cuda"] = "cpu",
     resume: bool = False,
     allow_other_numerics: bool = False,
     sharding: Literal["ddp", "fsdp2"] = "ddp",
@@ -92,8 +93,10 @@ def finetune(
         precision: of the matrix products; auto measures the machine.
         recompute: compute layers anew in backward: less memory, more time, the same numbers.
         threads: default: one per core.
+        device: what computes: the processors (cpu), or a GPU for each process (cuda).
         resume: continue the run in --out.
-        allow_other_numerics: resume on another kind of processor or torch, where the bits differ.
+        allow_other_numerics: resume on another kind of processor or torch, or with another --device, where the bits
+            differ.
         sharding: of the processes that torchrun starts, each holds the model (ddp) or a share of it (fsdp2).
     """
     from bertwright.recipes.finetune import finetune as run_finetuning
@@ -134,9 +137,10 @@ def finetune(
         precision=precision,
         recompute=recompute,
         threads=threads,
+        device=device,
     )
     where: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
-    with joined() as ranks:
+    with joined(device) as ranks:
         where |= {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
         if grid is None:
             return run_finetuning(settings, chosen, **where, ranks=ranks, sharding=sharding)
@@ -160,6 +164,7 @@ def evaluate(
     label_column: str | None = None,
     task_setting: Several = (),
     precision: Answering = "auto",
+    device: Literal["cpu", "cuda"] = "cpu",
 ) -> Result:
     """A fine-tuned model's metrics on a task, or the held-out figures of a pre-trained one (TASK = pretraining).
 
@@ -174,6 +179,7 @@ def evaluate(
         label_column: the column of the label or number.
         task_setting: NAME=VALUE, instead of what the model was fine-tuned with.
         precision: for a task: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
+        device: what computes: the processors (cpu), or a GPU (cuda).
     """
     from bertwright.recipes.evaluate import evaluate_pretraining, evaluate_task
 
@@ -182,13 +188,14 @@ def evaluate(
             raise InputError("evaluate pretraining needs --corpus DIR, the held-out corpus")
         if precision not in ("auto", "fp32"):
             raise InputError(f"--precision {precision}: is for tasks; evaluate pretraining computes in fp32")
-        return evaluate_pretraining(model, corpus, rows=rows, length=length)
+        return evaluate_pretraining(model, corpus, rows=rows, length=length, device=device)
     from bertwright.tasks.spec import get_spec, with_settings
 
     chosen = with_settings(get_spec(task), task_setting)
     if data is None:
         raise InputError(f"evaluate {task} needs --data PATH, a folder with dev files or one file")
-    return evaluate_task(chosen, model=model, data=data, text=text_column, label=label_column, precision=precision)
+    columns: Any = {"text": text_column, "label": label_column}
+    return evaluate_task(chosen, model=model, data=data, **columns, precision=precision, device=device)
 
 
 def predict(
@@ -201,6 +208,7 @@ def predict(
     input_format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"] = "auto",
     output_format: Literal["auto", "csv", "tsv", "jsonl", "parquet"] = "auto",
     precision: Answering = "auto",
+    device: Literal["cpu", "cuda"] = "cpu",
 ) -> Result:
     """Answer every row of a file: order and fields are kept, label and probabilities (or score, or tags) are added.
 
@@ -218,11 +226,12 @@ def predict(
             tsv table, or JSON lines of entities with their places.
         output_format: of standard output, or of a file whose name does not tell.
         precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
+        device: what computes: the processors (cpu), or a GPU (cuda).
     """
     from bertwright.recipes.evaluate import predict as answer
 
     formats: Any = {"input_format": input_format, "output_format": output_format}
-    return answer(model, input, output, text=text_column, raw=raw, precision=precision, **formats)
+    return answer(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
 
 
 def submission(*, model: Several, data: Path, out: Path) -> Result:

@@ -70,7 +70,7 @@ class Topped(nn.Module):
     def summary(self, ids: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
         """Where each direction ends: the one at the last token, the other at the first [B, W]."""
         states, half = self._states(ids, segments, mask), self.config.width // 2
-        last = states[torch.arange(len(states)), mask.sum(1) - 1, :half]
+        last = states[torch.arange(len(states), device=mask.device), mask.sum(1) - 1, :half]
         return torch.cat((last, states[:, 0, half:]), -1)
 
     def _states(self, ids: Tensor, segments: Tensor, mask: Tensor) -> Tensor:

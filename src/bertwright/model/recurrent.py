@@ -61,6 +61,6 @@ class Recurrent(nn.Module):
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """[B, P, S, D] states of rows with `lengths` [B] real places → [B, P, W]; places beyond are 0."""
         mixed = dropout(self.mix(states), self.dropout, self.training)
-        packed = pack_padded_sequence(mixed, lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(mixed, lengths.cpu(), batch_first=True, enforce_sorted=False)
         out: Tensor = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=states.shape[1])[0]
         return dropout(out, self.dropout, self.training)

@@ -25,6 +25,7 @@ from bertwright.model.sizes import EncoderConfig, GPTConfig, LSTMConfig, OneBody
 from bertwright.objectives.characters import bits_per_character
 from bertwright.objectives.projection import judged, running_loss
 from bertwright.objectives.shuffled import TokenBatch
+from bertwright.training.device import moved, place_of
 from bertwright.training.ranks import ALONE, Ranks
 from bertwright.training.trainable import Trainable
 
@@ -136,9 +137,11 @@ def language_figures(
     model in evaluation mode. Several ranks, which all get the same batches, share them out.
     """
     sums = dict.fromkeys(("nats", "right", "predictions", "rows", "text_nats", "characters"), 0.0)
+    place = place_of(model)
     lengths = torch.zeros(model.config.vocab_size) if characters is None else torch.from_numpy(characters)
+    lengths = lengths.to(place)
     for _, batch, counts in ranks.share(list(batches)):
-        tokens = to_tokens(batch, model.config)
+        tokens = moved(to_tokens(batch, model.config), place)
         losses, right = judged(model(tokens), model.encoder.words()[0].weight, model.output.bias, tokens.labels)
         if not counts:
             continue

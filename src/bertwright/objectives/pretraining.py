@@ -18,6 +18,7 @@ from bertwright.model.sizes import EncoderConfig
 from bertwright.objectives.characters import bits_per_character
 from bertwright.objectives.examples import PretrainingBatch, SecondSentence
 from bertwright.objectives.projection import projected_loss
+from bertwright.training.device import moved, place_of
 from bertwright.training.ranks import ALONE, Ranks
 from bertwright.training.trainable import Trainable
 
@@ -138,10 +139,11 @@ def held_out_figures(
     in evaluation mode. Figures are means over all predictions and all rows, not over batches. Several ranks, which all
     get the same batches, share them out.
     """
+    place = place_of(model)
     masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
     second = dict.fromkeys(("loss", "right", "pairs"), 0.0)
     for _, batch, counts in ranks.share(list(batches)):
-        inputs = to_inputs(batch)
+        inputs = moved(to_inputs(batch), place)
         logits, pair = model.logits(inputs)
         if not counts:
             continue
@@ -149,12 +151,12 @@ def held_out_figures(
         masked["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
         masked["predictions"] += len(inputs.labels)
         masked["rows"] += len(inputs.ids)
-        masked["characters"] += 0.0 if characters is None else float(characters[inputs.labels.numpy()].sum())
+        masked["characters"] += 0.0 if characters is None else float(characters[inputs.labels.cpu().numpy()].sum())
         if model.second_sentence == "next":
             _add_pairs(second, pair, inputs)
     if model.second_sentence == "order":
         for _, batch, counts in ranks.share(list(ordered)):
-            inputs = to_inputs(batch)
+            inputs = moved(to_inputs(batch), place)
             pair = model(inputs)[1]
             if counts:
                 _add_pairs(second, pair, inputs)

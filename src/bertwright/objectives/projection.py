@@ -46,7 +46,7 @@ class _Powers:
 
 def projected_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """Summed cross entropy of `states` [M, D] against word embeddings [V, D] and `bias` [V] for `labels` [M]."""
-    is_bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    is_bf16 = _is_bf16(states.device)
     tiled = states.dtype == torch.float32 and states.device.type == "cpu" and not torch.compiler.is_compiling()
     if tiled and torch.is_grad_enabled():
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -63,7 +63,7 @@ def running_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) ->
 
     A float64 model's logits are held all the same.
     """
-    is_bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    is_bf16 = _is_bf16(states.device)
     states = for_loss(states)
     if states.dtype != torch.float32:
         return F.cross_entropy(for_loss(F.linear(states, words, bias)), labels, reduction="sum")
@@ -81,11 +81,18 @@ def judged(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> tuple
     return torch.cat(losses), torch.cat(right)
 
 
+def _is_bf16(place: torch.device) -> bool:
+    kind = place.type
+    if not torch.amp.is_autocast_available(kind):
+        return False
+    return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+
+
 def _powers(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, powers: Tensor) -> _Powers | None:
     """One walk over the tiles, which are written into `powers` [at least M·V]; None where a float cannot hold them."""
     rows, kind = len(states), powers.dtype
     given = states.to(kind)
-    sums, to_states = torch.zeros(rows), torch.zeros_like(states)
+    sums, to_states = states.new_zeros(rows), torch.zeros_like(states)
     for tile, columns in _tiles(powers, rows, len(words)):
         part = words[columns].to(kind)
         torch.addmm(bias[columns].to(kind), given, part.t(), out=tile)
@@ -105,8 +112,9 @@ def _powers(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, powers:
 
 def _tiles(powers: Tensor, rows: int, size: int) -> Iterator[tuple[Tensor, slice]]:
     """The tiles [M, C] and the entries of the vocabulary that each stands for."""
-    for begin in range(0, size, _COLUMNS):
-        end = min(begin + _COLUMNS, size)
+    width = _COLUMNS if powers.device.type == "cpu" else size  # a GPU has no such cache, and is slow to begin
+    for begin in range(0, size, width):
+        end = min(begin + width, size)
         yield powers[rows * begin : rows * end].view(rows, end - begin), slice(begin, end)
 
 
@@ -143,10 +151,10 @@ def _loss_and_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The summed loss, and its gradients for states, words and bias."""
     kind = torch.bfloat16 if in_bf16 else torch.float32
-    loss, to_states = torch.zeros(()), torch.empty_like(states)
+    loss, to_states = states.new_zeros(()), torch.empty_like(states)
     to_words, to_bias = torch.zeros_like(words), torch.zeros_like(bias)
-    room = torch.empty(min(BLOCK, len(states)) * len(words), dtype=kind)
-    with torch.autocast("cpu", enabled=False):
+    room = torch.empty(min(BLOCK, len(states)) * len(words), dtype=kind, device=states.device)
+    with torch.autocast(states.device.type, enabled=False):
         for begin in range(0, len(states), BLOCK):
             block = slice(begin, begin + BLOCK)
             rows, asked = states[block], labels[block]
@@ -161,7 +169,7 @@ def _loss_and_gradients(
                 to_words[columns] += torch.mm(tile.t(), scaled)
                 to_bias[columns] += torch.mv(tile.t(), weights)
             to_words.index_add_(0, asked, -rows)
-            to_bias.index_add_(0, asked, -torch.ones(len(asked)))
+            to_bias.index_add_(0, asked, -rows.new_ones(len(asked)))
     return loss, to_states, to_words, to_bias
 
 
@@ -171,7 +179,7 @@ def _plainly(
     """The summed loss of a block whose powers no float holds; its gradients go into those given (in place)."""
     logits = F.linear(rows, words, bias)
     shares = logits.softmax(1)
-    shares[torch.arange(len(labels)), labels] -= 1
+    shares[torch.arange(len(labels), device=labels.device), labels] -= 1
     gradients[0].copy_(shares @ words)
     gradients[1].addmm_(shares.t(), rows)
     gradients[2].add_(shares.sum(0))

@@ -23,6 +23,7 @@ from bertwright.model.sizes import BodyConfig, GPTConfig, TopConfig
 from bertwright.prediction.precision import ready
 from bertwright.prediction.work import answered_batches
 from bertwright.tasks.classify import ClassificationTask, Encoded, with_labels
+from bertwright.training.device import moved, place_of
 from bertwright.training.trainable import Trainable
 
 
@@ -148,7 +149,7 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
     with torch.inference_mode():
         for rows in answered_batches(lengths):
             given = padded(encoded, rows, pad_id=pad_id, both_orders=model.both_orders)
-            found[rows] = model(given).float().numpy()
+            found[rows] = model(moved(given, place_of(model))).float().cpu().numpy()
     model.train(was_training)
     if encoded.begins is None:
         return found

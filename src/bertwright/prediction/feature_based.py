@@ -24,6 +24,7 @@ from bertwright.prediction import precision
 from bertwright.prediction.frozen import FrozenModel, Places, States, predicted, states_for
 from bertwright.prediction.work import Answered, Work
 from bertwright.tasks.spec import TaskSpec
+from bertwright.training.device import Device, own_device
 from bertwright.training.trainable import Trainable
 
 READ = "rows read by the encoder"
@@ -65,13 +66,14 @@ class FeatureBatch:
 
 
 def feature_work(
-    data: FeatureData, way: Way, *, width: int, saved: SavedModel, cache: Path, weights: str
+    data: FeatureData, way: Way, *, width: int, saved: SavedModel, cache: Path, weights: str, device: Device = "cpu"
 ) -> Work[FeatureBatch]:
     """What learns from the features of train and dev, which are computed before the first step.
 
     cache: the folder that keeps them. weights: the digest of the encoder's, which decides the names of its files.
+    device: what computes them.
     """
-    encoder, layers = frozen_encoder(saved), states_of(way, saved.config.layers)
+    encoder, layers = frozen_encoder(saved).to(own_device(device)), states_of(way, saved.config.layers)
     if "four" in way and len(layers) < 4:
         say(f"{saved.place}: has {saved.config.layers} layers: {way} takes {len(layers)}")
 

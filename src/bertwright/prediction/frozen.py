@@ -22,6 +22,7 @@ from bertwright.model.heads import ClassificationHead
 from bertwright.model.recurrent import Recurrent, states_of
 from bertwright.model.sizes import BodyConfig, Way
 from bertwright.prediction.work import answered_batches, batches_by_length
+from bertwright.training.device import place_of
 
 Ask = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
 """A row of ids, the places in it whose states are wanted, and where among all R they belong."""
@@ -70,7 +71,7 @@ class FrozenHead(nn.Module):
         """[B, P, S, D] → logits of each place [B, P, L], or of the row [B, L], from the maximum over its places."""
         found = self.recurrent(states, lengths)
         if not self.each:
-            real = torch.arange(found.shape[1]) < lengths[:, None]
+            real = torch.arange(found.shape[1], device=found.device) < lengths[:, None]
             found = found.masked_fill(~real[:, :, None], -torch.inf).amax(1)
         logits: Tensor = self.classifier(found)
         return logits
@@ -136,7 +137,7 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
         there = np.flatnonzero(states.lengths)
         for rows in (there[batch] for batch in answered_batches(states.lengths[there])):
             values, lengths = states.padded(rows)
-            logits = model(values, lengths).numpy()
+            logits = model(values.to(place_of(model)), lengths).cpu().numpy()
             for place, row in enumerate(rows):
                 if model.each:
                     found[states.ends[row] : states.ends[row + 1]] = logits[place, : lengths[place]]
@@ -177,9 +178,9 @@ def _fill(values: NDArray[np.float32], encoder: Body, wanted: Places, layers: Se
             mask = np.arange(width) < lengths[rows][:, None]
             first = lengths if wanted.first is None else wanted.first
             segments = ((np.arange(width) >= first[rows][:, None]) & mask).astype(np.int64)
-            given = (torch.from_numpy(part) for part in (ids, segments, mask))
+            given = (torch.from_numpy(part).to(place_of(encoder)) for part in (ids, segments, mask))
             hidden = encoder(*given, all_hidden=True).hidden
-            states = torch.stack([hidden[layer] for layer in layers], dim=2).float().numpy()  # [B, T, S, D]
+            states = torch.stack([hidden[layer] for layer in layers], dim=2).float().cpu().numpy()  # [B, T, S, D]
             for place, row in enumerate(rows):
                 _, at, target = asks[row]
                 values[target] = states[place, at]

@@ -11,6 +11,7 @@ from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.model.quick import Model, quick
 from bertwright.model.sizes import attends_both_ways
+from bertwright.training.device import Device, own_device
 from bertwright.training.machine import KINDS, choose_precision, matrix_rate
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
@@ -20,9 +21,10 @@ Answering = Literal["plain", "fp32", "bf16", "int8"]
 
 @dataclass(frozen=True)
 class Answerable(SavedModel):
-    """A model folder, and the numbers that whoever opens it is to answer in."""
+    """A model folder, and what whoever opens it is to answer in and with."""
 
     answering: Answering = "plain"
+    device: Device = "cpu"
 
     @property
     def computed(self) -> Answering:
@@ -31,14 +33,16 @@ class Answerable(SavedModel):
         return "plain" if packs and not attends_both_ways(self.config) else self.answering
 
 
-def choose(asked: str) -> Answering:
+def choose(asked: str, *, device: Device = "cpu") -> Answering:
     """What is computed in here where `asked` is one of PRECISIONS, said aloud; InputError for another.
 
-    auto is bf16 where this processor multiplies it faster, else fp32, and never int8. What cannot be had here becomes
-    the plain way.
+    auto is bf16 where this processor, or the GPU, multiplies it faster, else fp32, and never int8. What cannot be had
+    here becomes the plain way; fp32 on a GPU is that.
     """
     if asked not in PRECISIONS:
         raise InputError(f"--precision {asked}: allowed are {', '.join(PRECISIONS)}")
+    if device == "cuda":
+        return _choose_on_gpu(asked)
     if asked == "int8" and not _multiplies_bytes():
         say("int8: no exact products of 8 bits here (VNNI and oneDNN are needed); answering in fp32, plainly")
         return "plain"
@@ -52,10 +56,23 @@ def choose(asked: str) -> Answering:
     return chosen
 
 
+def _choose_on_gpu(asked: str) -> Answering:
+    place = own_device("cuda")
+    if asked == "int8":
+        raise InputError("--precision int8: is for processors; --device cuda answers in fp32 or bf16")
+    if asked == "auto":
+        shape = (4096, 4096, 4096)
+        rates = {name: matrix_rate(kind, shape, place=place) for name, kind in KINDS.items()}
+        asked = choose_precision(rates, device="cuda")
+    say(f"answering in {asked} on {torch.cuda.get_device_name(place)}")
+    return "bf16" if asked == "bf16" else "plain"
+
+
 def ready(model: Model, saved: SavedModel) -> Model:
     """`model` in evaluation mode as `saved` says; all but "plain", a folder's own way, is for answering alone."""
     if not isinstance(saved, Answerable):
         return model.eval()
+    model = model.to(own_device(saved.device))
     if saved.computed == "plain":
         if saved.answering == "int8":
             say(f"{saved.place}: 8 bits are for encoders that attend both ways; answering in fp32")

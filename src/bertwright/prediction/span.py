@@ -35,6 +35,7 @@ from bertwright.tasks.squad_score import figures
 from bertwright.tasks.squad_windows import Windows, encode_windows, padded_rows
 from bertwright.tasks.table_files import FORMATS
 from bertwright.text.any_tokenizer import AnyTokenizer
+from bertwright.training.device import moved, place_of
 from bertwright.training.trainable import Trainable
 
 _ARCHITECTURE: Final = "BertForQuestionAnswering"
@@ -165,9 +166,9 @@ def span_logits(model: SpanModel, windows: Windows) -> SpanLogits:
     null = np.zeros(len(windows), dtype=np.float32)
     with torch.inference_mode():
         for rows in answered_batches(lengths, "windows answered"):
-            batch = span_batch(windows, rows, pad_id=model.encoder.config.pad_id)
+            batch = moved(span_batch(windows, rows, pad_id=model.encoder.config.pad_id), place_of(model))
             for flat, logits in zip(found, model(batch), strict=True):
-                values = logits.float().numpy()
+                values = logits.float().cpu().numpy()
                 null[rows] += values[:, 0]
                 for place, row in enumerate(rows):
                     first = firsts[row]

@@ -20,6 +20,7 @@ from bertwright.model.sizes import BodyConfig
 from bertwright.prediction.precision import ready
 from bertwright.prediction.work import answered_batches
 from bertwright.tasks.tag_windows import Windows
+from bertwright.training.device import moved, place_of
 from bertwright.training.trainable import Trainable
 
 _NO_WORD = -100
@@ -98,7 +99,8 @@ def predict_tags(model: Tagger, windows: Windows, num_words: int) -> NDArray[np.
     found = np.zeros((num_words, model.classifier.linear.out_features), dtype=np.float32)
     with torch.inference_mode():
         for rows in answered_batches(np.array([len(ids) for ids in windows.ids])):
-            logits = model(tag_rows(windows, rows, pad_id=model.encoder.config.pad_id)).float().numpy()
+            given = moved(tag_rows(windows, rows, pad_id=model.encoder.config.pad_id), place_of(model))
+            logits = model(given).float().cpu().numpy()
             for place, row in enumerate(rows):
                 found[windows.words[row]] = logits[place, : len(windows.words[row])]
     model.train(was_training)

@@ -172,7 +172,7 @@ def gpu(devices: Sequence[tuple[str, int]]) -> Finding:
     if not devices:
         return _finding("gpu", "ok", [], "none; everything here runs on the processor")
     text = ", ".join(f"{name} with {size_text(size)}" for name, size in devices)
-    advice = "no command of this version uses it; do not rent one for them"
+    advice = "pretrain, finetune, evaluate, predict and paper compute there with --device cuda"
     return _finding("gpu", "note", [list(device) for device in devices], text, advice)
 
 

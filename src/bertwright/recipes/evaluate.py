@@ -21,10 +21,13 @@ from bertwright.tasks.classify import ClassificationTask, with_columns
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.table_files import InputFormat
 from bertwright.tasks.tagging import TaggingTask, with_tag_columns
+from bertwright.training.device import Device, own_device
 from bertwright.training.machine import keep_memory
 
 
-def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS, length: int = 128) -> dict[str, Any]:
+def evaluate_pretraining(
+    model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS, length: int = 128, device: Device = "cpu"
+) -> dict[str, Any]:
     """Held-out figures: the first `rows` rows of `length` tokens of the next-sentence walk with seed 0, 80/10/10.
 
     Where the model learned sentence order, that is measured on as many rows of its own walk. A language model is
@@ -38,6 +41,7 @@ def evaluate_pretraining(model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS,
     if open_tokenizer(saved).hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than the one of {model}")
     loaded = open_learned(saved)
+    loaded.to(own_device(device))
     system = system_of(saved.config) or "bert"
     held_out = HeldOut.of([(data, 1.0)], second_of(loaded), rows=rows, length=length, system=system)
     with torch.inference_mode():
@@ -52,6 +56,7 @@ def evaluate_task(
     text: tuple[str, ...] = (),
     label: str | None = None,
     precision: str | None = None,
+    device: Device = "cpu",
 ) -> dict[str, Any]:
     """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file.
 
@@ -59,7 +64,7 @@ def evaluate_task(
     the model as it is trained, as do others who measure it).
     """
     keep_memory()
-    saved = _opened(model, precision)
+    saved = _opened(model, precision, device)
     trained = task_of(saved)
     kind = kind_of(task)
     if not isinstance(trained, kind.spec):
@@ -85,6 +90,7 @@ def predict(
     precision: str | None = None,
     input_format: InputFormat = "auto",
     output_format: OutputFormat = "auto",
+    device: Device = "cpu",
 ) -> dict[str, Any]:
     """Answer everything in a file; what was written and how much. `raw`: the same as `input_format` "lines".
 
@@ -98,7 +104,7 @@ def predict(
     if raw and input_format not in ("auto", "lines"):
         raise InputError(f"--raw is --input-format lines; --input-format {input_format} says otherwise")
     asked = Asked(source, target, text, "lines" if raw else input_format, output_format)
-    saved = _opened(model, precision)
+    saved = _opened(model, precision, device)
     task = task_of(saved)
     if asked.input_format == "lines" and text:
         way = "--raw" if raw else "--input-format lines"
@@ -107,6 +113,9 @@ def predict(
     return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
 
 
-def _opened(model: str, precision: str | None) -> SavedModel:
+def _opened(model: str, precision: str | None, device: Device) -> SavedModel:
     saved = open_model(model)
-    return saved if precision is None else Answerable(**vars(saved), answering=choose(precision))
+    if precision is None and device == "cpu":
+        return saved
+    answering = choose(precision, device=device) if precision else "plain"
+    return Answerable(**vars(saved), answering=answering, device=device)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from bertwright.console import say, without_repeats
@@ -18,16 +19,18 @@ from bertwright.prediction.feature_based import feature_work, frozen_encoder
 from bertwright.prediction.kinds import kind_of
 from bertwright.prediction.work import Work, steps_of
 from bertwright.recipes.card import finetuning_card
+from bertwright.recipes.foresee import largest, unless_full
 from bertwright.recipes.one_seed import begun, completed, opened, planned, refuse_unfit, starting, topped
 from bertwright.recipes.report import try_report
 from bertwright.recipes.settings import FinetuneSettings
 from bertwright.recipes.task_tokens import with_files
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.any_tokenizer import AnyTokenizer
+from bertwright.training.device import own_device
 from bertwright.training.engine import Sharding, whole_state
-from bertwright.training.loop import precision, train
+from bertwright.training.loop import Plan, measure_step_seconds, precision, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
-from bertwright.training.ranks import ALONE, Ranks
+from bertwright.training.ranks import ALONE, Ranks, is_share
 from bertwright.training.sessions import say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
 
@@ -93,11 +96,15 @@ def tune(
     """
     if settings.features and ranks.world > 1:
         raise InputError("--features: a BiLSTM on states is trained by one process; start it without torchrun")
+    own_device(settings.device)  # refused before there is a run folder
     with without_repeats(said):
         prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
     named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
     facts = {"task": prepared.work.task.model_dump(mode="json"), "model": named, **prepared.digests}
-    run = start_run(out, kind="finetune", settings=settings, data=facts, resume=resume, ranks=ranks)
+    may_differ = settings.bits if allow_other_numerics else frozenset[str]()
+    run = start_run(
+        out, kind="finetune", settings=settings, data=facts, resume=resume, may_differ=may_differ, ranks=ranks
+    )
     if run.finished:
         say_finished(run)
         if not ranks.leads:
@@ -155,6 +162,7 @@ def _prepare_features(
         saved=saved,
         cache=cache,
         weights=digest or f"{saved.place} {saved.config.vocab_size}",
+        device=settings.device,
     )
     encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
     digests = {**work.digests, "weights": digest, "tokenizer": words.hash}
@@ -172,11 +180,13 @@ def _resolved(
     if "resolved" in run.record:
         settled = dict(run.record["resolved"])
     else:
-        numerics = resolve_numerics(settings.precision, threads=settings.threads)
+        numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
         settled = together.ranks.told({**numerics.model_dump(), "ranks": together.ranks.world})
         run.note(resolved=settled)
     parts = settled.pop("ranks", 1)
     numerics = Numerics.model_validate(settled).shared(before=parts, now=together.ranks.world)
+    if allow_other and numerics.device != settings.device:
+        numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     apply_numerics(numerics, allow_other=allow_other)
     return numerics, replace(together, parts=parts)
 
@@ -198,14 +208,17 @@ def _train_seed(
     own.note(resolved={"steps": plan.steps})
     per_epoch = plan.steps // settings.epochs
     ends = frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs))
-    outcome = train(
-        work.trainable(model),
-        steps_of(work, settings.batch_size, seed=seed, parts=together.parts),
-        plan=replace(plan, evaluate=best.evaluate, evaluate_at=ends),
-        numerics=numerics,
-        run=own,
-        ranks=together.ranks,
-        sharding=together.sharding,
+    outcome = unless_full(
+        lambda: train(
+            work.trainable(model),
+            steps_of(work, settings.batch_size, seed=seed, parts=together.parts),
+            plan=replace(plan, evaluate=best.evaluate, evaluate_at=ends),
+            numerics=numerics,
+            run=own,
+            ranks=together.ranks,
+            sharding=together.sharding,
+        ),
+        lambda: _what_fits(settings, work, model, plan, numerics),
     )
     if not outcome.finished:
         return None, True
@@ -220,6 +233,21 @@ def _train_seed(
         + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items())
     )
     return result, outcome.signalled
+
+
+def _what_fits(settings: FinetuneSettings, work: Work[Any], model: nn.Module, plan: Plan, numerics: Numerics) -> str:
+    """After a GPU ran out of memory: how many of the longest rows fit, found by computing ever fewer of them."""
+    if any(map(is_share, model.parameters())):  # one rank alone cannot compute anything then
+        return "try --recompute, or a smaller --batch-size"
+    longest = np.argsort(-work.lengths, kind="stable")
+
+    def compute(rows: int) -> float:
+        batch = work.batch(longest[:rows])
+        return measure_step_seconds(work.trainable(model), lambda _: [batch], plan=plan, numerics=numerics, seconds=0.0)
+
+    rows = largest(min(settings.batch_size, len(longest)), compute)
+    smaller = f" or --batch-size {rows}, whose longest rows fit" if rows else ""
+    return f"begin anew with --recompute{smaller or ' or a smaller --max-length: not one row fits'}"
 
 
 class _Best:

@@ -1,34 +1,43 @@
-"""settings → the memory of a run, measured on a quarter of a micro-batch, and the refusal of what would not fit."""
+"""settings → the memory of a run, measured on a quarter of a micro-batch, and what to say where it does not suffice."""
 
-from typing import TYPE_CHECKING, Final
+import gc
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from bertwright.errors import InputError
+import torch
+
+from bertwright.errors import InputError, RunFailed
 from bertwright.recipes.needs import Memory, memory_needs, too_much_memory
 from bertwright.recipes.pace import step_seconds
+from bertwright.recipes.systems import Rows
+from bertwright.training.device import own_device
 from bertwright.training.machine import Numerics
 from bertwright.training.memory import forget_peak, peak_bytes, resident_bytes, usable_bytes
+from bertwright.training.ranks import is_share
 
 if TYPE_CHECKING:
     from bertwright.recipes.pretrain import Pretraining
 
+Found = TypeVar("Found")
+_GOES_ON: Final = "; a run goes on with it by --resume --allow-other-numerics"
 _NEAR: Final = 4
 """A run is measured where its arithmetic comes within so many times of what can be used: it is on the low side."""
 
 
 def refuse_near(trained: "Pretraining", numerics: Numerics) -> None:
-    """Before a run that is not far from the machine's limit: InputError where it would be killed for its memory."""
-    usable = usable_bytes()
-    memory = memory_needs(trained.settings, trained.config, precision=numerics.precision)
+    """Before a run that is not far from the limit: InputError where it would end for want of memory."""
+    usable = usable_bytes(numerics.device)
+    memory = _memory(trained, numerics)
     if usable is not None and _NEAR * memory.peak > usable:
         foresee(trained, numerics)
 
 
 def foresee(trained: "Pretraining", numerics: Numerics) -> Memory:
     """The arithmetic; InputError where a quarter of the largest micro-batch, times four, would be too much."""
-    settings = trained.settings
-    memory = memory_needs(settings, trained.config, precision=numerics.precision)
-    for index, phase in enumerate(settings.phases):
-        rows = min(settings.batch_size, max(1, settings.micro_tokens // phase.length))
+    memory = _memory(trained, numerics)
+    for index, phase in enumerate(trained.settings.phases):
+        rows = _rows(trained, phase.length)
         if rows >= 4:
             _measure(trained, numerics, memory, rows=rows, quarter=rows // 4, index=index)
     return memory
@@ -36,10 +45,67 @@ def foresee(trained: "Pretraining", numerics: Numerics) -> Memory:
 
 def refuse_peak(trained: "Pretraining", numerics: Numerics, needed: int) -> None:
     """InputError where so many bytes cannot be used here."""
-    usable = usable_bytes()
+    usable = usable_bytes(numerics.device)
     if usable is not None and needed > usable:
-        settings, config = trained.settings, trained.config
-        raise InputError(too_much_memory(needed, usable, settings, config, precision=numerics.precision))
+        raise InputError(too_much_memory(needed, usable, trained.settings, trained.config, numerics=numerics))
+
+
+def unless_full(compute: Callable[[], Found], advice: Callable[[], str]) -> Found:
+    """What `compute` returns; RunFailed with the advice where the memory of a GPU does not suffice for it."""
+    try:
+        return compute()
+    except torch.OutOfMemoryError as error:
+        told = str(error).partition(". ")[0]
+    _free()
+    raise RunFailed(f"{told}: {advice()}")
+
+
+def what_fits(trained: "Pretraining", numerics: Numerics) -> str:
+    """After a GPU ran out of memory: which --micro-tokens fit, found by computing ever smaller micro-batches."""
+    if any(map(is_share, trained.model.parameters())):  # one rank alone cannot compute anything then
+        return f"try --micro-tokens {trained.settings.micro_tokens // 2} or --recompute{_GOES_ON}"
+    fitting = []
+    for examples in trained.phases:
+        rows = _rows(trained, examples.length)
+        found = largest(rows, partial(_compute, trained, examples, numerics))
+        if not found:
+            return f"not even one row of {examples.length} fits; choose a smaller --size, shorter rows or --recompute"
+        fitting += [] if found == rows else [found * examples.length]
+    if not fitting:
+        return "the same micro-batches fit by themselves, so another program takes memory there; start it again"
+    return f"--micro-tokens {min(fitting)} fits{_GOES_ON}"
+
+
+def largest(rows: int, compute: Callable[[int], object]) -> int:
+    """`rows`, halved until a GPU's memory suffices to compute them; 0 where it does not for one."""
+    while rows:
+        try:
+            compute(rows)
+        except torch.OutOfMemoryError:
+            rows //= 2
+        else:
+            return rows
+        _free()
+    return 0
+
+
+def _free() -> None:
+    """Give back what a computation that failed held; within the handler of its error it is still held."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _compute(trained: "Pretraining", examples: Rows, numerics: Numerics, rows: int) -> float:
+    return step_seconds(trained, examples, numerics, seconds=0.0, rows=rows)
+
+
+def _memory(trained: "Pretraining", numerics: Numerics) -> Memory:
+    return memory_needs(trained.settings, trained.config, precision=numerics.precision, device=numerics.device)
+
+
+def _rows(trained: "Pretraining", length: int) -> int:
+    """Of the largest micro-batch with rows of `length` tokens."""
+    return min(trained.settings.batch_size, max(1, trained.settings.micro_tokens // length))
 
 
 def _measure(
@@ -48,7 +114,8 @@ def _measure(
     """Compute a quarter of a micro-batch and refuse where the whole would not fit."""
     examples = trained.phases[index]
     trained.micro_batches(examples, 0, rows=quarter)  # what only the first rows take is not the step's
-    forget_peak()
-    fixed = resident_bytes() + memory.gradients + memory.moments + memory.spare
-    step_seconds(trained, examples, numerics, seconds=0.0, rows=quarter)
-    refuse_peak(trained, numerics, fixed + max(0, peak_bytes() - fixed) * rows // quarter)
+    trained.model.to(own_device(numerics.device))
+    forget_peak(numerics.device)
+    fixed = resident_bytes(numerics.device) + memory.gradients + memory.moments + memory.spare
+    _compute(trained, examples, numerics, quarter)
+    refuse_peak(trained, numerics, fixed + max(0, peak_bytes(numerics.device) - fixed) * rows // quarter)

@@ -13,6 +13,8 @@ from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.mlm import predictions_by_length
 from bertwright.objectives.projection import BLOCK
 from bertwright.recipes.systems import new_model
+from bertwright.training.device import Device
+from bertwright.training.machine import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
 
 if TYPE_CHECKING:
@@ -106,13 +108,13 @@ def _numbers_of_layer(settings: "PretrainSettings", config: OneBody, length: int
     return 18 * config.hidden + scores  # 10 D of attention, norms and dropout, 8 D of the inner layer
 
 
-def memory_needs(settings: "PretrainSettings", config: OneBody, *, precision: str) -> Memory:
-    """Memory of the worst phase."""
+def memory_needs(settings: "PretrainSettings", config: OneBody, *, precision: str, device: Device = "cpu") -> Memory:
+    """Memory of the worst phase, where the model learns."""
     states = NUMBER * count_parameters(config, second_sentence=settings.examples.second_sentence)
     lengths = [phase.length for phase in settings.phases]
     kept = max(activation_bytes(settings, config, length=length, precision=precision) for length in lengths)
     return Memory(
-        process=resident_bytes(),
+        process=resident_bytes(device),
         weights=states,
         gradients=states,
         moments=2 * states,
@@ -129,11 +131,14 @@ def disk_needs(num_parameters: int, *, tokenizer: Path, saves: int, keep: int, s
     return Disk(checkpoint_bytes(num_parameters), at_once, min(saves, keep), model, snapshots=snapshots * model)
 
 
-def refuse_unfit(settings: "PretrainSettings", config: OneBody, *, precision: str, out: Path, tokenizer: Path) -> None:
+def refuse_unfit(
+    settings: "PretrainSettings", config: OneBody, *, numerics: Numerics, out: Path, tokenizer: Path
+) -> None:
     """InputError where memory or disk surely do not suffice; nothing is allocated before."""
-    memory, usable = memory_needs(settings, config, precision=precision), usable_bytes()
+    memory = memory_needs(settings, config, precision=numerics.precision, device=numerics.device)
+    usable = usable_bytes(numerics.device)
     if usable is not None and memory.peak > usable:
-        raise InputError(too_much_memory(memory.peak, usable, settings, config, precision=precision))
+        raise InputError(too_much_memory(memory.peak, usable, settings, config, numerics=numerics))
     saves = 1 + int((settings.minutes or 0) // settings.save_minutes)
     parameters = count_parameters(config, second_sentence=settings.examples.second_sentence)
     kept = {"keep": settings.keep, "snapshots": len(settings.snapshots)}
@@ -154,16 +159,20 @@ def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
         )
 
 
-def too_much_memory(needed: int, usable: int, settings: "PretrainSettings", config: OneBody, *, precision: str) -> str:
+def too_much_memory(
+    needed: int, usable: int, settings: "PretrainSettings", config: OneBody, *, numerics: Numerics
+) -> str:
     """The figure, the limit, and what to change."""
-    text = f"training {settings.size} needs {size_text(needed)} of memory or more with --micro-tokens "
+    memory = "memory" if numerics.device == "cpu" else "GPU memory"
+    text = f"training {settings.size} needs {size_text(needed)} of {memory} or more with --micro-tokens "
     text += f"{settings.micro_tokens}, and {size_text(usable)} can be used here"
     longest = max(phase.length for phase in settings.phases)
     tokens = min(settings.micro_tokens, settings.batch_size * longest)
     while tokens > longest:
         tokens //= 2
         smaller = settings.model_copy(update={"micro_tokens": tokens})
-        if 1.3 * memory_needs(smaller, config, precision=precision).peak < usable:  # the arithmetic is on the low side
+        needs = memory_needs(smaller, config, precision=numerics.precision, device=numerics.device)
+        if 1.3 * needs.peak < usable:  # the arithmetic is on the low side
             return f"{text}; --micro-tokens {tokens} would do"
     return f"{text}; choose a smaller --size or shorter rows (--lengths)"
 

@@ -57,9 +57,9 @@ def plan_pretraining(
     )
     apply_numerics(numerics)
     memory = {name: value for name, value in asdict(foresee(trained, numerics)).items() if name != "accumulates"}
-    before = peak_bytes()
+    before = peak_bytes(numerics.device)
     pace = trained.pace(numerics, out)
-    memory["measured_peak"] = max(before, peak_bytes()) - (0 if settings.minutes else memory["weights"])
+    memory["measured_peak"] = max(before, peak_bytes(numerics.device)) - (0 if settings.minutes else memory["weights"])
     refuse_peak(trained, numerics, memory["measured_peak"])
     steps = settings.steps or affordable_steps(trained, pace)
     phases = plan_phases(trained, pace, steps)
@@ -89,7 +89,7 @@ def plan_pretraining(
         "evaluations": evaluations,
         "saves": saves,
         "disk": {**asdict(disk), "peak": disk.peak, "free": free_bytes(out)},
-        "memory": {**memory, "usable": usable_bytes()},
+        "memory": {**memory, "usable": usable_bytes(numerics.device)},
         "warnings": list(warnings(settings, trained, steps, phases)),
         "settings": settings.model_dump(mode="json"),
     }

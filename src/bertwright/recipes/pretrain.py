@@ -25,7 +25,7 @@ from bertwright.recipes.adaptation import adapted_config, load_adapted, size_nam
 from bertwright.recipes.card import pretraining_card
 from bertwright.recipes.compiling import resumed, settle_compiled
 from bertwright.recipes.curve import try_curve
-from bertwright.recipes.foresee import refuse_near
+from bertwright.recipes.foresee import refuse_near, unless_full, what_fits
 from bertwright.recipes.needs import refuse_unfit
 from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
 from bertwright.recipes.report import try_report
@@ -128,8 +128,11 @@ def pretrain(
     settings = trained.settings
     if not (out / "run.json").exists():
         apply_numerics(numerics)
-        refuse_near(trained, numerics)
-    run = start_run(out, kind="pretrain", settings=settings, data=facts, resume=resume, ranks=ranks)
+        unless_full(lambda: refuse_near(trained, numerics), lambda: what_fits(trained, numerics))
+    may_differ = settings.bits if allow_other_numerics else frozenset[str]()
+    run = start_run(
+        out, kind="pretrain", settings=settings, data=facts, resume=resume, may_differ=may_differ, ranks=ranks
+    )
     if run.finished:
         say_finished(run)
         return dict(run.record["result"])
@@ -140,14 +143,17 @@ def pretrain(
         numerics, steps = trained.resolve(run, numerics, allow_other=allow_other_numerics)
         what = f"{NAMES[settings.system]} {settings.size}: {trained.num_parameters:,} parameters"
         say(f"{what} · {steps:,} steps of {settings.batch_size} rows")
-        outcome = train(
-            task_of(model),
-            trained.batches(steps),
-            plan=trained.with_snapshots(trained.plan(steps), run),
-            numerics=numerics,
-            run=run,
-            ranks=ranks,
-            sharding=sharding,
+        outcome = unless_full(
+            lambda: train(
+                task_of(model),
+                trained.batches(steps),
+                plan=trained.with_snapshots(trained.plan(steps), run),
+                numerics=numerics,
+                run=run,
+                ranks=ranks,
+                sharding=sharding,
+            ),
+            lambda: what_fits(trained, numerics),
         )
         weights = whole_state(model)
         if not ranks.leads:
@@ -180,8 +186,8 @@ def prepare(
     saved = open_model(init_from) if init_from else None
     settings = with_shape_of(settings, saved)
     config = encoder_config(settings, data.tokenizer.vocab_size, saved)
-    numerics = resolve_numerics(settings.precision, threads=settings.threads)
-    refuse_unfit(settings, config, precision=numerics.precision, out=out, tokenizer=data.folder / "tokenizer")
+    numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
+    refuse_unfit(settings, config, numerics=numerics, out=out, tokenizer=data.folder / "tokenizer")
     model = build_model(settings, config, saved, data)
     if settings.recompute:
         recompute_inside(model.encoder.blocks())
@@ -270,6 +276,8 @@ class Pretraining:
             self.parts = settled.get("ranks", 1)
             numerics = Numerics.model_validate(settled["numerics"])
             numerics = numerics.shared(before=self.parts, now=self.ranks.world)
+            if allow_other and numerics.device != measured.device:
+                numerics = measured
             apply_numerics(numerics, allow_other=allow_other)
             return resumed(numerics, allow_other=allow_other), settled["steps"]
         apply_numerics(measured)

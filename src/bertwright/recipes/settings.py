@@ -9,6 +9,7 @@ from bertwright.config import Positive, Seed, Settings, Share
 from bertwright.model.sizes import BodyConfig, GPTConfig, PairConfig, System, TopConfig, Way
 from bertwright.objectives.examples import ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
+from bertwright.training.device import Device
 from bertwright.training.optimizer import OptimizerSettings
 
 _GPT_POSITIONS = 512
@@ -31,6 +32,7 @@ class PretrainSettings(Settings):
     """Everything that decides a pre-training run; the defaults are the paper's."""
 
     free: ClassVar[frozenset[str]] = frozenset({"keep", "skip_bad_steps"})
+    bits: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens"})
     system: System = "bert"
     """What is trained; all but BERT are language models, which predict the next token at every place."""
     size: str = "tiny"
@@ -67,6 +69,8 @@ class PretrainSettings(Settings):
     recompute: bool = False
     """Compute each layer anew in backward instead of keeping its inside: the same numbers, less memory, more time."""
     threads: Positive | None = None
+    device: Device = "cpu"
+    """What computes: the processors, or a GPU for each process."""
     skip_bad_steps: bool = False
     """Leave out up to ten updates whose loss is not finite or leapt up, instead of stopping at the first."""
 
@@ -122,6 +126,7 @@ class PretrainSettings(Settings):
 class FinetuneSettings(Settings):
     """Everything that decides a fine-tuning; defaults as the paper, the learning rate by the width of the model."""
 
+    bits: ClassVar[frozenset[str]] = frozenset({"device"})
     epochs: Positive = 3
     batch_size: Positive = 32
     learning_rate: Annotated[float, Field(gt=0)] | None = None
@@ -156,6 +161,8 @@ class FinetuneSettings(Settings):
     recompute: bool = False
     """As in pre-training."""
     threads: Positive | None = None
+    device: Device = "cpu"
+    """As in pre-training."""
 
     @model_validator(mode="before")
     @classmethod

@@ -47,7 +47,7 @@ def save_checkpoint(
                 for number, (name, tensor) in enumerate(tensors.items()):
                     value = whole(tensor)
                     if number % ranks.world == ranks.rank:
-                        own[name] = value
+                        own[name] = value.cpu()
                 save_file(own, place / _file(kind, ranks))
         except SafetensorError as error:  # it has no number: a full disk looks like this as well
             raise RunFailed(f"{target}: the checkpoint cannot be written (is the disk full?): {error}") from error

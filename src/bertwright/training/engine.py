@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bertwright.training.device import CPU, moved
 from bertwright.training.ranks import ALONE, Ranks, is_share
 from bertwright.training.tables import sparse_tables
 from bertwright.training.trainable import Terms, Trainable
@@ -24,26 +25,37 @@ Sharding = Literal["ddp", "fsdp2"]
 
 
 class Engine(Generic[Batch]):
-    """Computes steps of a Trainable. Build it before the optimiser: FSDP2 replaces the parameters."""
+    """Computes steps of a Trainable. Build it before the optimiser: FSDP2 replaces the parameters.
+
+    place: where the module is put, and each batch before it is computed.
+    """
 
     def __init__(
-        self, trainable: Trainable[Batch], *, compiled: bool, ranks: Ranks = ALONE, sharding: Sharding = "ddp"
+        self,
+        trainable: Trainable[Batch],
+        *,
+        compiled: bool,
+        place: torch.device = CPU,
+        ranks: Ranks = ALONE,
+        sharding: Sharding = "ddp",
     ) -> None:
-        self.ranks = ranks
+        self.place, self.ranks = place, ranks
+        trainable.module.to(place)
         step = torch.compile(trainable.step, dynamic=True) if compiled else trainable.step
         self._losses: Callable[[Batch], Terms] = step
         self._wrapped: DistributedDataParallel | None = None
         self._sharded: Any = None
+        if ranks.world > 1 or place != CPU:  # which rows were read is known to one rank, and on its processors alone
+            for table in sparse_tables(trainable.module):
+                table.sparse = False
         if ranks.world == 1:
             return
-        for table in sparse_tables(trainable.module):  # which rows were read is known to one rank alone
-            table.sparse = False
         whole = _Step(trainable.module, step)
         if sharding == "fsdp2":
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-            processors = init_device_mesh("cpu", (ranks.world,))  # torch would take a GPU where there is one
+            processors = init_device_mesh(place.type, (ranks.world,))
             for block in trainable.blocks:
                 fully_shard(block, mesh=processors)
             self._sharded = fully_shard(whole, mesh=processors)
@@ -55,7 +67,7 @@ class Engine(Generic[Batch]):
 
     def losses(self, batch: Batch) -> Terms:
         """Sums of losses and the names of their counts."""
-        return self._losses(batch)
+        return self._losses(moved(batch, self.place))
 
     def backward(self, loss: Tensor, *, counts: bool) -> None:
         """Add the loss's gradient to those of this step; one that does not count takes part all the same."""
@@ -117,10 +129,11 @@ def fill(target: Tensor, value: Tensor) -> None:
     if is_share(target):
         from torch.distributed.tensor import distribute_tensor
 
-        value = distribute_tensor(value.to(target.dtype), target.device_mesh, target.placements, src_data_rank=None)
+        value = value.to(device=target.device, dtype=target.dtype)
+        value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
     target.copy_(value)
 
 
 def whole_state(module: nn.Module) -> Mapping[str, Tensor]:
-    """The state of a module, its tensors whole; every rank calls it."""
-    return {name: whole(tensor).detach() for name, tensor in module.state_dict().items()}
+    """The state of a module, its tensors whole and in the processors' memory; every rank calls it."""
+    return {name: whole(tensor).detach().cpu() for name, tensor in module.state_dict().items()}

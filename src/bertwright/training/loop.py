@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from bertwright.console import Status, clock, say
 from bertwright.errors import RunFailed
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
+from bertwright.training.device import finish, own_device
 from bertwright.training.engine import Engine, Sharding, local
 from bertwright.training.machine import Numerics
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, rate_at, set_rate
@@ -152,6 +153,7 @@ def measure_step_seconds(
         losses, norm = loop.learn(len(times), micro[:1])
         learned = time.perf_counter()
         loop.update(len(times), losses, norm)
+        finish(loop.engine.place)
         updated = time.perf_counter()
         whole = sum(map(trainable.flops, micro)) / trainable.flops(micro[0])
         whole *= len(ranks.share(micro)) / len(micro)
@@ -161,7 +163,7 @@ def measure_step_seconds(
         elif len(times) >= 6 and sum(times[3:]) >= seconds:
             found = statistics.median(times[3:])
     trainable.module.load_state_dict(before)
-    return found + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()))
+    return found + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()), loop.engine.place)
 
 
 class Loop(Generic[Batch]):
@@ -178,7 +180,8 @@ class Loop(Generic[Batch]):
         sharding: Sharding = "ddp",
     ) -> None:
         self.trainable, self.plan, self.numerics, self.run, self.ranks = trainable, plan, numerics, run, ranks
-        self.engine = Engine(trainable, compiled=numerics.compiled, ranks=ranks, sharding=sharding)
+        place = own_device(numerics.device)
+        self.engine = Engine(trainable, compiled=numerics.compiled, place=place, ranks=ranks, sharding=sharding)
         self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale)
         self._sums: dict[str, float] = {}
         self._usual, self._skipped = 0.0, 0
@@ -366,7 +369,7 @@ def recompute_inside(blocks: Iterable[nn.Module]) -> None:
 
 def precision(numerics: Numerics) -> AbstractContextManager[object]:
     """bf16 compute with fp32 master weights where resolved so."""
-    return torch.autocast("cpu", torch.bfloat16) if numerics.precision == "bf16" else nullcontext()
+    return torch.autocast(numerics.device, torch.bfloat16) if numerics.precision == "bf16" else nullcontext()
 
 
 def _dropout_seed(seed: int, step: int, micro: int) -> int:

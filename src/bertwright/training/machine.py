@@ -12,6 +12,7 @@ import torch
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
+from bertwright.training.device import CPU, Device, finish, own_device
 
 Precision = Literal["fp32", "bf16"]
 KINDS: Final[dict[Precision, torch.dtype]] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -26,9 +27,10 @@ class Numerics(Settings):
     compiled: bool = False
     threads: Positive
     matrix_rate: float
-    """Best fp32 or bf16 matrix product measured here, in FLOP/s."""
+    """Best fp32 or bf16 matrix product measured here, in FLOP/s; of one GPU where one is used."""
     processor: str = ""
-    """What torch's kernels are chosen by (AVX512, say) and torch's version: other ones give other bits."""
+    """What torch's kernels are chosen by (AVX512, say, or the GPU) and torch's version: other ones give other bits."""
+    device: Device = "cpu"
 
     def shared(self, *, before: int, now: int) -> "Numerics":
         """For a run that had `before` processes and has `now`: the same threads in all, one each at least."""
@@ -45,17 +47,22 @@ def keep_memory() -> None:
             libc.mallopt(trim_threshold, (1 << 31) - 1)
 
 
-def resolve_numerics(precision: Literal["auto", "fp32", "bf16"] = "auto", *, threads: int | None = None) -> Numerics:
-    """Measure the machine, settle what was left open and set torch up accordingly."""
+def resolve_numerics(
+    precision: Literal["auto", "fp32", "bf16"] = "auto", *, threads: int | None = None, device: Device = "cpu"
+) -> Numerics:
+    """Measure the machine, settle what was left open and set torch up accordingly. InputError without that device."""
     torch.set_num_threads(threads or usable_cores())
-    rates = {name: matrix_rate(kind) for name, kind in KINDS.items()}
+    place = own_device(device)
+    shape = (1024, 1024, 1024) if device == "cpu" else (4096, 4096, 4096)
+    rates = {name: matrix_rate(kind, shape, place=place) for name, kind in KINDS.items()}
     if precision == "auto":
-        precision = choose_precision(rates)
+        precision = choose_precision(rates, device=device)
     return Numerics(
         precision=precision,
         threads=torch.get_num_threads(),
         matrix_rate=rates[precision],
-        processor=_processor(),
+        processor=_processor(device),
+        device=device,
     )
 
 
@@ -68,13 +75,15 @@ def usable_cores() -> int:
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def choose_precision(rates: Mapping[Precision, float]) -> Precision:
+def choose_precision(rates: Mapping[Precision, float], *, device: Device = "cpu") -> Precision:
     """What `auto` means where these are the rates of square matrix products."""
-    return "bf16" if has_bf16() and rates["bf16"] > BF16_GAIN * rates["fp32"] else "fp32"
+    return "bf16" if has_bf16(device) and rates["bf16"] > BF16_GAIN * rates["fp32"] else "fp32"
 
 
-def has_bf16() -> bool:
+def has_bf16(device: Device = "cpu") -> bool:
     """Whether bf16 may be the faster at all: on a busy machine a measurement alone can be wrong."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if platform.machine() not in ("x86_64", "AMD64"):
         return True
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
@@ -83,30 +92,42 @@ def has_bf16() -> bool:
 def apply_numerics(numerics: Numerics, *, allow_other: bool = False) -> None:
     """Set this process up as `numerics` says: at the start of a run, and again when it is resumed.
 
-    InputError where the run was begun on another kind of processor or with another torch, unless `allow_other`.
+    InputError where the run was begun on another kind of processor or with another torch, unless `allow_other`, and
+    without the device that it is computed on.
     """
-    if numerics.processor != _processor() and not allow_other:
+    place = own_device(numerics.device)
+    if numerics.processor != _processor(numerics.device) and not allow_other:
         raise InputError(
-            f"this run was begun with {numerics.processor}, here is {_processor()}: its bits would differ from an "
-            "undisturbed run's; --allow-other-numerics goes on all the same"
+            f"this run was begun with {numerics.processor}, here is {_processor(numerics.device)}: its bits would "
+            "differ from an undisturbed run's; --allow-other-numerics goes on all the same"
         )
     keep_memory()
+    if numerics.device == "cuda":
+        torch.cuda.set_device(place)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it no product of matrices is repeatable
     torch.set_num_threads(numerics.threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow
 
 
-def _processor() -> str:
+def _processor(device: Device) -> str:
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name(own_device(device))}, torch {torch.__version__}"
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def matrix_rate(kind: torch.dtype, shape: tuple[int, int, int] = (1024, 1024, 1024), *, repeats: int = 7) -> float:
+def matrix_rate(
+    kind: torch.dtype, shape: tuple[int, int, int] = (1024, 1024, 1024), *, repeats: int = 7, place: torch.device = CPU
+) -> float:
     """Best rate of a matrix product [n, k] x [k, m] in FLOP/s, `shape` being n, k and m."""
     rows, inner, columns = shape
-    left, right = torch.ones(rows, inner, dtype=kind), torch.ones(inner, columns, dtype=kind)
+    left = torch.ones(rows, inner, dtype=kind, device=place)
+    right = torch.ones(inner, columns, dtype=kind, device=place)
     times = []
     for _ in range(repeats):
+        finish(place)
         start = time.perf_counter()
         torch.mm(left, right)
+        finish(place)
         times.append(time.perf_counter() - start)
     return 2.0 * rows * inner * columns / min(times)

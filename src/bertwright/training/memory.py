@@ -1,4 +1,4 @@
-"""What memory this process has, may have and once had: read from /proc and cgroups; other systems tell less."""
+"""What memory this process has, may have and once had, or has on its GPU: from /proc and cgroups, or from torch."""
 
 import os
 import resource
@@ -6,33 +6,45 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
+from bertwright.training.device import Device
 from bertwright.training.groups import CGROUPS, PROC, group_folders, number_in
 
 
-def resident_bytes() -> int:
-    """What this process holds now; its peak where the system tells no more."""
+def resident_bytes(device: Device = "cpu") -> int:
+    """What this process holds now; its peak where the system tells no more. On a GPU what its tensors take."""
+    if device == "cuda":
+        return torch.cuda.memory_allocated()
     return _status("VmRSS") or peak_bytes()
 
 
-def peak_bytes() -> int:
+def peak_bytes(device: Device = "cpu") -> int:
     """The most this process has held since it began, or since `forget_peak`."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return _status("VmHWM") or most * (1 if sys.platform == "darwin" else 1024)
 
 
-def forget_peak() -> None:
+def forget_peak(device: Device = "cpu") -> None:
     """Let `peak_bytes` begin anew from what is held now, where the system can."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
     try:
         (PROC / "clear_refs").write_text("5")
     except OSError:
         return
 
 
-def usable_bytes() -> int | None:
+def usable_bytes(device: Device = "cpu") -> int | None:
     """What this process may hold in all: its own and what is free, under the limits of its control groups; no swap.
 
     None where the system does not tell.
     """
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
     free = [*_group_headrooms(), *_free_of_machine()]
     return min(free) + resident_bytes() if free else None
 

@@ -91,7 +91,7 @@ def build_optimizer(
     )
     for _, parameter in trained_parameters(module):
         optimizer.state[parameter] = {
-            "step": torch.tensor(0.0 if settings.bias_correction else _NO_CORRECTION),
+            "step": torch.tensor(0.0 if settings.bias_correction else _NO_CORRECTION, device=parameter.device),
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }

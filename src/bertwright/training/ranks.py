@@ -23,6 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from bertwright.console import console
 from bertwright.errors import InputError, RunFailed
+from bertwright.training.device import Device, finish, own_device
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -77,15 +78,16 @@ class Ranks:
         dist.broadcast(text, src=0)
         return json.loads(bytes(text.tolist()))
 
-    def sum_seconds(self, numbers: int) -> float:
-        """How long the ranks take to sum so many numbers of 32 bits."""
+    def sum_seconds(self, numbers: int, place: torch.device) -> float:
+        """How long the ranks take to sum so many numbers of 32 bits that lie there."""
         if self.world == 1:
             return 0.0
-        values, times = torch.zeros(numbers), []
+        values, times = torch.zeros(numbers, device=place), []
         for _ in range(3):
             self.meet()
             begin = time.perf_counter()
             dist.all_reduce(values)
+            finish(place)
             times.append(time.perf_counter() - begin)
         return min(times)
 
@@ -98,9 +100,10 @@ ALONE: Final = Ranks()
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
+def joined(device: Device = "cpu") -> Iterator[Ranks]:
     """The processes that torchrun started together, or this one alone.
 
+    What lies in the processors' memory goes over gloo, what lies on GPUs over NCCL.
     RunFailed where another process is gone or does not answer in time; it names the ranks.
     """
     rank, world = (_number(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
@@ -112,7 +115,11 @@ def joined() -> Iterator[Ranks]:
     store, _, _ = next(rendezvous("env://", timeout=patience))
     # torchrun keeps one store over its restarts: what the lost processes wrote must not be taken for today's.
     store = PrefixStore(f"attempt {_number(_RESTARTS, 0)}", store)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=patience)
+    backend = "gloo"
+    if device == "cuda":
+        torch.cuda.set_device(own_device(device))
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     ranks = Ranks(rank, world)
     try:
         yield ranks
@@ -144,7 +151,8 @@ def _is_of_another(error: RuntimeError) -> bool:
     """Whether torch says that a collective call failed, and not a computation."""
     text = str(error)
     return isinstance(error, dist.DistError) or any(
-        sign in text for sign in ("gloo", "Gloo", "Connection closed by peer", "Connection reset by peer", "Timed out")
+        sign in text
+        for sign in ("gloo", "Gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Timed out")
     )
 
 

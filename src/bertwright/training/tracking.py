@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,12 @@ def start_run(
     settings: Settings | Mapping[str, Any],
     data: Mapping[str, Any],
     resume: bool,
+    may_differ: Set[str] = frozenset(),
     ranks: Ranks = ALONE,
 ) -> RunFolder:
     """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration.
+
+    may_differ: settings that a run may be gone on with in another value, beside those that decide nothing.
 
     Of several ranks, rank zero does, and the others read what it found.
 
@@ -103,13 +106,19 @@ def start_run(
     """
     if not ranks.leads:
         return RunFolder(folder, ranks.told(None), writes=False)
-    run = _started(folder, kind=kind, settings=settings, data=data, resume=resume)
+    run = _started(folder, kind=kind, settings=settings, data=data, resume=resume, may_differ=may_differ)
     ranks.told(run.record)
     return run
 
 
 def _started(
-    folder: Path, *, kind: str, settings: Settings | Mapping[str, Any], data: Mapping[str, Any], resume: bool
+    folder: Path,
+    *,
+    kind: str,
+    settings: Settings | Mapping[str, Any],
+    data: Mapping[str, Any],
+    resume: bool,
+    may_differ: Set[str],
 ) -> RunFolder:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; --out names a folder")
@@ -124,7 +133,7 @@ def _started(
             raise InputError(f"{path}: holds a JSON {type(record).__name__}, and no run")
         there = record | {"settings": _as_today(record.get("settings"), settings)}
         if isinstance(settings, Settings) and isinstance(there["settings"], Mapping):
-            there["settings"] = {**there["settings"], **{name: values[name] for name in settings.free}}
+            there["settings"] = {**there["settings"], **{name: values[name] for name in settings.free | may_differ}}
         if any(there.get(name) != wanted[name] for name in wanted):
             raise InputError(f"{folder}: holds a run of another configuration: {_difference(there, wanted)}")
         return RunFolder(folder, record)

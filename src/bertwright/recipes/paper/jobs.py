@@ -181,7 +181,7 @@ def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: Ta
 
 def _decisive(settings: Settings) -> dict[str, Any]:
     """Settings that decide what is learned, the defaults left out: one that is added later changes no digest."""
-    return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.free))
+    return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.free | settings.bits))
 
 
 def _digest(*parts: Any) -> str:

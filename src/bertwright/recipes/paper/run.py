@@ -24,6 +24,7 @@ from bertwright.recipes.paper.spec import Experiment
 from bertwright.recipes.pretrain import prepare, pretrain
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classify import ClassificationTask
+from bertwright.training.device import Device
 from bertwright.training.memory import forget_peak, peak_bytes
 from bertwright.training.sessions import is_locked
 
@@ -34,6 +35,7 @@ class Work:
 
     plan: Plan
     command: str
+    device: Device
     allow_other_numerics: bool
     failed: dict[Path, str] = field(default_factory=dict)
     elsewhere: set[Path] = field(default_factory=set)
@@ -87,7 +89,7 @@ class Work:
         forget_peak()
         try:
             found = pretrain(
-                model.settings,
+                model.settings.model_copy(update={"device": self.device}),
                 corpus=model.corpus,
                 out=model.folder,
                 resume=True,
@@ -106,7 +108,7 @@ class Work:
         source = _model_of(job, self.plan.out)
         _drop_moved(job.folder, source)
         _, signalled = tune(
-            job.settings,
+            job.settings.model_copy(update={"device": self.device}),
             job.task,
             model=str(source),
             data=job.subset.folder,
@@ -123,18 +125,25 @@ class Work:
 
 
 def run_experiment(
-    experiment: Experiment, asked: Asked, *, command: str, only_page: bool, allow_other_numerics: bool
+    experiment: Experiment,
+    asked: Asked,
+    *,
+    command: str,
+    only_page: bool,
+    device: Device = "cpu",
+    allow_other_numerics: bool,
 ) -> dict[str, Any]:
     """Carry out what is missing of an experiment and write its page; returns what was found and what is left.
 
-    only_page: compute nothing. InputError for bad input, Stopped where a person stops it: the same call goes on.
+    only_page: compute nothing. device: what computes; what another has computed is taken as it is. InputError for
+    bad input, Stopped where a person stops it: the same call goes on.
     """
     plan = make_plan(experiment, asked, make=not only_page)
     for line in plan.left_out:
         say(f"left out: {line}")
     left = what_is_left(plan)
     say(left.text)
-    work = Work(plan, command, allow_other_numerics)
+    work = Work(plan, command, device, allow_other_numerics)
     try:
         if not only_page:
             work.carry_out()

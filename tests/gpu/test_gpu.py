@@ -1,0 +1,151 @@
+"""What only a GPU can show: `make gpu`, on a machine with one. The other tests know of it by tests/unit/test_device.py.
+
+BERTWRIGHT_TEST_DEVICE=cpu runs what a processor can, to see that the tests themselves hold.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertwright.cli import main
+from bertwright.model.folder import save_model
+from bertwright.model.sizes import SYSTEMS, System
+from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.recipes.evaluate import evaluate_task, predict
+from bertwright.recipes.finetune import finetune
+from bertwright.recipes.settings import FinetuneSettings
+from bertwright.recipes.systems import task_of
+from bertwright.registry import find
+from bertwright.tasks.spec import TaskSpec
+from bertwright.text.tokenizer import train_tokenizer
+from bertwright.training.device import Device
+from bertwright.training.loop import Plan, train
+from bertwright.training.machine import Numerics
+from bertwright.training.tracking import start_run
+from tests import tiny_run
+from tests.ranked_run import SETTINGS
+from tests.task_examples import PLACES, example_data
+
+pytestmark = pytest.mark.gpu
+DEVICE: Device = os.environ.get("BERTWRIGHT_TEST_DEVICE", "cuda")  # type: ignore[assignment]
+TASKS = find("bertwright.tasks", TaskSpec)
+
+
+def losses(system: System, folder: Path, device: Device) -> list[float]:
+    """Of each of 50 steps, in fp32 and without dropout."""
+    if system == "bert":
+        model: Any = tiny_run.built(kind=torch.float32)
+        batches: Any = tiny_run.micro_batches(tiny_run.examples(folder / "rows"), 3)
+    else:
+        model = tiny_run.language_model(system, torch.float32)
+        batches = tiny_run.language_batches(folder / "rows", model, system, 3)
+    run = start_run(folder / device, kind="test", settings={}, data={}, resume=False)
+    numerics = Numerics(precision="fp32", threads=1, matrix_rate=1e9, device=device)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    with tiny_run.deterministic():
+        plan = Plan(steps=tiny_run.STEPS, seed=1, optimizer=SETTINGS, log_every=1)
+        train(task_of(model), batches, plan=plan, numerics=numerics, run=run, quiet=True)
+    return [line["mlm" if system == "bert" else "lm"] for line in run.metrics()]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_learns_there_as_on_processors(system: System, tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    there, here = losses(system, tmp_path, DEVICE), losses(system, tmp_path / "here", "cpu")
+    assert len(there) == tiny_run.STEPS
+    assert there == pytest.approx(here, abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    place = tmp_path_factory.mktemp("corpus")
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "500", "--out", str(place / "tok")]) == 0
+    where = ["--tokenizer", str(place / "tok"), "--out", str(place / "corpus"), "--workers", "1"]
+    assert main(["corpus", "build", str(own_text), *where]) == 0
+    return place / "corpus"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_that_was_stopped_ends_in_the_same_bytes(corpus: Path, tmp_path: Path, precision: str) -> None:
+    given = ["--steps", "40", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--held-out", "0.2"]
+    given += ["--evaluations", "2", "--log-every", "1", "--device", DEVICE, "--precision", precision, "--threads", "1"]
+    command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(corpus), *given]
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True)
+    stopped = [*command, "--out", str(tmp_path / "stopped"), "--save-minutes", "1e-6"]
+    with subprocess.Popen(stopped) as process:
+        log = tmp_path / "stopped" / "metrics.jsonl"
+        while process.poll() is None and not (log.exists() and len(log.read_bytes().splitlines()) > 5):
+            pass
+        process.kill()
+    settings = json.loads((tmp_path / "stopped" / "run.json").read_text())
+    assert not settings.get("finished")
+    subprocess.run([*stopped, "--resume"], check=True)
+    one, other = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "stopped"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+    folder = tmp_path_factory.mktemp("encoder")
+    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
+    words.save(folder / "tok")
+    shape = {"hidden": 48, "heads": 4, "intermediate": 96, "max_positions": 64}
+    config = tiny_run.config(vocab_size=words.vocab_size, **shape)
+    torch.manual_seed(4)
+    model = PretrainingModel(config, second_sentence="none")
+    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForMaskedLM")
+    return str(folder / "m")
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_every_task_is_learned_there_and_answered_alike_here(name: str, encoder: str, tmp_path: Path) -> None:
+    task, example = TASKS[name], example_data(TASKS[name], tmp_path)
+    settings = FinetuneSettings(
+        epochs=30, batch_size=4, learning_rate=3e-3, max_length=40, precision="fp32", warmup=0.05, device=DEVICE
+    )
+    found = finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
+    assert found["mean"] == pytest.approx(example.perfect)
+    for device in (DEVICE, "cpu"):
+        figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data, precision="fp32", device=device)
+        assert figures[found["metric"]] == pytest.approx(found["mean"], abs=1e-4)
+        (tmp_path / device).mkdir(exist_ok=True)
+        predict(str(tmp_path / "run"), str(example.asked), str(tmp_path / device / example.output), device=device)
+        assert example.answers(tmp_path / device / example.output) == example.right
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")
+def test_a_full_memory_is_told_with_the_batch_that_fits(corpus: Path, tmp_path: Path, capsys: Any) -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(2**30 / total)
+    try:
+        given = ["--steps", "3", "--size", "mini", "--batch-size", "4096", "--micro-tokens", str(2**19)]
+        given += ["--lengths", "128", "--evaluations", "0", "--device", DEVICE]
+        command = ["pretrain", "--corpus", str(corpus), "--out", str(tmp_path / "run"), *given]
+        assert main(command) == 1
+        said = capsys.readouterr().err
+        assert "out of memory" in said
+        fitting = said.partition("--micro-tokens ")[2].split()[0]
+        assert main([*command, "--resume", "--allow-other-numerics", "--micro-tokens", fitting]) == 0
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.skipif(DEVICE == "cpu" or torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp2"])
+def test_two_gpus_learn_what_one_learns(sharding: str, tmp_path: Path) -> None:
+    found = []
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m"]
+        given = [str(folder), "--kind", "float64", "--sharding", sharding, "--device", DEVICE]
+        subprocess.run([*launch, "tests.ranked_run", *given], check=True)
+        found.append(load_file(folder / "weights.safetensors"))
+    for name, weight in found[0].items():
+        torch.testing.assert_close(found[1][name], weight, rtol=0, atol=1e-9)

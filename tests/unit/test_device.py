@@ -1,0 +1,239 @@
+"""Where things are computed. There is no GPU in most places: torch's `meta` device, which has shapes and no numbers,
+takes its place, and tells as a GPU would of a tensor that was left behind.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertwright.cli import main
+from bertwright.errors import InputError, RunFailed
+from bertwright.model.folder import open_model, save_model
+from bertwright.model.sizes import SYSTEMS, System
+from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.prediction.kinds import kind_of
+from bertwright.prediction.precision import choose
+from bertwright.prediction.work import open_tokenizer
+from bertwright.recipes import finetune, foresee, pretrain
+from bertwright.recipes.settings import FinetuneSettings, PretrainSettings
+from bertwright.recipes.systems import figures_of, task_of
+from bertwright.registry import find
+from bertwright.tasks.spec import TaskSpec
+from bertwright.text.tokenizer import train_tokenizer
+from bertwright.training.device import moved, own_device, place_of
+from bertwright.training.engine import Engine
+from bertwright.training.ranks import joined
+from bertwright.training.tracking import start_run
+from tests import tiny_run
+from tests.task_examples import PLACES, example_data
+
+ELSEWHERE = torch.device("meta")
+TASKS = find("bertwright.tasks", TaskSpec)
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1 MiB")
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Any
+    numbers: Any
+    count: int = 2
+
+
+def test_all_tensors_of_a_batch_are_moved() -> None:
+    inner = Outer(torch.zeros(2), None)
+    found = moved(Outer(inner, torch.ones(3)), ELSEWHERE)
+    assert found.numbers.device == found.inner.inner.device == ELSEWHERE
+    assert (found.inner.numbers, found.count) == (None, 2)
+    assert moved(inner, torch.device("cpu")).inner is inner.inner  # nothing is copied
+
+
+def computed_elsewhere(trainable: Any, batch: Any) -> None:
+    """The step of a batch that lies here, and its gradients: all of it there."""
+    engine = Engine(trainable, compiled=False, place=ELSEWHERE)
+    assert place_of(trainable.module) == ELSEWHERE
+    terms = engine.losses(batch)
+    total = torch.stack([sum_ for sum_, _ in terms.values()]).sum()
+    assert total.device == ELSEWHERE
+    engine.backward(total, counts=True)
+    found = [parameter.grad for parameter in trainable.module.parameters() if parameter.grad is not None]
+    assert len(found) > 2
+    assert all(gradient.device == ELSEWHERE and not gradient.is_sparse for gradient in found)
+
+
+def rows_and_model(system: System, folder: Path) -> tuple[Any, Any]:
+    if system == "bert":
+        return tiny_run.built(kind=torch.float32), tiny_run.examples(folder).step_batch(0, 8)
+    model = tiny_run.language_model(system, torch.float32)
+    return model, tiny_run.language_rows(folder, system).step_batch(0, 8)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_step_leaves_no_tensor_behind(system: System, tmp_path: Path) -> None:
+    model, _ = rows_and_model(system, tmp_path)
+    model.train()
+    if system == "bert":
+        batch: Any = tiny_run.micro_batches(tiny_run.examples(tmp_path))(0)[0]
+    else:
+        batch = tiny_run.language_batches(tmp_path, model, system, 8)(0)[0]
+    computed_elsewhere(task_of(model), batch)
+
+
+def test_what_is_left_behind_would_be_told() -> None:
+    """The stand-in does tell."""
+    model = tiny_run.built(kind=torch.float32).to(ELSEWHERE)
+    with pytest.raises(RuntimeError, match="device"):
+        model.encoder.layers[0](torch.zeros(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_held_out_figures_are_computed_where_the_model_is(system: System, tmp_path: Path) -> None:
+    model, batch = rows_and_model(system, tmp_path)
+    model.to(ELSEWHERE).eval()
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="meta tensors"):  # only at the figure itself
+        figures_of(model, [batch])
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+    """A model folder with a small random encoder, and dropout."""
+    folder = tmp_path_factory.mktemp("encoder")
+    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
+    words.save(folder / "tok")
+    config = tiny_run.config(vocab_size=words.vocab_size, max_positions=64, hidden_dropout=0.1, attention_dropout=0.1)
+    model = PretrainingModel(config, second_sentence="none")
+    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForMaskedLM")
+    return str(folder / "m")
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_task_is_learned_and_measured_where_the_model_is(name: str, encoder: str, tmp_path: Path) -> None:
+    saved = open_model(encoder)
+    example = example_data(TASKS[name], tmp_path)
+    work = kind_of(TASKS[name]).prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
+    model = work.build(saved.config).train()
+    encoder_of: Any = model.get_submodule("encoder")
+    for words in encoder_of.words():
+        words.sparse = True  # which is for processors
+    computed_elsewhere(work.trainable(model), work.batch(np.arange(len(work.lengths))))
+    with pytest.raises(NotImplementedError, match="copy out of meta"):  # answers go back to numpy, which has none
+        work.evaluate(model)
+
+
+def test_a_gpu_that_is_not_there_is_said(
+    tmp_path: Path, own_text: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("sentence\tlabel\n" + "good\t1\nbad\t0\n" * 20)
+    given = ["--model", encoder, "--device", "cuda"]
+    for command in (
+        ["finetune", "sst2", *given, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
+        ["evaluate", "sst2", *given, "--data", str(rows)],
+        ["predict", *given, "--input", str(rows), "--output", str(tmp_path / "out.tsv")],
+    ):
+        assert main(command) == 2, command
+        assert "torch sees no GPU here" in capsys.readouterr().err
+    assert not list(tmp_path.glob("run")) + list(tmp_path.glob("out.tsv"))
+    with pytest.raises(InputError, match="--device cpu computes on the processors"):
+        own_device("cuda")
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    for rank, place in (("0", "cuda:0"), ("1", "cuda:1")):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert str(own_device("cuda")) == place
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(InputError, match=r"3 processes on a machine with 2 GPU\(s\).*--nproc-per-node 2"):
+        own_device("cuda")
+    with joined("cpu") as ranks:
+        assert ranks.world == 1
+
+
+def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match="--precision int8: is for processors"):
+        choose("int8", device="cuda")
+
+
+def test_a_run_goes_on_with_other_roundings_only_where_asked(tmp_path: Path) -> None:
+    begun = PretrainSettings(steps=3)
+    start_run(tmp_path / "run", kind="pretrain", settings=begun, data={}, resume=False)
+    other = begun.model_copy(update={"device": "cuda", "micro_tokens": 1024})
+    with pytest.raises(InputError, match=r"micro_tokens is 8192 there and 1024 here; settings.device is 'cpu' there"):
+        start_run(tmp_path / "run", kind="pretrain", settings=other, data={}, resume=True)
+    start_run(tmp_path / "run", kind="pretrain", settings=other, data={}, resume=True, may_differ=other.bits)
+    longer = other.model_copy(update={"steps": 4})
+    with pytest.raises(InputError, match="steps is 3 there and 4 here"):
+        start_run(tmp_path / "run", kind="pretrain", settings=longer, data={}, resume=True, may_differ=longer.bits)
+
+
+def test_what_fits_into_a_full_gpu_is_found_by_halving() -> None:
+    tried = []
+
+    def compute(rows: int) -> None:
+        tried.append(rows)
+        if rows > 5:
+            raise FULL
+
+    assert foresee.largest(64, compute) == 4
+    assert tried == [64, 32, 16, 8, 4]
+    assert foresee.largest(3, compute) == 3
+    assert foresee.largest(1, lambda _: compute(6)) == 0
+
+
+def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
+    tmp_path: Path, own_text: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "500", "--out", str(tmp_path / "tok")]) == 0
+    corpus = ["--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus"), "--workers", "1"]
+    assert main(["corpus", "build", str(own_text), *corpus]) == 0
+    capsys.readouterr()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise FULL
+
+    def step_seconds(*_: Any, rows: int, **__: Any) -> float:
+        if rows > 3:
+            raise FULL
+        return 0.0
+
+    monkeypatch.setattr(foresee, "step_seconds", step_seconds)
+    monkeypatch.setattr(pretrain, "train", full)
+    given = ["--steps", "2", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--evaluations", "0", "--threads", "1"]
+    command = ["pretrain", "--corpus", str(tmp_path / "corpus"), "--out", str(tmp_path / "run"), *given]
+    assert main(command) == 1
+    said = capsys.readouterr().err
+    assert "CUDA out of memory: --micro-tokens 32 fits; a run goes on with it by --resume" in said
+    monkeypatch.undo()
+    assert main([*command, "--resume", "--micro-tokens", "32"]) == 2
+    assert main([*command, "--resume", "--micro-tokens", "32", "--allow-other-numerics"]) == 0
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+
+def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
+    tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = TASKS["sst2"]
+    example = example_data(task, tmp_path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise FULL
+
+    def seconds(_: Any, batches: Any, **__: Any) -> float:
+        if len(batches(0)[0]) > 2:
+            raise FULL
+        return 0.0
+
+    monkeypatch.setattr(finetune, "train", full)
+    monkeypatch.setattr(finetune, "measure_step_seconds", seconds)
+    settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
+    with pytest.raises(RunFailed, match="begin anew with --recompute or --batch-size 2, whose longest rows fit"):
+        finetune.finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")

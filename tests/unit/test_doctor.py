@@ -64,7 +64,7 @@ def test_memory_is_told_as_the_largest_size_that_can_be_trained() -> None:
 
 def test_rates_and_what_auto_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (machine, doctor_machine):
-        monkeypatch.setattr(module, "has_bf16", lambda: True)
+        monkeypatch.setattr(module, "has_bf16", lambda *_: True)
     fast = {"fp32": {"square": 150e9}, "bf16": {"square": 900e9}}
     slow = {"fp32": {"square": 3e9}, "bf16": {"square": 1e9}}
     assert judged(doctor_machine.speed(fast, 2)) == ("matrix rates", "ok")

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from bertwright.cli import main
+from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import save_model
 from bertwright.model.sizes import SYSTEMS, System
 from bertwright.objectives.pretraining import PretrainingModel
@@ -118,6 +119,34 @@ def test_every_task_is_learned_there_and_answered_alike_here(name: str, encoder:
         (tmp_path / device).mkdir(exist_ok=True)
         predict(str(tmp_path / "run"), str(example.asked), str(tmp_path / device / example.output), device=device)
         assert example.answers(tmp_path / device / example.output) == example.right
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "features": {"features": "elmo", "lstm_width": 48, "learning_rate": 1e-2},
+    "bilstm": {"bilstm": 32},
+    "recompute": {"recompute": True},
+}
+
+
+@pytest.mark.parametrize("task", ["sst2", "ner"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("way", WAYS)
+def test_other_ways_are_learned_there(way: str, precision: Any, task: str, encoder: str, tmp_path: Path) -> None:
+    example = example_data(TASKS[task], tmp_path)
+    given = {"epochs": 40, "batch_size": 4, "learning_rate": 3e-3, "max_length": 40, "warmup": 0.05, **WAYS[way]}
+    settings = FinetuneSettings.model_validate({**given, "precision": precision, "device": DEVICE})
+    found = finetune(settings, TASKS[task], model=encoder, data=example.data, out=tmp_path / "run")
+    assert found["mean"] == pytest.approx(example.perfect)
+
+
+def test_rows_are_picked_there_as_on_processors() -> None:
+    states, at = torch.randn(3, 5, 4), torch.tensor([[0, 4], [2, 2], [1, 3]])
+    here, there = states.clone().requires_grad_(), states.to(DEVICE).requires_grad_()
+    (gather_rows(here, at) ** 2).sum().backward()
+    (gather_rows(there, at.to(DEVICE)) ** 2).sum().backward()
+    assert here.grad is not None
+    assert there.grad is not None
+    assert torch.equal(there.grad.cpu(), here.grad)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")

@@ -15,6 +15,8 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.sizes import SYSTEMS, System
 from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.prediction.feature_based import frozen_encoder
+from bertwright.prediction.frozen import FrozenHead, predicted, states_for
 from bertwright.prediction.kinds import kind_of
 from bertwright.prediction.precision import choose
 from bertwright.prediction.work import open_tokenizer
@@ -121,6 +123,29 @@ def test_a_task_is_learned_and_measured_where_the_model_is(name: str, encoder: s
     computed_elsewhere(work.trainable(model), work.batch(np.arange(len(work.lengths))))
     with pytest.raises(NotImplementedError, match="copy out of meta"):  # answers go back to numpy, which has none
         work.evaluate(model)
+
+
+@pytest.mark.parametrize("name", ["sst2", "ner"])
+def test_features_are_computed_and_read_where_the_model_is(name: str, encoder: str, tmp_path: Path) -> None:
+    saved, example = open_model(encoder), example_data(TASKS[name], tmp_path)
+    bound: Any = kind_of(TASKS[name]).features
+    data = bound(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
+    states = states_for(frozen_encoder(saved), data.train, [0, 1, 2])
+    head = FrozenHead(saved.config, "elmo", outputs=data.outputs, width=8, each=data.each).to(ELSEWHERE)
+    for compute in (
+        lambda: states_for(frozen_encoder(saved).to(ELSEWHERE), data.train, [0, 1, 2]),
+        lambda: predicted(head, states),
+    ):
+        with pytest.raises(NotImplementedError, match="copy out of meta"):
+            compute()
+
+
+def test_features_are_learned_in_bf16(encoder: str, tmp_path: Path) -> None:
+    """What `auto` means on nearly every GPU."""
+    task, example = TASKS["sst2"], example_data(TASKS["sst2"], tmp_path)
+    settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="bf16", features="last")
+    found = finetune.finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
+    assert 0.0 <= found["mean"] <= 1.0
 
 
 def test_a_gpu_that_is_not_there_is_said(

@@ -48,8 +48,9 @@ class SelfAttention(nn.Module):
         return parts
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
-        if not (self.training and self.dropout):
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=keep)
+        share = self.dropout if self.training else 0.0
+        if not share or query.device.type == "cuda":
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=share)
         # No fused CPU kernel drops attention probabilities, so training spells the formula out.
         kept = dropout(_probabilities(query, key, keep), self.dropout, training=True)
         context: Tensor = kept @ value  # [B, H, Q, K]

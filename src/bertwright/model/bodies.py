@@ -11,7 +11,7 @@ from bertwright.errors import InputError
 from bertwright.model.dropout import dropout
 from bertwright.model.encoder import Encoder, EncoderOutput, gather_rows
 from bertwright.model.gpt import GPT
-from bertwright.model.lstm import RecurrentBody
+from bertwright.model.lstm import RecurrentBody, through
 from bertwright.model.sizes import BodyConfig, EncoderConfig, GPTConfig, LSTMConfig, PairConfig, TopConfig
 
 
@@ -76,7 +76,7 @@ class Topped(nn.Module):
     def _states(self, ids: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
         below = dropout(self.inner(ids, segments, mask).last, self.config.hidden_dropout, self.training)
         packed = pack_padded_sequence(below, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
-        found: Tensor = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])[0]
+        found: Tensor = pad_packed_sequence(through(self.lstm, packed), batch_first=True, total_length=ids.shape[1])[0]
         return found  # [B, T, W]
 
     def words(self) -> list[nn.Embedding]:

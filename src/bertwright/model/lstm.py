@@ -8,15 +8,31 @@ Shapes: B batch, T tokens, D hidden.
 """
 
 import warnings
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.model.dropout import dropout
 from bertwright.model.encoder import EncoderOutput, SingleBody, gather_rows
 from bertwright.model.sizes import LSTMConfig
 
+Rows = TypeVar("Rows", Tensor, PackedSequence)
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # torch's plain one is taken
+
+
+def through(lstm: nn.LSTM, rows: Rows) -> Rows:
+    """What an LSTM makes of rows, packed or not. On a GPU in the precision of its weights: autocast takes fp16 there,
+    whatever it was asked for, and nothing scales the loss for that.
+    """
+    weights = next(lstm.parameters())
+    if weights.device.type != "cuda":
+        found: Rows = lstm(rows)[0]
+        return found
+    with torch.autocast("cuda", enabled=False):
+        found = lstm(rows.to(weights.dtype))[0]
+        return found
 
 
 class Tokens(nn.Module):
@@ -42,7 +58,7 @@ class LSTMLayer(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[B, T, D] → [B, T, D], from the first place on."""
-        return dropout(self.lstm(hidden)[0], self.dropout, self.training)
+        return dropout(through(self.lstm, hidden), self.dropout, self.training)
 
 
 class RecurrentBody(SingleBody):
@@ -66,6 +82,9 @@ class RecurrentBody(SingleBody):
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden) + (hidden if index else 0)
             states.append(hidden)
+        if self.config.attends == "left":  # as they stand
+            last = hidden if at is None else gather_rows(hidden, at)
+            return EncoderOutput(last, tuple(states) if all_hidden else ())
         # an order that is its own inverse: reading it again puts every state at its token's place
         last = gather_rows(hidden, order if at is None else order.gather(1, at))
         return EncoderOutput(last, tuple(gather_rows(state, order) for state in states) if all_hidden else ())

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertwright.errors import InputError
 from bertwright.model.dropout import dropout
+from bertwright.model.lstm import through
 from bertwright.model.sizes import WAYS, Way
 
 _SUMS: tuple[Way, ...] = ("sum-last-four", "sum-all", "elmo")
@@ -62,5 +63,5 @@ class Recurrent(nn.Module):
         """[B, P, S, D] states of rows with `lengths` [B] real places → [B, P, W]; places beyond are 0."""
         mixed = dropout(self.mix(states), self.dropout, self.training)
         packed = pack_padded_sequence(mixed, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        out: Tensor = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=states.shape[1])[0]
+        out: Tensor = pad_packed_sequence(through(self.lstm, packed), batch_first=True, total_length=states.shape[1])[0]
         return dropout(out, self.dropout, self.training)

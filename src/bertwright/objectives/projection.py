@@ -25,8 +25,8 @@ from bertwright.model.heads import for_loss
 
 _COLUMNS: Final = 384
 """Of a tile: with 600 rows, about what the second-level cache of one core holds."""
-BLOCK: Final = 1024
-"""Rows of a block."""
+_BLOCK: Final = 1024
+"""Rows of a block, on processors."""
 _LARGEST: Final = 1e20
 """A sum of powers above this, or below its inverse, is left to the plain way, which subtracts the largest logit."""
 
@@ -42,6 +42,11 @@ class _Powers:
     shares: Tensor
     loss: Tensor
     to_states: Tensor
+
+
+def block_rows(device: str) -> int:
+    """Rows of a block; a GPU wants more work at a time."""
+    return _BLOCK if device == "cpu" else 8 * _BLOCK
 
 
 def projected_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
@@ -74,7 +79,8 @@ def running_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) ->
 def judged(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The loss of each row [M], and whether its label is the likeliest [M]; a block of rows at a time."""
     losses, right = [], []
-    for rows, asked in zip(states.split(BLOCK), labels.split(BLOCK), strict=True):
+    size = block_rows(states.device.type)
+    for rows, asked in zip(states.split(size), labels.split(size), strict=True):
         logits = for_loss(F.linear(rows, words, bias))
         losses.append(F.cross_entropy(logits, asked, reduction="none"))
         right.append(logits.argmax(1) == asked)
@@ -153,10 +159,11 @@ def _loss_and_gradients(
     kind = torch.bfloat16 if in_bf16 else torch.float32
     loss, to_states = states.new_zeros(()), torch.empty_like(states)
     to_words, to_bias = torch.zeros_like(words), torch.zeros_like(bias)
-    room = torch.empty(min(BLOCK, len(states)) * len(words), dtype=kind, device=states.device)
+    size = block_rows(states.device.type)
+    room = torch.empty(min(size, len(states)) * len(words), dtype=kind, device=states.device)
     with torch.autocast(states.device.type, enabled=False):
-        for begin in range(0, len(states), BLOCK):
-            block = slice(begin, begin + BLOCK)
+        for begin in range(0, len(states), size):
+            block = slice(begin, begin + size)
             rows, asked = states[block], labels[block]
             found = _powers(rows, words, bias, asked, room)
             if found is None:

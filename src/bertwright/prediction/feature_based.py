@@ -24,7 +24,7 @@ from bertwright.prediction import precision
 from bertwright.prediction.frozen import FrozenModel, Places, States, predicted, states_for
 from bertwright.prediction.work import Answered, Work
 from bertwright.tasks.spec import TaskSpec
-from bertwright.training.device import Device, own_device
+from bertwright.training.device import Device, own_device, place_of
 from bertwright.training.trainable import Trainable
 
 READ = "rows read by the encoder"
@@ -119,7 +119,7 @@ def open_with_features(saved: SavedModel) -> Callable[[Places], NDArray[np.float
     load_weights(model, saved)
     encoder = precision.ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
     assert isinstance(encoder, Body)
-    head, layers = model.head.eval(), states_of(noted["way"], saved.config.layers)
+    head, layers = model.head.eval().to(place_of(encoder)), states_of(noted["way"], saved.config.layers)
     return lambda wanted: predicted(head, states_for(encoder, wanted, layers, what=READ))
 
 

@@ -71,7 +71,7 @@ class FrozenHead(nn.Module):
         """[B, P, S, D] → logits of each place [B, P, L], or of the row [B, L], from the maximum over its places."""
         found = self.recurrent(states, lengths)
         if not self.each:
-            real = torch.arange(found.shape[1], device=found.device) < lengths[:, None]
+            real = torch.arange(found.shape[1], device=found.device) < lengths.to(found.device)[:, None]
             found = found.masked_fill(~real[:, :, None], -torch.inf).amax(1)
         logits: Tensor = self.classifier(found)
         return logits
@@ -137,7 +137,7 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
         there = np.flatnonzero(states.lengths)
         for rows in (there[batch] for batch in answered_batches(states.lengths[there])):
             values, lengths = states.padded(rows)
-            logits = model(values.to(place_of(model)), lengths).cpu().numpy()
+            logits = model(values.to(place_of(model)), lengths).float().cpu().numpy()
             for place, row in enumerate(rows):
                 if model.each:
                     found[states.ends[row] : states.ends[row + 1]] = logits[place, : lengths[place]]

@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import torch
+
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import cache_folder
@@ -42,6 +44,8 @@ def settle_compiled(trained: "Pretraining", numerics: Numerics) -> Numerics:
     begin = time.perf_counter()
     try:
         fast = _step_seconds(trained, _with(numerics, compiled=True))
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # torch's compiler fails in many ways, and a run must not end of it
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         say(f"the step is not compiled, torch.compile failed: {why[:200]}; the same run, perhaps slower")

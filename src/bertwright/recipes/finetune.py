@@ -186,7 +186,8 @@ def _resolved(
     parts = settled.pop("ranks", 1)
     numerics = Numerics.model_validate(settled).shared(before=parts, now=together.ranks.world)
     if allow_other and numerics.device != settings.device:
-        numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
+        measured = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
+        numerics = Numerics.model_validate(together.ranks.told(measured.model_dump()))
     apply_numerics(numerics, allow_other=allow_other)
     return numerics, replace(together, parts=parts)
 

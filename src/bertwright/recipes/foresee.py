@@ -1,6 +1,7 @@
 """settings → the memory of a run, measured on a quarter of a micro-batch, and what to say where it does not suffice."""
 
 import gc
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -105,7 +106,7 @@ def _memory(trained: "Pretraining", numerics: Numerics) -> Memory:
 
 def _rows(trained: "Pretraining", length: int) -> int:
     """Of the largest micro-batch with rows of `length` tokens."""
-    return min(trained.settings.batch_size, max(1, trained.settings.micro_tokens // length))
+    return min(math.ceil(trained.settings.batch_size / trained.parts), max(1, trained.settings.micro_tokens // length))
 
 
 def _measure(
@@ -114,8 +115,10 @@ def _measure(
     """Compute a quarter of a micro-batch and refuse where the whole would not fit."""
     examples = trained.phases[index]
     trained.micro_batches(examples, 0, rows=quarter)  # what only the first rows take is not the step's
-    trained.model.to(own_device(numerics.device))
+    trained.model.to(own_device(numerics.device)).zero_grad(set_to_none=True)
     forget_peak(numerics.device)
-    fixed = resident_bytes(numerics.device) + memory.gradients + memory.moments + memory.spare
+    copied = memory.weights  # of the weights, by the measuring itself
+    fixed = resident_bytes(numerics.device) + memory.gradients + memory.moments + copied
     _compute(trained, examples, numerics, quarter)
-    refuse_peak(trained, numerics, fixed + max(0, peak_bytes(numerics.device) - fixed) * rows // quarter)
+    whole = fixed + max(0, peak_bytes(numerics.device) - fixed) * rows // quarter
+    refuse_peak(trained, numerics, whole - (0 if memory.spare else copied))

@@ -30,7 +30,7 @@ def parse_grid(given: str, base: FinetuneSettings) -> Grid:
     for part in (PAPER if given == "paper" else given).split():
         name, _, values = part.partition("=")
         key = name.replace("-", "_")
-        if key not in FinetuneSettings.model_fields or key in ("seeds", "first_seed", "threads", "precision"):
+        if key not in FinetuneSettings.model_fields or key in ("seeds", "first_seed", "threads", "precision", "device"):
             allowed = "batch-size, learning-rate, epochs, warmup, weight-decay, layer-decay, max-length, …"
             raise InputError(f"--grid: {name!r} is no setting to search over; allowed are {allowed}")
         if key in found:

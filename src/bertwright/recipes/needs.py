@@ -11,7 +11,7 @@ from bertwright.errors import InputError
 from bertwright.model.sizes import EncoderConfig, GPTConfig, LSTMConfig, OneBody, attends_both_ways
 from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.mlm import predictions_by_length
-from bertwright.objectives.projection import BLOCK
+from bertwright.objectives.projection import block_rows
 from bertwright.recipes.systems import new_model
 from bertwright.training.device import Device
 from bertwright.training.machine import Numerics
@@ -88,11 +88,11 @@ def activation_bytes(settings: "PretrainSettings", config: OneBody, *, length: i
     width, layer = config.hidden, _numbers_of_layer(settings, config, length)
     if attends_both_ways(config):  # the masked places and [CLS] alone are asked for
         masked = int(predictions_by_length(settings.examples.masking, length)[-1])
-        scores = 3 * config.heads * length if settings.dropout else 0
+        scores = _scores(settings, config, length)
         last, logits = 3 * width * length + (15 * width + scores) * (masked + 1), rows * masked
     else:
         head = 6 if isinstance(config, EncoderConfig) and not isinstance(config, GPTConfig) else 2
-        last, logits = length * (layer + head * width), min(rows * length, BLOCK)
+        last, logits = length * (layer + head * width), min(rows * length, block_rows(settings.device))
     layers = (config.layers - 1) * layer
     if settings.recompute and config.layers > 1:  # the inputs of all layers, and the inside of one at a time
         layers, last = config.layers * width + layer, 0
@@ -104,8 +104,13 @@ def _numbers_of_layer(settings: "PretrainSettings", config: OneBody, length: int
     """What backward keeps of each token in one layer."""
     if isinstance(config, LSTMConfig):
         return 7 * config.cells + 3 * config.hidden  # gates and cells, what goes in and comes out
-    scores = 3 * config.heads * length if settings.dropout else 0  # softmax, dropout's mask, and their product
-    return 18 * config.hidden + scores  # 10 D of attention, norms and dropout, 8 D of the inner layer
+    # 10 D of attention, norms and dropout, 8 D of the inner layer
+    return 18 * config.hidden + _scores(settings, config, length)
+
+
+def _scores(settings: "PretrainSettings", config: EncoderConfig, length: int) -> int:
+    """What is kept of each token's attention: softmax, dropout's mask, and their product; a GPU keeps none of it."""
+    return 3 * config.heads * length if settings.dropout and settings.device == "cpu" else 0
 
 
 def memory_needs(settings: "PretrainSettings", config: OneBody, *, precision: str, device: Device = "cpu") -> Memory:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertwright.corpus.report import TOKENS_PER_PIECE
 from bertwright.model.sizes import NAMES
-from bertwright.recipes.foresee import foresee, refuse_peak
+from bertwright.recipes.foresee import foresee, refuse_peak, unless_full, what_fits
 from bertwright.recipes.needs import (
     Disk,
     disk_needs,
@@ -18,7 +18,7 @@ from bertwright.recipes.needs import (
 from bertwright.recipes.pace import Pace, affordable_steps
 from bertwright.recipes.pretrain import Pretraining, prepare, snapshot_steps
 from bertwright.recipes.settings import PretrainSettings
-from bertwright.training.machine import apply_numerics
+from bertwright.training.machine import Numerics, apply_numerics
 from bertwright.training.memory import peak_bytes, usable_bytes
 
 _FEWEST_EPOCHS, _MOST_EPOCHS = 1, 40
@@ -56,11 +56,7 @@ def plan_pretraining(
         settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, write_plans=False
     )
     apply_numerics(numerics)
-    memory = {name: value for name, value in asdict(foresee(trained, numerics)).items() if name != "accumulates"}
-    before = peak_bytes(numerics.device)
-    pace = trained.pace(numerics, out)
-    memory["measured_peak"] = max(before, peak_bytes(numerics.device)) - (0 if settings.minutes else memory["weights"])
-    refuse_peak(trained, numerics, memory["measured_peak"])
+    memory, pace = unless_full(lambda: _measured(trained, numerics, out), lambda: what_fits(trained, numerics))
     steps = settings.steps or affordable_steps(trained, pace)
     phases = plan_phases(trained, pace, steps)
     evaluations = len(trained.plan(steps).evaluate_at)
@@ -94,6 +90,17 @@ def plan_pretraining(
         "settings": settings.model_dump(mode="json"),
     }
     return {**found, "text": _text(found)}
+
+
+def _measured(trained: Pretraining, numerics: Numerics, out: Path) -> tuple[dict[str, int], Pace]:
+    """Bytes by name, the peak that was measured among them, and seconds."""
+    memory = {name: value for name, value in asdict(foresee(trained, numerics)).items() if name != "accumulates"}
+    before = peak_bytes(numerics.device)
+    pace = trained.pace(numerics, out)
+    spare = 0 if trained.settings.minutes else memory["weights"]
+    memory["measured_peak"] = max(before, peak_bytes(numerics.device)) - spare
+    refuse_peak(trained, numerics, memory["measured_peak"])
+    return memory, pace
 
 
 def plan_phases(trained: Pretraining, pace: Pace, steps: int) -> list[PhasePlan]:

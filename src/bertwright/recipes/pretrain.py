@@ -114,7 +114,9 @@ def pretrain(
     InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
     """
     # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
-    trained, numerics = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks)
+    trained, measured_here = prepare(
+        settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks
+    )
     data, measured, model = trained.data, trained.measured, trained.model
     if ranks.leads:
         for source in [*(source for source, _ in trained.corpora), *([measured] if measured else [])]:
@@ -127,8 +129,8 @@ def pretrain(
     }
     settings = trained.settings
     if not (out / "run.json").exists():
-        apply_numerics(numerics)
-        unless_full(lambda: refuse_near(trained, numerics), lambda: what_fits(trained, numerics))
+        apply_numerics(measured_here)
+        unless_full(lambda: refuse_near(trained, measured_here), lambda: what_fits(trained, measured_here))
     may_differ = settings.bits if allow_other_numerics else frozenset[str]()
     run = start_run(
         out, kind="pretrain", settings=settings, data=facts, resume=resume, may_differ=may_differ, ranks=ranks
@@ -140,7 +142,10 @@ def pretrain(
         run.note(
             places={"corpus": str(data.folder.absolute()), "held_out": str(held_out.absolute()) if held_out else None}
         )
-        numerics, steps = trained.resolve(run, numerics, allow_other=allow_other_numerics)
+        numerics, steps = unless_full(
+            lambda: trained.resolve(run, measured_here, allow_other=allow_other_numerics),
+            lambda: what_fits(trained, measured_here),
+        )
         what = f"{NAMES[settings.system]} {settings.size}: {trained.num_parameters:,} parameters"
         say(f"{what} · {steps:,} steps of {settings.batch_size} rows")
         outcome = unless_full(
@@ -277,7 +282,9 @@ class Pretraining:
             numerics = Numerics.model_validate(settled["numerics"])
             numerics = numerics.shared(before=self.parts, now=self.ranks.world)
             if allow_other and numerics.device != measured.device:
-                numerics = measured
+                apply_numerics(measured)
+                changed = self.ranks.told(settle_compiled(self, measured).model_dump())
+                return Numerics.model_validate(changed), settled["steps"]
             apply_numerics(numerics, allow_other=allow_other)
             return resumed(numerics, allow_other=allow_other), settled["steps"]
         apply_numerics(measured)

@@ -17,6 +17,7 @@ Found = TypeVar("Found")
 def own_device(device: Device) -> torch.device:
     """The processors, or the GPU of this process: by its number among those that torchrun started on this machine.
 
+    A GPU is set up, before anything is computed there, for the same bits each time and for fp32 where it is asked for.
     InputError where there is no GPU, or none for it.
     """
     if device == "cpu":
@@ -24,7 +25,11 @@ def own_device(device: Device) -> torch.device:
     if not torch.cuda.is_available():
         why = "this torch is built without CUDA" if torch.version.cuda is None else "no driver, or no GPU"
         raise InputError(f"--device cuda: torch sees no GPU here ({why}); --device cpu computes on the processors")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.allow_tf32 = False
     number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if there == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:  # the launcher shows each process its own alone
+        number = 0
     if number >= there:
         raise InputError(
             f"--device cuda: {os.environ.get('LOCAL_WORLD_SIZE')} processes on a machine with {there} GPU(s); each has "

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertwright.console import Status, clock, say
@@ -237,7 +237,7 @@ class Loop(Generic[Batch]):
         module.train()
         totals = _added(self.trainable.counts(batch) for batch in micro)
         self.optimizer.zero_grad(set_to_none=True)
-        losses: dict[str, float] = {}
+        found: list[tuple[str, Tensor | float]] = []
         share = self.ranks.share(micro)
         for place, (index, batch, counts) in enumerate(share, start=1):
             torch.manual_seed(_dropout_seed(self.plan.seed, step, index))
@@ -246,8 +246,10 @@ class Loop(Generic[Batch]):
                     terms = self.engine.losses(batch)
                 parts = [total / (totals[name] or 1.0) for total, name in terms.values()]  # counts may be weights < 1
                 self.engine.backward(torch.stack(parts).sum(), counts=counts)
-            for term, part in zip(terms, parts, strict=True):
-                losses[term] = losses.get(term, 0.0) + (float(part.detach()) if counts else 0.0)
+            found += [(term, part.detach() if counts else 0.0) for term, part in zip(terms, parts, strict=True)]
+        if self.engine.place.type == "cuda":
+            self.ranks.meet()  # who is lost is told here: reading a figure below waits for ever for its gradients
+        losses = _added({term: float(part)} for term, part in found)
         losses = dict(zip(losses, self.ranks.sum(list(losses.values())), strict=True))
         return losses, float(clip_gradients(module.parameters(), self.plan.optimizer.clip))
 

@@ -104,7 +104,6 @@ def apply_numerics(numerics: Numerics, *, allow_other: bool = False) -> None:
     keep_memory()
     if numerics.device == "cuda":
         torch.cuda.set_device(place)
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it no product of matrices is repeatable
     torch.set_num_threads(numerics.threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow

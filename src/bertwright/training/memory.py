@@ -8,21 +8,21 @@ from pathlib import Path
 
 import torch
 
-from bertwright.training.device import Device
+from bertwright.training.device import Device, own_device
 from bertwright.training.groups import CGROUPS, PROC, group_folders, number_in
 
 
 def resident_bytes(device: Device = "cpu") -> int:
     """What this process holds now; its peak where the system tells no more. On a GPU what its tensors take."""
     if device == "cuda":
-        return torch.cuda.memory_allocated()
+        return torch.cuda.memory_allocated(own_device(device))
     return _status("VmRSS") or peak_bytes()
 
 
 def peak_bytes(device: Device = "cpu") -> int:
     """The most this process has held since it began, or since `forget_peak`."""
     if device == "cuda":
-        return torch.cuda.max_memory_allocated()
+        return torch.cuda.max_memory_allocated(own_device(device))
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return _status("VmHWM") or most * (1 if sys.platform == "darwin" else 1024)
 
@@ -30,7 +30,7 @@ def peak_bytes(device: Device = "cpu") -> int:
 def forget_peak(device: Device = "cpu") -> None:
     """Let `peak_bytes` begin anew from what is held now, where the system can."""
     if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats(own_device(device))
         return
     try:
         (PROC / "clear_refs").write_text("5")
@@ -44,7 +44,8 @@ def usable_bytes(device: Device = "cpu") -> int | None:
     None where the system does not tell.
     """
     if device == "cuda":
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+        place = own_device(device)
+        return torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
     free = [*_group_headrooms(), *_free_of_machine()]
     return min(free) + resident_bytes() if free else None
 

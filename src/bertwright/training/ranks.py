@@ -120,10 +120,11 @@ def joined(device: Device = "cpu") -> Iterator[Ranks]:
         torch.cuda.set_device(own_device(device))
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
-    ranks = Ranks(rank, world)
+    ranks, is_whole = Ranks(rank, world), False
     try:
         yield ranks
         ranks.meet()
+        is_whole = True
     except RuntimeError as error:
         if not _is_of_another(error):
             raise
@@ -133,8 +134,9 @@ def joined(device: Device = "cpu") -> Iterator[Ranks]:
             f"rank {rank} of {world}: {_missing(ranks, store)}: {str(error).strip().splitlines()[0]}"
         ) from error
     finally:
-        with suppress(Exception):
-            dist.destroy_process_group()
+        if is_whole or device == "cpu":  # NCCL would wait here for a rank that is lost, and the message with it
+            with suppress(Exception):
+                dist.destroy_process_group()
 
 
 def is_share(tensor: torch.Tensor) -> TypeGuard["DTensor"]:

@@ -86,7 +86,7 @@ class Work:
             )
             trained.save(model.folder / "model", trained.model.state_dict(), steps=0, figures={})
             return
-        forget_peak()
+        forget_peak(self.device)
         try:
             found = pretrain(
                 model.settings.model_copy(update={"device": self.device}),
@@ -96,7 +96,7 @@ class Work:
                 allow_other_numerics=self.allow_other_numerics,
             )
         finally:
-            _note_memory(model.folder)
+            _note_memory(model.folder, self.device)
         if found["stopped"] or found.get("signalled"):
             raise Stopped("stopped; the same command goes on")
         shutil.rmtree(model.folder / "checkpoints", ignore_errors=True)  # three times the model, and of no more use
@@ -177,12 +177,12 @@ def _model_of(job: Tuning, out: Path) -> Path:
     return folder
 
 
-def _note_memory(folder: Path) -> None:
+def _note_memory(folder: Path, device: Device) -> None:
     """The most that was held while the run in `folder` trained, in this process or an earlier one."""
     path = folder / COST
     if (folder / "run.json").is_file():
         before = read_object(path)["peak_bytes"] if path.is_file() else 0
-        write_json(path, {"peak_bytes": max(before, peak_bytes())})
+        write_json(path, {"peak_bytes": max(before, peak_bytes(device))})
 
 
 def _drop_moved(folder: Path, source: Path) -> None:

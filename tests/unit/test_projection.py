@@ -71,7 +71,7 @@ def test_no_row_is_a_loss_of_zero() -> None:
 
 @pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
 def test_blocks_of_rows_have_the_loss_and_gradients_of_all(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "BLOCK", 10)  # 37 rows: three whole ones and a part
+    monkeypatch.setattr(projection, "_BLOCK", 10)  # 37 rows: three whole ones and a part
     ours, theirs = leaves(scale), leaves(scale)
     loss = running_loss(*ours)
     plain = F.cross_entropy(F.linear(theirs[0], theirs[1], theirs[2]), theirs[3], reduction="sum")
@@ -85,7 +85,7 @@ def test_blocks_of_rows_have_the_loss_and_gradients_of_all(scale: float, monkeyp
 def test_blocks_in_bf16_equal_all_rows_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for block in (10, 1000):
-        monkeypatch.setattr(projection, "BLOCK", block)
+        monkeypatch.setattr(projection, "_BLOCK", block)
         given = leaves(0.5)
         with torch.autocast("cpu", torch.bfloat16):
             loss = running_loss(*given)
@@ -97,7 +97,7 @@ def test_blocks_in_bf16_equal_all_rows_in_bf16(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "BLOCK", 10)
+    monkeypatch.setattr(projection, "_BLOCK", 10)
     given = leaves()
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.numel()) or part, lambda part: part):
@@ -108,7 +108,7 @@ def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_rows_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "BLOCK", 10)
+    monkeypatch.setattr(projection, "_BLOCK", 10)
     states, words, bias, labels = leaves()
     logits = F.linear(states, words, bias)
     losses, right = judged(states, words, bias, labels)

@@ -186,7 +186,7 @@ def test_a_kill_before_any_change_of_a_file_loses_nothing(
     assert sum(killed) == count
 
 
-@pytest.mark.parametrize("name", ["corpus", "export"])
+@pytest.mark.parametrize("name", ["corpus", "planning", "pre-training", "fine-tuning", "export"])
 def test_a_kill_after_the_last_change_leaves_the_whole(
     name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path
 ) -> None:

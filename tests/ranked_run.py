@@ -6,6 +6,7 @@ python -m tests.ranked_run FOLDER --kind float64 --sharding ddp --steps 50 [--di
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from bertwright.cli import leave
 from bertwright.errors import RunFailed
 from bertwright.recipes.systems import task_of
 from bertwright.training.engine import whole_state
@@ -84,4 +86,6 @@ if __name__ == "__main__":
     try:
         main()
     except RunFailed as error:
-        raise SystemExit(f"bertwright: {error}") from None
+        print(f"bertwright: {error}", file=sys.stderr)
+        leave(1)
+    leave(0)

@@ -1,8 +1,6 @@
 """Lets `python -m bertwright` do what the command `bertwright` does."""
 
-import sys
-
-from bertwright.cli import main
+from bertwright.cli import process
 
 if __name__ == "__main__":
-    sys.exit(main())
+    process()

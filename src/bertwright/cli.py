@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 Result = Mapping[str, Any]
 """What a command found: printed line by line, or as one JSON object with --json.
@@ -48,6 +49,29 @@ _COMMANDS = {
     "doctor": ("doctor.doctor", "what costs people weeks: in the machine, a model, a corpus, labelled data"),
     "completion": ("completion.completion", "what makes bash, zsh or fish complete all these"),
 }
+
+
+def process() -> NoReturn:
+    """`bertwright` as a process of its own."""
+    try:
+        status = main()
+    except SystemExit as error:  # a signal, --help, or an option that does not exist
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    leave(status)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process; one of several that train together ends as it stands.
+
+    A thread of gloo's lets go of its last tensor when it gets to it, for which it needs the interpreter; one that waits
+    for that while the interpreter is taken apart aborts the process, whose work is done by then.
+    """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                stream.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -141,6 +141,38 @@ def test_micro_batches_that_do_not_divide_do_not_hang(
         assert furthest(alone[1], found) < 1e-9
 
 
+LEAVES_LATE = """
+import atexit, os, time
+from contextlib import suppress
+
+leads = os.environ["RANK"] == "0"
+if leads:
+    atexit.register(sum, range(10**8))  # the last of all: keeps the interpreter to itself for seconds
+
+import torch
+import torch.distributed as dist
+from bertwright.cli import leave
+
+dist.init_process_group("gloo")
+time.sleep(0 if leads else 1)
+work = dist.all_reduce(torch.zeros(1), async_op=True)
+if leads:
+    del work  # gloo alone holds the tensor now, and lets go of it while this process ends
+else:
+    with suppress(RuntimeError):  # the other one may be gone before this
+        work.wait()
+leave(0)
+"""
+
+
+def test_a_rank_ends_well_while_gloo_still_holds_a_tensor(tmp_path: Path) -> None:
+    """With `sys.exit` rank 0 is aborted here: "terminate called without an active exception"."""
+    (tmp_path / "late.py").write_text(LEAVES_LATE)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "late.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def command(*arguments: object, processes: int) -> None:
     """`bertwright ARGUMENTS` in so many processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]

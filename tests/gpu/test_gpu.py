@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ from tests.ranked_run import SETTINGS
 from tests.task_examples import PLACES, example_data
 
 pytestmark = pytest.mark.gpu
-DEVICE: Device = os.environ.get("BERTWRIGHT_TEST_DEVICE", "cuda")  # type: ignore[assignment]
+DEVICE = cast(Device, os.environ.get("BERTWRIGHT_TEST_DEVICE", "cuda"))
 TASKS = find("bertwright.tasks", TaskSpec)
 
 
@@ -83,7 +84,7 @@ def test_a_run_that_was_stopped_ends_in_the_same_bytes(corpus: Path, tmp_path: P
     with subprocess.Popen(stopped) as process:
         log = tmp_path / "stopped" / "metrics.jsonl"
         while process.poll() is None and not (log.exists() and len(log.read_bytes().splitlines()) > 5):
-            pass
+            time.sleep(0.01)
         process.kill()
     settings = json.loads((tmp_path / "stopped" / "run.json").read_text())
     assert not settings.get("finished")

@@ -12,7 +12,7 @@ from bertwright.model.folder import SavedModel
 from bertwright.model.quick import Model, quick
 from bertwright.model.sizes import attends_both_ways
 from bertwright.training.device import Device, own_device
-from bertwright.training.machine import KINDS, choose_precision, matrix_rate
+from bertwright.training.machine import choose_precision, square_rates
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
 Answering = Literal["plain", "fp32", "bf16", "int8"]
@@ -47,7 +47,7 @@ def choose(asked: str, *, device: Device = "cpu") -> Answering:
         say("int8: no exact products of 8 bits here (VNNI and oneDNN are needed); answering in fp32, plainly")
         return "plain"
     if asked == "auto":
-        asked = choose_precision({name: matrix_rate(kind) for name, kind in KINDS.items()})
+        asked = choose_precision(square_rates())
     if asked == "fp32" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         say("this torch has no packed products (oneDNN); answering in fp32, plainly")
         return "plain"
@@ -61,9 +61,7 @@ def _choose_on_gpu(asked: str) -> Answering:
     if asked == "int8":
         raise InputError("--precision int8: is for processors; --device cuda answers in fp32 or bf16")
     if asked == "auto":
-        shape = (4096, 4096, 4096)
-        rates = {name: matrix_rate(kind, shape, place=place) for name, kind in KINDS.items()}
-        asked = choose_precision(rates, device="cuda")
+        asked = choose_precision(square_rates("cuda"), device="cuda")
     say(f"answering in {asked} on {torch.cuda.get_device_name(place)}")
     return "bf16" if asked == "bf16" else "plain"
 

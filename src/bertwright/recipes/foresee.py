@@ -61,20 +61,25 @@ def unless_full(compute: Callable[[], Found], advice: Callable[[], str]) -> Foun
     raise RunFailed(f"{told}: {advice()}")
 
 
-def what_fits(trained: "Pretraining", numerics: Numerics) -> str:
+def fitting(trained: "Pretraining", numerics: Numerics, compute: Callable[[], Found]) -> Found:
+    """What `compute` returns; RunFailed with the --micro-tokens that fit where a GPU's memory does not suffice."""
+    return unless_full(compute, partial(_what_fits, trained, numerics))
+
+
+def _what_fits(trained: "Pretraining", numerics: Numerics) -> str:
     """After a GPU ran out of memory: which --micro-tokens fit, found by computing ever smaller micro-batches."""
     if any(map(is_share, trained.model.parameters())):  # one rank alone cannot compute anything then
         return f"try --micro-tokens {trained.settings.micro_tokens // 2} or --recompute{_GOES_ON}"
-    fitting = []
+    smaller = []
     for examples in trained.phases:
         rows = _rows(trained, examples.length)
         found = largest(rows, partial(_compute, trained, examples, numerics))
         if not found:
             return f"not even one row of {examples.length} fits; choose a smaller --size, shorter rows or --recompute"
-        fitting += [] if found == rows else [found * examples.length]
-    if not fitting:
+        smaller += [] if found == rows else [found * examples.length]
+    if not smaller:
         return "the same micro-batches fit by themselves, so another program takes memory there; start it again"
-    return f"--micro-tokens {min(fitting)} fits{_GOES_ON}"
+    return f"--micro-tokens {min(smaller)} fits{_GOES_ON}"
 
 
 def largest(rows: int, compute: Callable[[int], object]) -> int:

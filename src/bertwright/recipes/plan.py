@@ -7,7 +7,7 @@ from typing import Any
 
 from bertwright.corpus.report import TOKENS_PER_PIECE
 from bertwright.model.sizes import NAMES
-from bertwright.recipes.foresee import foresee, refuse_peak, unless_full, what_fits
+from bertwright.recipes.foresee import fitting, foresee, refuse_peak
 from bertwright.recipes.needs import (
     Disk,
     disk_needs,
@@ -56,7 +56,7 @@ def plan_pretraining(
         settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, write_plans=False
     )
     apply_numerics(numerics)
-    memory, pace = unless_full(lambda: _measured(trained, numerics, out), lambda: what_fits(trained, numerics))
+    memory, pace = fitting(trained, numerics, lambda: _measured(trained, numerics, out))
     steps = settings.steps or affordable_steps(trained, pace)
     phases = plan_phases(trained, pace, steps)
     evaluations = len(trained.plan(steps).evaluate_at)

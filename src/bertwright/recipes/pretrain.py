@@ -25,7 +25,7 @@ from bertwright.recipes.adaptation import adapted_config, load_adapted, size_nam
 from bertwright.recipes.card import pretraining_card
 from bertwright.recipes.compiling import resumed, settle_compiled
 from bertwright.recipes.curve import try_curve
-from bertwright.recipes.foresee import refuse_near, unless_full, what_fits
+from bertwright.recipes.foresee import fitting, refuse_near
 from bertwright.recipes.needs import refuse_unfit
 from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
 from bertwright.recipes.report import try_report
@@ -114,9 +114,7 @@ def pretrain(
     InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
     """
     # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
-    trained, measured_here = prepare(
-        settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks
-    )
+    trained, here = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks)
     data, measured, model = trained.data, trained.measured, trained.model
     if ranks.leads:
         for source in [*(source for source, _ in trained.corpora), *([measured] if measured else [])]:
@@ -129,8 +127,8 @@ def pretrain(
     }
     settings = trained.settings
     if not (out / "run.json").exists():
-        apply_numerics(measured_here)
-        unless_full(lambda: refuse_near(trained, measured_here), lambda: what_fits(trained, measured_here))
+        apply_numerics(here)
+        fitting(trained, here, lambda: refuse_near(trained, here))
     may_differ = settings.bits if allow_other_numerics else frozenset[str]()
     run = start_run(
         out, kind="pretrain", settings=settings, data=facts, resume=resume, may_differ=may_differ, ranks=ranks
@@ -139,16 +137,14 @@ def pretrain(
         say_finished(run)
         return dict(run.record["result"])
     with session(run):
-        run.note(
-            places={"corpus": str(data.folder.absolute()), "held_out": str(held_out.absolute()) if held_out else None}
-        )
-        numerics, steps = unless_full(
-            lambda: trained.resolve(run, measured_here, allow_other=allow_other_numerics),
-            lambda: what_fits(trained, measured_here),
-        )
+        held_out_place = str(held_out.absolute()) if held_out else None
+        run.note(places={"corpus": str(data.folder.absolute()), "held_out": held_out_place})
+        numerics, steps = fitting(trained, here, lambda: trained.resolve(run, here, allow_other=allow_other_numerics))
         what = f"{NAMES[settings.system]} {settings.size}: {trained.num_parameters:,} parameters"
         say(f"{what} · {steps:,} steps of {settings.batch_size} rows")
-        outcome = unless_full(
+        outcome = fitting(
+            trained,
+            numerics,
             lambda: train(
                 task_of(model),
                 trained.batches(steps),
@@ -158,7 +154,6 @@ def pretrain(
                 ranks=ranks,
                 sharding=sharding,
             ),
-            lambda: what_fits(trained, numerics),
         )
         weights = whole_state(model)
         if not ranks.leads:

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ def place_of(module: nn.Module) -> torch.device:
 def moved(value: Found, device: torch.device) -> Found:
     """A tensor, or a dataclass with such among its fields, on that device; what is there already is not copied."""
     if isinstance(value, Tensor):
-        return value.to(device)  # type: ignore[return-value]
+        return cast(Found, value.to(device))
     if is_dataclass(value) and not isinstance(value, type):
         parts: dict[str, Any] = {field.name: moved(getattr(value, field.name), device) for field in fields(value)}
         return replace(value, **parts)

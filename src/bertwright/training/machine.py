@@ -52,9 +52,7 @@ def resolve_numerics(
 ) -> Numerics:
     """Measure the machine, settle what was left open and set torch up accordingly. InputError without that device."""
     torch.set_num_threads(threads or usable_cores())
-    place = own_device(device)
-    shape = (1024, 1024, 1024) if device == "cpu" else (4096, 4096, 4096)
-    rates = {name: matrix_rate(kind, shape, place=place) for name, kind in KINDS.items()}
+    rates = square_rates(device)
     if precision == "auto":
         precision = choose_precision(rates, device=device)
     return Numerics(
@@ -64,6 +62,12 @@ def resolve_numerics(
         processor=_processor(device),
         device=device,
     )
+
+
+def square_rates(device: Device = "cpu") -> dict[Precision, float]:
+    """FLOP/s of square matrix products, large enough for the device. InputError without it."""
+    place, size = own_device(device), 1024 if device == "cpu" else 4096
+    return {name: matrix_rate(kind, (size, size, size), place=place) for name, kind in KINDS.items()}
 
 
 def usable_cores() -> int:

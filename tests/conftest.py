@@ -1,7 +1,10 @@
 """What all tests share: few threads, no network, a text of our own, and real data where a person has put them."""
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,21 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def own_text() -> Path:
     """A small text file in our own words: documents parted by blank lines, each line a paragraph."""
     return ROOT / "tests" / "fixtures" / "own_text.txt"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, Any], Path]:
+    """Writes bytes, a text, or anything else as JSON to a file of that name, and tells its place."""
+
+    def save(name: str, content: Any) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not isinstance(content, str | bytes):
+            content = json.dumps(content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return save
 
 
 @pytest.fixture(scope="session")

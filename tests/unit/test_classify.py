@@ -83,16 +83,6 @@ class Letters:
         return [[ord(letter) for letter in text] for text in texts]
 
 
-@pytest.fixture
-def write(tmp_path):
-    def save(name, content):
-        path = tmp_path / name
-        path.write_text(content, encoding="utf-8")
-        return path
-
-    return save
-
-
 def make_examples(texts, targets, texts_b=None):
     return Examples(tuple(texts), texts_b and tuple(texts_b), np.array(targets), "made up", tuple(range(len(texts))))
 

@@ -13,16 +13,6 @@ from bertwright.tasks.conll import Columns, read_lines, sentences_of
 from bertwright.tasks.tag_files import split_sentences, tag_dev_file, tag_train_file
 
 
-@pytest.fixture
-def write(tmp_path):
-    def save(name, content):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return save
-
-
 def read(path, with_tags=True, **columns):
     return sentences_of(read_lines(path), Columns(**columns), with_tags=with_tags)
 

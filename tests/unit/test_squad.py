@@ -26,16 +26,6 @@ def asked(name: str = "q1", **change: Any) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if value is not ...}
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Any:
-    def save(name: str, value: Any) -> Path:
-        path = tmp_path / name
-        path.write_text(value if isinstance(value, str) else json.dumps(value), "utf-8")
-        return path
-
-    return save
-
-
 def test_the_settings_are_the_papers() -> None:
     for name, null in (("squad1", False), ("squad2", True)):
         task = get_spec(name)

@@ -39,16 +39,6 @@ def scored(prediction: str, *answers: str, version: str = "1.1") -> tuple[float,
     return float(scores.em[0]), float(scores.f1[0])
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Any:
-    def save(name: str, value: Any) -> Path:
-        path = tmp_path / name
-        path.write_text(value if isinstance(value, str) else json.dumps(value), "utf-8")
-        return path
-
-    return save
-
-
 @pytest.mark.parametrize(
     ("text", "plain"),
     [

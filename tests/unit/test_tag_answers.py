@@ -28,36 +28,22 @@ from bertwright.tasks.tagging import (
     with_tag_columns,
 )
 from bertwright.text.tokenizer import Tokenizer, train_tokenizer
-from tests.eight_sentences import PEOPLE, TOWNS, example_data, sentence
+from tests.eight_sentences import example_data, sentence, vocabulary
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
 
 
 @pytest.fixture
 def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    names = " ".join((*PEOPLE, *TOWNS))
-    train_tokenizer([own_text.read_text("utf-8"), *[names] * 3], vocab_size=500, cased=True).save(tmp_path / "tok")
+    vocabulary(own_text, cased=True).save(tmp_path / "tok")
     return tmp_path / "tok"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def save(name, content):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-        return path
-
-    return save
 
 
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     """A model that knows the eight sentences, learned with documents around them."""
     folder = tmp_path_factory.mktemp("tagger")
-    names = " ".join((*PEOPLE, *TOWNS))
-    words = train_tokenizer([own_text.read_text("utf-8"), *[names] * 3], vocab_size=500)
-    words.save(folder / "tok")
+    vocabulary(own_text).save(folder / "tok")
     rows = [
         {"tokens": words, "tags": tags, "document": row // 2}
         for row, (words, tags) in enumerate(map(sentence, range(8)))

@@ -32,28 +32,15 @@ from bertwright.tasks.tagging import (
     read_tagged,
     score,
 )
-from bertwright.text.tokenizer import train_tokenizer
-from tests.eight_sentences import PEOPLE, TOWNS, Letters, example_data, made_of, sentence
+from tests.eight_sentences import PEOPLE, Letters, example_data, made_of, sentence, vocabulary
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
 
 
 @pytest.fixture
 def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    names = " ".join((*PEOPLE, *TOWNS))
-    train_tokenizer([own_text.read_text("utf-8"), *[names] * 3], vocab_size=500, cased=True).save(tmp_path / "tok")
+    vocabulary(own_text, cased=True).save(tmp_path / "tok")
     return tmp_path / "tok"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def save(name, content):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-        return path
-
-    return save
 
 
 def test_labels_are_whole_types_whatever_the_scheme(write):

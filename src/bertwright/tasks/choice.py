@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError, RunFailed, shown
-from bertwright.tasks.classify import Encoded, Pieces, encode
+from bertwright.tasks.classify import Encoded, encode
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tables import ABSENT, Table, add_columns, read_table
+from bertwright.text.pieces import Pieces
 
 
 class ChoiceTask(TaskSpec):

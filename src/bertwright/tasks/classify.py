@@ -7,7 +7,7 @@ To add a task of this kind, add a line to the specs at the end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from bertwright.tasks.long_texts import Long, shortened, windows
 from bertwright.tasks.metrics import METRICS, SET_METRICS, measure
 from bertwright.tasks.spec import TaskSpec, shown
 from bertwright.tasks.tables import Table, add_columns
+from bertwright.text.pieces import Pieces
 
 SEPARATOR: Final = "|"
 """What stands between the labels of a cell in tsv and csv, where a row may have several."""
@@ -90,29 +91,6 @@ class ClassificationTask(TaskSpec):
     def primary_metric(self) -> str:
         """The metric by which epochs and settings are compared; the higher the better."""
         return self.metrics[0]
-
-
-class Pieces(Protocol):
-    """What `encode` asks of a tokenizer."""
-
-    @property
-    def begin_id(self) -> int:
-        """The id that a row begins with."""
-        ...
-
-    @property
-    def between_id(self) -> int:
-        """The id between two texts."""
-        ...
-
-    @property
-    def end_id(self) -> int:
-        """The id that a row ends with."""
-        ...
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from bertwright.console import say
 from bertwright.files import atomic_file
 from bertwright.tasks import squad_windows
 from bertwright.tasks.squad import Questions, SpanTask
-from bertwright.tasks.squad_windows import PiecesWithOffsets, Windows, encode_windows
+from bertwright.tasks.squad_windows import Windows, encode_windows
+from bertwright.text.pieces import PlacedPieces
 
 
-class HashedPieces(PiecesWithOffsets, Protocol):
+class HashedPieces(PlacedPieces, Protocol):
     """What `cached_windows` asks of a tokenizer."""
 
     @property

@@ -11,46 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError, shown
 from bertwright.tasks.squad import Question, Questions, SpanTask
+from bertwright.text.pieces import PlacedPieces
 
 Ints = NDArray[np.int32]
 NUM_SPECIAL: Final = 3  # [CLS] question [SEP] passage [SEP]
 BLOCK: Final = 1024  # texts tokenised at a time, which bounds the memory
 # What a tokenizer may drop behind a letter that it belongs to: accents, variation selectors, joiners.
 MARKS: Final = frozenset({"Mn", "Mc", "Me", "Cf"})
-
-
-class PiecesWithOffsets(Protocol):
-    """What `encode_windows` asks of a tokenizer."""
-
-    @property
-    def begin_id(self) -> int:
-        """The id that a row begins with."""
-        ...
-
-    @property
-    def between_id(self) -> int:
-        """The id between two texts."""
-        ...
-
-    @property
-    def end_id(self) -> int:
-        """The id that a row ends with."""
-        ...
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens."""
-        ...
-
-    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """For each text its ids, and (first, one past last) character of each piece."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +78,7 @@ class Windows:
 
 
 def encode_windows(
-    words: PiecesWithOffsets, questions: Questions, task: SpanTask, *, max_length: int, targets: bool = False
+    words: PlacedPieces, questions: Questions, task: SpanTask, *, max_length: int, targets: bool = False
 ) -> Windows:
     """Windows of at most `max_length` tokens; with `targets` the first answer of each question is what is learned.
 
@@ -158,7 +132,7 @@ def padded_rows(
     return ids, segments, mask
 
 
-def _passages(words: PiecesWithOffsets, contexts: list[str]) -> tuple[Ints, Ints, Ints]:
+def _passages(words: PlacedPieces, contexts: list[str]) -> tuple[Ints, Ints, Ints]:
     """Ids [P] and offsets [P, 2] of all passages, and where each begins [contexts + 1]."""
     ids: list[Ints] = []
     offsets: list[Ints] = []

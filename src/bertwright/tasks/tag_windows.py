@@ -5,7 +5,6 @@ as much on either side as there is room for, and its own words are asked for; a 
 that overlap by half. Nothing is cut: what is left out of one window stands in another.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -16,28 +15,15 @@ from numpy.typing import NDArray
 from bertwright.errors import InputError
 from bertwright.tasks.conll import Sentences
 from bertwright.tasks.tagging import Context
+from bertwright.text.pieces import Pieces
 
 
-class Pieces(Protocol):
+class TaggerPieces(Pieces, Protocol):
     """What `windows_of` asks of a tokenizer."""
 
     @property
-    def begin_id(self) -> int:
-        """The id that a row begins with."""
-        ...
-
-    @property
-    def end_id(self) -> int:
-        """The id that a row ends with."""
-        ...
-
-    @property
     def unk_id(self) -> int:
-        """The id of [UNK]."""
-        ...
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens."""
+        """The id of what no piece stands for."""
         ...
 
 
@@ -58,7 +44,7 @@ class Windows:
         return len(self.ids)
 
 
-def windows_of(tokenizer: Pieces, sentences: Sentences, *, context: Context, max_length: int) -> Windows:
+def windows_of(tokenizer: TaggerPieces, sentences: Sentences, *, context: Context, max_length: int) -> Windows:
     """Rows of at most `max_length` tokens.
 
     context: "documents", or "auto": what the file marks as one; "file": all of a file that marks none; "off": the
@@ -87,7 +73,9 @@ def windows_of(tokenizer: Pieces, sentences: Sentences, *, context: Context, max
     )
 
 
-def _pieces(tokenizer: Pieces, sentences: Sentences) -> tuple[NDArray[np.int32], NDArray[np.int64], tuple[int, ...]]:
+def _pieces(
+    tokenizer: TaggerPieces, sentences: Sentences
+) -> tuple[NDArray[np.int32], NDArray[np.int64], tuple[int, ...]]:
     """All pieces in a row, the place of each word's first one [W + 1], and the words that gave none."""
     words = [word for sentence in sentences.words for word in sentence]
     kinds = list(dict.fromkeys(words))

@@ -12,11 +12,12 @@ from typing import Protocol, cast
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.text.bpe import BPETokenizer
+from bertwright.text.pieces import PlacedPieces
 from bertwright.text.tokenizer import Tokenizer
 from bertwright.text.vocabulary import folder_with
 
 
-class AnyTokenizer(Protocol):
+class AnyTokenizer(PlacedPieces, Protocol):
     """A vocabulary with its rules, of either kind; `pieces[id]` is the text of an id."""
 
     pieces: list[str]
@@ -49,29 +50,6 @@ class AnyTokenizer(Protocol):
     @property
     def unk_id(self) -> int:
         """The id of what no piece stands for."""
-        ...
-
-    @property
-    def begin_id(self) -> int:
-        """The id that a row of a task begins with."""
-        ...
-
-    @property
-    def between_id(self) -> int:
-        """The id between two texts of a row."""
-        ...
-
-    @property
-    def end_id(self) -> int:
-        """The id that a row ends with."""
-        ...
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text: nothing is added or truncated."""
-        ...
-
-    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """For each text its ids, and (first, one past last) character of each piece."""
         ...
 
     def words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -52,26 +53,31 @@ _COMMANDS = {
 
 
 def process() -> NoReturn:
-    """`bertwright` as a process of its own."""
+    """`bertwright` as a process of its own, or as one of several that train together."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        sys.exit(main())
     try:
         status = main()
-    except SystemExit as error:  # a signal, --help, or an option that does not exist
+    except SystemExit as error:  # a signal, --help, or an option that does not exist; perhaps with a text
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
     leave(status)
 
 
 def leave(status: int) -> NoReturn:
-    """End this process; one of several that train together ends as it stands.
+    """End one of several processes as it stands.
 
     A thread of gloo's lets go of its last tensor when it gets to it, for which it needs the interpreter; one that waits
     for that while the interpreter is taken apart aborts the process, whose work is done by then.
     """
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # nobody reads it any more
-                stream.flush()
-        os._exit(status)
-    sys.exit(status)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

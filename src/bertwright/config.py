@@ -19,7 +19,8 @@ class Settings(BaseModel):
     free: ClassVar[frozenset[str]] = frozenset()
     """Settings that a resumed run may have otherwise: they do not decide what is learned."""
     bits: ClassVar[frozenset[str]] = frozenset()
-    """Settings that decide roundings alone: a run is gone on with others where other numerics are allowed."""
+    """Settings that change no expected result, but roundings and what dropout draws: a run goes on with others where
+    other numerics are allowed."""
 
 
 def renamed(values: Any, old: str, new: str, meaning: Mapping[bool, str]) -> Any:

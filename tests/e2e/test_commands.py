@@ -1,6 +1,7 @@
 """The main job through the command line, on text of our own: output, exit codes, nothing half-written."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bertwright import cli
 from bertwright.cli import main
 
 TINY = ["--lengths", "32", "--batch-size", "8", "--threads", "1", "--precision", "fp32"]
@@ -109,6 +111,37 @@ def test_bad_usage_is_exit_code_two(arguments: list[str]) -> None:
     assert done.returncode == 2, done
     assert done.stdout == ""
     assert done.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [(0, 0), (2, 2), (SystemExit(143), 143), (SystemExit(), 0), (SystemExit("why"), 1), (ValueError("why"), 1)],
+)
+def test_one_of_several_processes_ends_with_its_own_exit_code(
+    end: int | BaseException, status: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended() -> int:
+        if isinstance(end, int):
+            return end
+        raise end
+
+    class Left(Exception):
+        pass
+
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    monkeypatch.setattr(cli, "main", ended)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(Left) as left:
+        cli.process()
+    assert left.value.args == (status,)
+    assert ("why" in capsys.readouterr().err) == (status == 1)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(type(end) if isinstance(end, BaseException) else SystemExit) as alone:
+        cli.process()
+    assert isinstance(end, BaseException) or alone.value.code == status
 
 
 def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

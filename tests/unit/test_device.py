@@ -2,6 +2,7 @@
 takes its place, and tells as a GPU would of a tensor that was left behind.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from bertwright.cli import main
 from bertwright.errors import InputError, RunFailed
+from bertwright.model.encoder import Encoder
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.sizes import SYSTEMS, System
 from bertwright.objectives.pretraining import PretrainingModel
@@ -28,7 +31,7 @@ from bertwright.tasks.spec import TaskSpec
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.device import moved, own_device, place_of
 from bertwright.training.engine import Engine
-from bertwright.training.ranks import joined
+from bertwright.training.ranks import refuse_shared
 from bertwright.training.tracking import start_run
 from tests import tiny_run
 from tests.task_examples import PLACES, example_data
@@ -111,6 +114,15 @@ def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     return str(folder / "m")
 
 
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "500", "--out", str(folder / "tok")]) == 0
+    build = ["corpus", "build", str(own_text), "--tokenizer", str(folder / "tok"), "--workers", "1"]
+    assert main([*build, "--out", str(folder / "corpus")]) == 0
+    return folder / "corpus"
+
+
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_a_task_is_learned_and_measured_where_the_model_is(name: str, encoder: str, tmp_path: Path) -> None:
     saved = open_model(encoder)
@@ -149,7 +161,7 @@ def test_features_are_learned_in_bf16(encoder: str, tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_not_there_is_said(
-    tmp_path: Path, own_text: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, corpus: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     rows = tmp_path / "rows.tsv"
@@ -159,6 +171,8 @@ def test_a_gpu_that_is_not_there_is_said(
         ["finetune", "sst2", *given, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
         ["evaluate", "sst2", *given, "--data", str(rows)],
         ["predict", *given, "--input", str(rows), "--output", str(tmp_path / "out.tsv")],
+        ["pretrain", "--corpus", str(corpus), "--out", str(tmp_path / "run"), "--steps", "2", "--device", "cuda"],
+        ["paper", "table1", "--scale", "smoke", "--device", "cuda", "--out", str(tmp_path / "run")],
     ):
         assert main(command) == 2, command
         assert "torch sees no GPU here" in capsys.readouterr().err
@@ -177,8 +191,11 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(InputError, match=r"3 processes on a machine with 2 GPU\(s\).*--nproc-per-node 2"):
         own_device("cuda")
-    with joined("cpu") as ranks:
-        assert ranks.world == 1
+    store = dist.HashStore()
+    refuse_shared(store, "GPU-1")
+    refuse_shared(store, "GPU-2")
+    with pytest.raises(InputError, match=r"two of the processes have the same GPU \(GPU-1\)"):
+        refuse_shared(store, "GPU-1")
 
 
 def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,16 +205,22 @@ def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
         choose("int8", device="cuda")
 
 
-def test_a_run_goes_on_with_other_roundings_only_where_asked(tmp_path: Path) -> None:
+def test_a_run_goes_on_with_other_roundings_only_where_asked(tmp_path: Path, capsys: Any) -> None:
     begun = PretrainSettings(steps=3)
     start_run(tmp_path / "run", kind="pretrain", settings=begun, data={}, resume=False)
     other = begun.model_copy(update={"device": "cuda", "micro_tokens": 1024})
-    with pytest.raises(InputError, match=r"micro_tokens is 8192 there and 1024 here; settings.device is 'cpu' there"):
-        start_run(tmp_path / "run", kind="pretrain", settings=other, data={}, resume=True)
-    start_run(tmp_path / "run", kind="pretrain", settings=other, data={}, resume=True, may_differ=other.bits)
+    again: Any = {"kind": "pretrain", "data": {}, "resume": True}
+    with pytest.raises(InputError, match=r"micro_tokens is 8192 there and 1024 here; device is 'cpu' there.*--allow"):
+        start_run(tmp_path / "run", settings=other, **again)
+    found = start_run(tmp_path / "run", settings=other, allow_other_numerics=True, **again)
+    assert found.record["settings"] == other.model_dump(mode="json")
+    assert "goes on, though micro_tokens is 8192 there and 1024 here" in capsys.readouterr().err
+    start_run(tmp_path / "run", settings=other, **again)  # what the run goes on with now
+    with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here"):
+        start_run(tmp_path / "run", settings=begun, **again)
     longer = other.model_copy(update={"steps": 4})
     with pytest.raises(InputError, match="steps is 3 there and 4 here"):
-        start_run(tmp_path / "run", kind="pretrain", settings=longer, data={}, resume=True, may_differ=longer.bits)
+        start_run(tmp_path / "run", settings=longer, allow_other_numerics=True, **again)
 
 
 def test_what_fits_into_a_full_gpu_is_found_by_halving() -> None:
@@ -214,14 +237,17 @@ def test_what_fits_into_a_full_gpu_is_found_by_halving() -> None:
     assert foresee.largest(1, lambda _: compute(6)) == 0
 
 
-def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
-    tmp_path: Path, own_text: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "500", "--out", str(tmp_path / "tok")]) == 0
-    corpus = ["--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus"), "--workers", "1"]
-    assert main(["corpus", "build", str(own_text), *corpus]) == 0
-    capsys.readouterr()
+def as_if_begun_on_a_gpu(folder: Path) -> None:
+    record = json.loads((folder / "run.json").read_text())
+    numerics = record["resolved"].get("numerics", record["resolved"])
+    record["settings"]["device"] = numerics["device"] = "cuda"
+    numerics["processor"] = "a GPU, torch 2"
+    (folder / "run.json").write_text(json.dumps(record))
 
+
+def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
+    tmp_path: Path, corpus: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise FULL
 
@@ -233,14 +259,19 @@ def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
     monkeypatch.setattr(foresee, "step_seconds", step_seconds)
     monkeypatch.setattr(pretrain, "train", full)
     given = ["--steps", "2", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--evaluations", "0", "--threads", "1"]
-    command = ["pretrain", "--corpus", str(tmp_path / "corpus"), "--out", str(tmp_path / "run"), *given]
+    command = ["pretrain", "--corpus", str(corpus), "--out", str(tmp_path / "run"), *given]
     assert main(command) == 1
     said = capsys.readouterr().err
     assert "CUDA out of memory: --micro-tokens 32 fits; a run goes on with it by --resume" in said
+    assert main([*command, "--resume", "--micro-tokens", "32", "--allow-other-numerics"]) == 1
+    assert "CUDA out of memory: the rows of a step fit, so an evaluation or another" in capsys.readouterr().err
     monkeypatch.undo()
+    as_if_begun_on_a_gpu(tmp_path / "run")
     assert main([*command, "--resume", "--micro-tokens", "32"]) == 2
     assert main([*command, "--resume", "--micro-tokens", "32", "--allow-other-numerics"]) == 0
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [record["settings"]["device"], record["resolved"]["numerics"]["device"]] == ["cpu", "cpu"]
 
 
 def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
@@ -252,13 +283,62 @@ def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
     def full(*_: Any, **__: Any) -> None:
         raise FULL
 
+    fits = 2
+
     def seconds(_: Any, batches: Any, **__: Any) -> float:
-        if len(batches(0)[0]) > 2:
+        if len(batches(0)[0]) > fits:
             raise FULL
         return 0.0
 
     monkeypatch.setattr(finetune, "train", full)
     monkeypatch.setattr(finetune, "measure_step_seconds", seconds)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
-    with pytest.raises(RunFailed, match="begin anew with --recompute or --batch-size 2, whose longest rows fit"):
-        finetune.finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
+    where: Any = {"model": encoder, "data": example.data, "out": tmp_path / "run"}
+    with pytest.raises(RunFailed, match=r"--recompute takes less; .* or begin anew with --batch-size 2, whose"):
+        finetune.finetune(settings, task, **where)
+    less = settings.model_copy(update={"recompute": True})
+    with pytest.raises(RunFailed, match="memory: begin anew with --batch-size 2, whose"):
+        finetune.finetune(less, task, **where, resume=True, allow_other_numerics=True)
+    fits = 0
+    with pytest.raises(RunFailed, match="memory: begin anew with a smaller --max-length: no row fits"):
+        finetune.finetune(less, task, **where, resume=True)
+    fits = 8
+    with pytest.raises(RunFailed, match="memory: the rows of a step fit, so an evaluation or another program did not"):
+        finetune.finetune(less, task, **where, resume=True)
+    monkeypatch.undo()
+    as_if_begun_on_a_gpu(tmp_path / "run")
+    with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here; --allow-other-numerics goes on"):
+        finetune.finetune(less, task, **where, resume=True)
+    finetune.finetune(less, task, **where, resume=True, allow_other_numerics=True)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["settings"]["device"] == record["resolved"]["device"] == "cpu"
+    assert record["resolved"]["ranks"] == 1
+
+
+def test_a_search_goes_on_with_another_device_where_asked(tmp_path: Path, encoder: str, capsys: Any) -> None:
+    data = example_data(TASKS["sst2"], tmp_path).data
+    command = ["finetune", "sst2", "--model", encoder, "--data", str(data), "--out", str(tmp_path / "run")]
+    command += ["--epochs", "1", "--max-length", "40", "--threads", "1", "--seeds", "1", "--grid", "batch-size=4,8"]
+    assert main(command) == 0
+    record = json.loads((tmp_path / "run" / "grid.json").read_text())
+    record["settings"]["device"] = "cuda"
+    (tmp_path / "run" / "grid.json").write_text(json.dumps(record))
+    assert main([*command, "--resume"]) == 2
+    assert "device ('cuda' there, 'cpu' here)" in capsys.readouterr().err
+    assert main([*command, "--resume", "--allow-other-numerics"]) == 0
+
+
+def test_a_full_gpu_is_no_traceback_where_a_model_answers(
+    tmp_path: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = example_data(TASKS["sst2"], tmp_path).data
+    settings = FinetuneSettings(epochs=1, max_length=40, threads=1, precision="fp32")
+    finetune.finetune(settings, TASKS["sst2"], model=encoder, data=data, out=tmp_path / "run")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise FULL
+
+    monkeypatch.setattr(Encoder, "forward", full)
+    asked = ["--model", str(tmp_path / "run")]
+    assert main(["evaluate", "sst2", *asked, "--data", str(data)]) == 1
+    assert "CUDA out of memory: --device cpu computes it on the processors" in capsys.readouterr().err

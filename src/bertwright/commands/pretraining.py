@@ -134,8 +134,8 @@ def pretrain(
         skip_bad_steps: leave out up to ten updates whose loss is not finite or leapt up, instead of stopping.
         threads: one per core where not given.
         device: what computes: the processors (cpu), or a GPU for each process (cuda) (default: cpu).
-        allow_other_numerics: resume on another kind of processor or torch, or with another --device or
-            --micro-tokens, where the bits differ.
+        allow_other_numerics: resume on another kind of processor or torch, or with another --device,
+            --micro-tokens or --recompute, where the bits differ; the run goes on with those from then on.
         sharding: of the processes that torchrun starts, each holds the model (ddp) or a share of it (fsdp2).
     """
     from bertwright.recipes.presets import resolve_settings

@@ -95,8 +95,8 @@ def finetune(
         threads: default: one per core.
         device: what computes: the processors (cpu), or a GPU for each process (cuda).
         resume: continue the run in --out.
-        allow_other_numerics: resume on another kind of processor or torch, or with another --device, where the bits
-            differ.
+        allow_other_numerics: resume on another kind of processor or torch, or with another --device or --recompute,
+            where the bits differ; the run goes on with those from then on.
         sharding: of the processes that torchrun starts, each holds the model (ddp) or a share of it (fsdp2).
     """
     from bertwright.recipes.finetune import finetune as run_finetuning

@@ -49,7 +49,7 @@ class SelfAttention(nn.Module):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
         share = self.dropout if self.training else 0.0
-        if not share or query.device.type == "cuda":
+        if not share or query.device.type != "cpu":
             return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=share)
         # No fused CPU kernel drops attention probabilities, so training spells the formula out.
         kept = dropout(_probabilities(query, key, keep), self.dropout, training=True)

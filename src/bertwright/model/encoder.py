@@ -178,7 +178,7 @@ def first_positions(table: nn.Embedding, length: int) -> Tensor:
 
 def gather_rows(hidden: Tensor, at: Tensor) -> Tensor:
     """Pick positions `at` [B, Q] of `hidden` [B, T, D] → [B, Q, D]."""
-    if hidden.device.type == "cuda":  # whose repeatable backward sorts what it adds up: places, and not all numbers
+    if hidden.device.type != "cpu":  # a GPU's repeatable backward sorts what it adds up: places, not all numbers
         begins = hidden.shape[1] * torch.arange(len(at), device=at.device)
         return hidden.flatten(0, 1)[begins[:, None] + at]
     return hidden.gather(1, at[:, :, None].expand(-1, -1, hidden.shape[-1]))

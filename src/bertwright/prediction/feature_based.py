@@ -24,7 +24,7 @@ from bertwright.prediction import precision
 from bertwright.prediction.frozen import FrozenModel, Places, States, predicted, states_for
 from bertwright.prediction.work import Answered, Work
 from bertwright.tasks.spec import TaskSpec
-from bertwright.training.device import Device, own_device, place_of
+from bertwright.training.device import CPU, Device, own_device, place_of
 from bertwright.training.trainable import Trainable
 
 READ = "rows read by the encoder"
@@ -71,20 +71,21 @@ def feature_work(
     """What learns from the features of train and dev, which are computed before the first step.
 
     cache: the folder that keeps them. weights: the digest of the encoder's, which decides the names of its files.
-    device: what computes them.
+    device: what computes them. InputError without it.
     """
-    encoder, layers = frozen_encoder(saved).to(own_device(device)), states_of(way, saved.config.layers)
+    encoder, layers = frozen_encoder(saved), states_of(way, saved.config.layers)
     if "four" in way and len(layers) < 4:
         say(f"{saved.place}: has {saved.config.layers} layers: {way} takes {len(layers)}")
 
     @cache_once
     def states(part: str | None) -> States:
         wanted = data.dev[part] if part else data.train
-        return states_for(encoder, wanted, layers, cache=cache, key=weights, what=READ)
+        return states_for(encoder.to(own_device(device)), wanted, layers, cache=cache, key=weights, what=READ)
 
     def ready() -> None:
         for part in (None, *data.dev):
             states(part)
+        encoder.to(CPU)  # a GPU's memory is the head's now
 
     def batch(rows: NDArray[np.int64]) -> FeatureBatch:
         padded, lengths = states(None).padded(rows)

@@ -14,6 +14,7 @@ from bertwright.prediction.asked import Asked, OutputFormat
 from bertwright.prediction.kinds import kind_of, task_of
 from bertwright.prediction.precision import Answerable, choose
 from bertwright.prediction.work import open_tokenizer
+from bertwright.recipes.foresee import ON_PROCESSORS, unless_full
 from bertwright.recipes.pretrain import HeldOut
 from bertwright.recipes.settings import HELD_OUT_ROWS
 from bertwright.recipes.systems import open_learned, second_of
@@ -31,7 +32,7 @@ def evaluate_pretraining(
     """Held-out figures: the first `rows` rows of `length` tokens of the next-sentence walk with seed 0, 80/10/10.
 
     Where the model learned sentence order, that is measured on as many rows of its own walk. A language model is
-    measured on the first rows of the kind that it learned from.
+    measured on the first rows of the kind that it learned from. InputError without the device.
     """
     keep_memory()
     saved = open_model(model)
@@ -45,7 +46,7 @@ def evaluate_pretraining(
     system = system_of(saved.config) or "bert"
     held_out = HeldOut.of([(data, 1.0)], second_of(loaded), rows=rows, length=length, system=system)
     with torch.inference_mode():
-        return held_out.figures(loaded)
+        return unless_full(lambda: held_out.figures(loaded), lambda: ON_PROCESSORS)
 
 
 def evaluate_task(
@@ -61,7 +62,7 @@ def evaluate_task(
     """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file.
 
     `text` and `label` name columns that are called otherwise than in training; `precision` is one of PRECISIONS (None:
-    the model as it is trained, as do others who measure it).
+    the model as it is trained, as do others who measure it). InputError without the device.
     """
     keep_memory()
     saved = _opened(model, precision, device)
@@ -77,7 +78,8 @@ def evaluate_task(
         task = with_tag_columns(task, text=text, label=label)
     elif text or label:
         raise InputError(f"--text-column and --label-column are for tables; {task.name} has none")
-    return kind.evaluate(task, saved, open_tokenizer(saved), data)
+    words = open_tokenizer(saved)
+    return unless_full(lambda: kind.evaluate(task, saved, words, data), lambda: ON_PROCESSORS)
 
 
 def predict(
@@ -94,7 +96,7 @@ def predict(
 ) -> dict[str, Any]:
     """Answer everything in a file; what was written and how much. `raw`: the same as `input_format` "lines".
 
-    `precision` as `evaluate_task`'s.
+    `precision` and `device` as `evaluate_task`'s.
     """
     keep_memory()
     if target != "-" and not Path(target).absolute().parent.is_dir():
@@ -109,7 +111,8 @@ def predict(
     if asked.input_format == "lines" and text:
         way = "--raw" if raw else "--input-format lines"
         raise InputError(f"{way} is for plain text, without columns; leave --text-column out")
-    found = kind_of(task).predict(saved, open_tokenizer(saved), asked)
+    kind, words = kind_of(task), open_tokenizer(saved)
+    found = unless_full(lambda: kind.predict(saved, words, asked), lambda: ON_PROCESSORS)
     return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
 
 

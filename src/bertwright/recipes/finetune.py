@@ -1,5 +1,6 @@
 """encoder → task: fine-tune on a labelled table, several seeds, the best epoch of each kept (paper §4.1)."""
 
+import math
 import shutil
 import statistics
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from bertwright.prediction.feature_based import feature_work, frozen_encoder
 from bertwright.prediction.kinds import kind_of
 from bertwright.prediction.work import Work, steps_of
 from bertwright.recipes.card import finetuning_card
-from bertwright.recipes.foresee import largest, unless_full
+from bertwright.recipes.foresee import FITS_ALONE, GOES_ON, ON_PROCESSORS, largest, unless_full
 from bertwright.recipes.one_seed import begun, completed, opened, planned, refuse_unfit, starting, topped
 from bertwright.recipes.report import try_report
 from bertwright.recipes.settings import FinetuneSettings
@@ -101,10 +102,8 @@ def tune(
         prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
     named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
     facts = {"task": prepared.work.task.model_dump(mode="json"), "model": named, **prepared.digests}
-    may_differ = settings.bits if allow_other_numerics else frozenset[str]()
-    run = start_run(
-        out, kind="finetune", settings=settings, data=facts, resume=resume, may_differ=may_differ, ranks=ranks
-    )
+    start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks}
+    run = start_run(out, kind="finetune", settings=settings, data=facts, **start)
     if run.finished:
         say_finished(run)
         if not ranks.leads:
@@ -115,7 +114,8 @@ def tune(
         if run.writes:
             prepared = replace(prepared, saved=with_files(prepared.saved, prepared.words, out / "tokenizer"))
         numerics, together = _resolved(settings, run, Together(ranks, sharding), allow_other=allow_other_numerics)
-        prepared.work.ready()  # here, where Ctrl-C ends it at once: in the loop one waits for the end of a step
+        # Here, where Ctrl-C ends it at once: in the loop one waits for the end of a step.
+        unless_full(prepared.work.ready, lambda: ON_PROCESSORS)
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
@@ -184,10 +184,12 @@ def _resolved(
         settled = together.ranks.told({**numerics.model_dump(), "ranks": together.ranks.world})
         run.note(resolved=settled)
     parts = settled.pop("ranks", 1)
-    numerics = Numerics.model_validate(settled).shared(before=parts, now=together.ranks.world)
+    numerics, world = Numerics.model_validate(settled), together.ranks.world
+    numerics = numerics.shared(before=parts, now=world)
     if allow_other and numerics.device != settings.device:
         measured = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
         numerics = Numerics.model_validate(together.ranks.told(measured.model_dump()))
+        run.note(resolved={**numerics.shared(before=world, now=parts).model_dump(), "ranks": parts})
     apply_numerics(numerics, allow_other=allow_other)
     return numerics, replace(together, parts=parts)
 
@@ -219,7 +221,7 @@ def _train_seed(
             ranks=together.ranks,
             sharding=together.sharding,
         ),
-        lambda: _what_fits(settings, work, model, plan, numerics),
+        lambda: _what_fits(settings, work, model, plan, numerics, together.parts),
     )
     if not outcome.finished:
         return None, True
@@ -236,19 +238,25 @@ def _train_seed(
     return result, outcome.signalled
 
 
-def _what_fits(settings: FinetuneSettings, work: Work[Any], model: nn.Module, plan: Plan, numerics: Numerics) -> str:
+def _what_fits(
+    settings: FinetuneSettings, work: Work[Any], model: nn.Module, plan: Plan, numerics: Numerics, parts: int
+) -> str:
     """After a GPU ran out of memory: how many of the longest rows fit, found by computing ever fewer of them."""
+    saves = "" if settings.recompute or settings.features else f"--recompute takes less{GOES_ON}; or "
     if any(map(is_share, model.parameters())):  # one rank alone cannot compute anything then
-        return "try --recompute, or a smaller --batch-size"
+        return f"{saves}begin anew with a smaller --batch-size"
     longest = np.argsort(-work.lengths, kind="stable")
 
     def compute(rows: int) -> float:
         batch = work.batch(longest[:rows])
         return measure_step_seconds(work.trainable(model), lambda _: [batch], plan=plan, numerics=numerics, seconds=0.0)
 
-    rows = largest(min(settings.batch_size, len(longest)), compute)
-    smaller = f" or --batch-size {rows}, whose longest rows fit" if rows else ""
-    return f"begin anew with --recompute{smaller or ' or a smaller --max-length: not one row fits'}"
+    own = min(math.ceil(settings.batch_size / parts), len(longest))
+    rows = largest(own, compute)
+    if rows == own:
+        return FITS_ALONE
+    smaller = f"--batch-size {rows * parts}, whose longest rows fit" if rows else "a smaller --max-length: no row fits"
+    return f"{saves}begin anew with {smaller}"
 
 
 class _Best:

@@ -4,7 +4,7 @@ import gc
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from bertwright.recipes.pretrain import Pretraining
 
 Found = TypeVar("Found")
-_GOES_ON: Final = "; a run goes on with it by --resume --allow-other-numerics"
+GOES_ON: Final = "; a run goes on with it by --resume --allow-other-numerics"
+FITS_ALONE: Final = "the rows of a step fit, so an evaluation or another program did not; go on with --resume"
+ON_PROCESSORS: Final = "--device cpu computes it on the processors"
 _NEAR: Final = 4
 """A run is measured where its arithmetic comes within so many times of what can be used: it is on the low side."""
 
 
 def refuse_near(trained: "Pretraining", numerics: Numerics) -> None:
-    """Before a run that is not far from the limit: InputError where it would end for want of memory."""
+    """Before a run that is not far from the limit: InputError where it would end for want of memory.
+
+    The model is on the device afterwards where that was measured.
+    """
     usable = usable_bytes(numerics.device)
     memory = _memory(trained, numerics)
     if usable is not None and _NEAR * memory.peak > usable:
@@ -35,7 +40,10 @@ def refuse_near(trained: "Pretraining", numerics: Numerics) -> None:
 
 
 def foresee(trained: "Pretraining", numerics: Numerics) -> Memory:
-    """The arithmetic; InputError where a quarter of the largest micro-batch, times four, would be too much."""
+    """The arithmetic, in bytes; InputError where a quarter of the largest micro-batch, times four, would be too much.
+
+    The model is on the device afterwards.
+    """
     memory = _memory(trained, numerics)
     for index, phase in enumerate(trained.settings.phases):
         rows = _rows(trained, phase.length)
@@ -48,7 +56,8 @@ def refuse_peak(trained: "Pretraining", numerics: Numerics, needed: int) -> None
     """InputError where so many bytes cannot be used here."""
     usable = usable_bytes(numerics.device)
     if usable is not None and needed > usable:
-        raise InputError(too_much_memory(needed, usable, trained.settings, trained.config, numerics=numerics))
+        of_rows: Any = {"numerics": numerics, "parts": trained.parts}
+        raise InputError(too_much_memory(needed, usable, trained.settings, trained.config, **of_rows))
 
 
 def unless_full(compute: Callable[[], Found], advice: Callable[[], str]) -> Found:
@@ -69,7 +78,8 @@ def fitting(trained: "Pretraining", numerics: Numerics, compute: Callable[[], Fo
 def _what_fits(trained: "Pretraining", numerics: Numerics) -> str:
     """After a GPU ran out of memory: which --micro-tokens fit, found by computing ever smaller micro-batches."""
     if any(map(is_share, trained.model.parameters())):  # one rank alone cannot compute anything then
-        return f"try --micro-tokens {trained.settings.micro_tokens // 2} or --recompute{_GOES_ON}"
+        tokens = max(_rows(trained, examples.length) * examples.length for examples in trained.phases)
+        return f"try --micro-tokens {tokens // 2} or --recompute{GOES_ON}"
     smaller = []
     for examples in trained.phases:
         rows = _rows(trained, examples.length)
@@ -78,8 +88,8 @@ def _what_fits(trained: "Pretraining", numerics: Numerics) -> str:
             return f"not even one row of {examples.length} fits; choose a smaller --size, shorter rows or --recompute"
         smaller += [] if found == rows else [found * examples.length]
     if not smaller:
-        return "the same micro-batches fit by themselves, so another program takes memory there; start it again"
-    return f"--micro-tokens {min(smaller)} fits{_GOES_ON}"
+        return FITS_ALONE
+    return f"--micro-tokens {min(smaller)} fits{GOES_ON}"
 
 
 def largest(rows: int, compute: Callable[[int], object]) -> int:
@@ -106,7 +116,7 @@ def _compute(trained: "Pretraining", examples: Rows, numerics: Numerics, rows: i
 
 
 def _memory(trained: "Pretraining", numerics: Numerics) -> Memory:
-    return memory_needs(trained.settings, trained.config, precision=numerics.precision, device=numerics.device)
+    return memory_needs(trained.settings, trained.config, precision=numerics.precision, parts=trained.parts)
 
 
 def _rows(trained: "Pretraining", length: int) -> int:

@@ -1,7 +1,7 @@
 """A search over settings, each a fine-tuning of its own with all its seeds; the best on dev is kept (paper §A.3)."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -64,7 +64,9 @@ def search(
     for chosen in combinations:  # the last of them must not fail after days
         refuse_unfit(settings.model_copy(update=chosen), saved.config, model)
     is_new = not out.exists()
-    record = _open(out, settings, task, grid, model, resume=resume)
+    record = _open(
+        out, settings, task, grid, model, resume=resume, free=settings.bits if allow_other_numerics else frozenset()
+    )
     where: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
     with locked(out):
         try:
@@ -145,9 +147,16 @@ def _value(base: FinetuneSettings, key: str, text: str, part: str) -> Any:
 
 
 def _open(
-    out: Path, settings: FinetuneSettings, task: TaskSpec, grid: Grid, model: str, *, resume: bool
+    out: Path,
+    settings: FinetuneSettings,
+    task: TaskSpec,
+    grid: Grid,
+    model: str,
+    *,
+    resume: bool,
+    free: Set[str] = frozenset(),
 ) -> dict[str, Any]:
-    """The record of a search, begun or taken up; InputError where `out` holds something else."""
+    """The record of a search, begun or taken up; InputError where `out` holds something else but in what is free."""
     record: dict[str, Any] = {
         "task": task.name,
         "model": model,
@@ -168,7 +177,9 @@ def _open(
         raise InputError(f"{path}: holds a JSON {type(found).__name__}, and no search")
     there, here = _flat(found), _flat(record)
     differing = [
-        f"{name} ({there.get(name)!r} there, {here[name]!r} here)" for name in here if there.get(name) != here[name]
+        f"{name} ({there.get(name)!r} there, {here[name]!r} here)"
+        for name in here
+        if there.get(name) != here[name] and name not in free
     ]
     if differing:
         raise InputError(f"{out}: holds a search with other {', '.join(differing)}; choose another --out")

@@ -1,9 +1,10 @@
 """settings → what a run needs: parameters, memory and disk by arithmetic, and the refusal of what cannot fit."""
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +14,6 @@ from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.mlm import predictions_by_length
 from bertwright.objectives.projection import block_rows
 from bertwright.recipes.systems import new_model
-from bertwright.training.device import Device
 from bertwright.training.machine import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
 
@@ -82,9 +82,14 @@ def checkpoint_bytes(num_parameters: int) -> int:
     return 3 * NUMBER * num_parameters
 
 
-def activation_bytes(settings: "PretrainSettings", config: OneBody, *, length: int, precision: str) -> int:
-    """What backward keeps of one micro-batch of rows of `length` tokens, and the logits that are there with it."""
-    rows = min(settings.batch_size, max(1, settings.micro_tokens // length))
+def activation_bytes(
+    settings: "PretrainSettings", config: OneBody, *, length: int, precision: str, parts: int = 1
+) -> int:
+    """What backward keeps of one micro-batch of rows of `length` tokens, and the logits that are there with it.
+
+    parts: micro-batches of a step at least, which is the number of processes that it was begun with.
+    """
+    rows = min(math.ceil(settings.batch_size / parts), max(1, settings.micro_tokens // length))
     width, layer = config.hidden, _numbers_of_layer(settings, config, length)
     if attends_both_ways(config):  # the masked places and [CLS] alone are asked for
         masked = int(predictions_by_length(settings.examples.masking, length)[-1])
@@ -113,19 +118,20 @@ def _scores(settings: "PretrainSettings", config: EncoderConfig, length: int) ->
     return 3 * config.heads * length if settings.dropout and settings.device == "cpu" else 0
 
 
-def memory_needs(settings: "PretrainSettings", config: OneBody, *, precision: str, device: Device = "cpu") -> Memory:
-    """Memory of the worst phase, where the model learns."""
+def memory_needs(settings: "PretrainSettings", config: OneBody, *, precision: str, parts: int = 1) -> Memory:
+    """Memory of a process in the worst phase, on the settings' device. InputError without that device."""
     states = NUMBER * count_parameters(config, second_sentence=settings.examples.second_sentence)
     lengths = [phase.length for phase in settings.phases]
-    kept = max(activation_bytes(settings, config, length=length, precision=precision) for length in lengths)
+    of_rows: Any = {"precision": precision, "parts": parts}
+    kept = max(activation_bytes(settings, config, length=length, **of_rows) for length in lengths)
     return Memory(
-        process=resident_bytes(device),
+        process=resident_bytes(settings.device),
         weights=states,
         gradients=states,
         moments=2 * states,
         activations=round(_TIMES_KEPT * kept),
         spare=states if settings.minutes else 0,
-        accumulates=any(settings.batch_size > max(1, settings.micro_tokens // length) for length in lengths),
+        accumulates=any(settings.batch_size > parts * max(1, settings.micro_tokens // length) for length in lengths),
     )
 
 
@@ -137,13 +143,13 @@ def disk_needs(num_parameters: int, *, tokenizer: Path, saves: int, keep: int, s
 
 
 def refuse_unfit(
-    settings: "PretrainSettings", config: OneBody, *, numerics: Numerics, out: Path, tokenizer: Path
+    settings: "PretrainSettings", config: OneBody, *, numerics: Numerics, out: Path, tokenizer: Path, parts: int
 ) -> None:
-    """InputError where memory or disk surely do not suffice; nothing is allocated before."""
-    memory = memory_needs(settings, config, precision=numerics.precision, device=numerics.device)
+    """InputError where memory or disk surely do not suffice; nothing is allocated before. parts: processes."""
+    memory = memory_needs(settings, config, precision=numerics.precision, parts=parts)
     usable = usable_bytes(numerics.device)
     if usable is not None and memory.peak > usable:
-        raise InputError(too_much_memory(memory.peak, usable, settings, config, numerics=numerics))
+        raise InputError(too_much_memory(memory.peak, usable, settings, config, numerics=numerics, parts=parts))
     saves = 1 + int((settings.minutes or 0) // settings.save_minutes)
     parameters = count_parameters(config, second_sentence=settings.examples.second_sentence)
     kept = {"keep": settings.keep, "snapshots": len(settings.snapshots)}
@@ -165,18 +171,18 @@ def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
 
 
 def too_much_memory(
-    needed: int, usable: int, settings: "PretrainSettings", config: OneBody, *, numerics: Numerics
+    needed: int, usable: int, settings: "PretrainSettings", config: OneBody, *, numerics: Numerics, parts: int
 ) -> str:
     """The figure, the limit, and what to change."""
     memory = "memory" if numerics.device == "cpu" else "GPU memory"
     text = f"training {settings.size} needs {size_text(needed)} of {memory} or more with --micro-tokens "
     text += f"{settings.micro_tokens}, and {size_text(usable)} can be used here"
     longest = max(phase.length for phase in settings.phases)
-    tokens = min(settings.micro_tokens, settings.batch_size * longest)
+    tokens = min(settings.micro_tokens, math.ceil(settings.batch_size / parts) * longest)
     while tokens > longest:
         tokens //= 2
         smaller = settings.model_copy(update={"micro_tokens": tokens})
-        needs = memory_needs(smaller, config, precision=numerics.precision, device=numerics.device)
+        needs = memory_needs(smaller, config, precision=numerics.precision, parts=parts)
         if 1.3 * needs.peak < usable:  # the arithmetic is on the low side
             return f"{text}; --micro-tokens {tokens} would do"
     return f"{text}; choose a smaller --size or shorter rows (--lengths)"

@@ -129,10 +129,8 @@ def pretrain(
     if not (out / "run.json").exists():
         apply_numerics(here)
         fitting(trained, here, lambda: refuse_near(trained, here))
-    may_differ = settings.bits if allow_other_numerics else frozenset[str]()
-    run = start_run(
-        out, kind="pretrain", settings=settings, data=facts, resume=resume, may_differ=may_differ, ranks=ranks
-    )
+    start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks}
+    run = start_run(out, kind="pretrain", settings=settings, data=facts, **start)
     if run.finished:
         say_finished(run)
         return dict(run.record["result"])
@@ -187,7 +185,7 @@ def prepare(
     settings = with_shape_of(settings, saved)
     config = encoder_config(settings, data.tokenizer.vocab_size, saved)
     numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
-    refuse_unfit(settings, config, numerics=numerics, out=out, tokenizer=data.folder / "tokenizer")
+    refuse_unfit(settings, config, numerics=numerics, out=out, tokenizer=data.folder / "tokenizer", parts=ranks.world)
     model = build_model(settings, config, saved, data)
     if settings.recompute:
         recompute_inside(model.encoder.blocks())
@@ -278,8 +276,10 @@ class Pretraining:
             numerics = numerics.shared(before=self.parts, now=self.ranks.world)
             if allow_other and numerics.device != measured.device:
                 apply_numerics(measured)
-                changed = self.ranks.told(settle_compiled(self, measured).model_dump())
-                return Numerics.model_validate(changed), settled["steps"]
+                numerics = Numerics.model_validate(self.ranks.told(settle_compiled(self, measured).model_dump()))
+                begun = numerics.shared(before=self.ranks.world, now=self.parts)
+                run.note(resolved={**settled, "numerics": begun.model_dump()})
+                return numerics, settled["steps"]
             apply_numerics(numerics, allow_other=allow_other)
             return resumed(numerics, allow_other=allow_other), settled["steps"]
         apply_numerics(measured)

@@ -32,7 +32,7 @@ class PretrainSettings(Settings):
     """Everything that decides a pre-training run; the defaults are the paper's."""
 
     free: ClassVar[frozenset[str]] = frozenset({"keep", "skip_bad_steps"})
-    bits: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens"})
+    bits: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "recompute"})
     system: System = "bert"
     """What is trained; all but BERT are language models, which predict the next token at every place."""
     size: str = "tiny"
@@ -126,7 +126,7 @@ class PretrainSettings(Settings):
 class FinetuneSettings(Settings):
     """Everything that decides a fine-tuning; defaults as the paper, the learning rate by the width of the model."""
 
-    bits: ClassVar[frozenset[str]] = frozenset({"device"})
+    bits: ClassVar[frozenset[str]] = frozenset({"device", "recompute"})
     epochs: Positive = 3
     batch_size: Positive = 32
     learning_rate: Annotated[float, Field(gt=0)] | None = None

@@ -31,9 +31,10 @@ def own_device(device: Device) -> torch.device:
     if there == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:  # the launcher shows each process its own alone
         number = 0
     if number >= there:
+        processes = os.environ.get("LOCAL_WORLD_SIZE", "several")
         raise InputError(
-            f"--device cuda: {os.environ.get('LOCAL_WORLD_SIZE')} processes on a machine with {there} GPU(s); each has "
-            f"one of its own (--nproc-per-node {there})"
+            f"--device cuda: {processes} processes on a machine with {there} GPU(s); each has one of its own "
+            f"(--nproc-per-node {there})"
         )
     return torch.device("cuda", number)
 

@@ -55,10 +55,10 @@ class Engine(Generic[Batch]):
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-            processors = init_device_mesh(place.type, (ranks.world,))
+            mesh = init_device_mesh(place.type, (ranks.world,))
             for block in trainable.blocks:
-                fully_shard(block, mesh=processors)
-            self._sharded = fully_shard(whole, mesh=processors)
+                fully_shard(block, mesh=mesh)
+            self._sharded = fully_shard(whole, mesh=mesh)
             register_fsdp_forward_method(whole, "call")
             self._losses = self._sharded
         else:

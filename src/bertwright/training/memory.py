@@ -13,7 +13,10 @@ from bertwright.training.groups import CGROUPS, PROC, group_folders, number_in
 
 
 def resident_bytes(device: Device = "cpu") -> int:
-    """What this process holds now; its peak where the system tells no more. On a GPU what its tensors take."""
+    """What this process holds now; its peak where the system tells no more. On a GPU what its tensors take.
+
+    InputError without that device; so for all of these.
+    """
     if device == "cuda":
         return torch.cuda.memory_allocated(own_device(device))
     return _status("VmRSS") or peak_bytes()

@@ -119,6 +119,7 @@ def joined(device: Device = "cpu") -> Iterator[Ranks]:
     if device == "cuda":
         torch.cuda.set_device(own_device(device))
         backend = "cpu:gloo,cuda:nccl"
+        refuse_shared(store, str(torch.cuda.get_device_properties(own_device(device)).uuid))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     ranks, is_whole = Ranks(rank, world), False
     try:
@@ -137,6 +138,12 @@ def joined(device: Device = "cpu") -> Iterator[Ranks]:
         if is_whole or device == "cpu":  # NCCL would wait here for a rank that is lost, and the message with it
             with suppress(Exception):
                 dist.destroy_process_group()
+
+
+def refuse_shared(store: Store, gpu: str) -> None:
+    """InputError where another process of the group has this GPU already; NCCL would only say that a call failed."""
+    if store.add(f"GPU {gpu}", 1) > 1:
+        raise InputError(f"--device cuda: two of the processes have the same GPU ({gpu}); each needs one of its own")
 
 
 def is_share(tensor: torch.Tensor) -> TypeGuard["DTensor"]:

@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bertwright.config import Settings
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, read_json, write_json
 from bertwright.training.ranks import ALONE, Ranks
@@ -92,12 +93,12 @@ def start_run(
     settings: Settings | Mapping[str, Any],
     data: Mapping[str, Any],
     resume: bool,
-    may_differ: Set[str] = frozenset(),
+    allow_other_numerics: bool = False,
     ranks: Ranks = ALONE,
 ) -> RunFolder:
     """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration.
 
-    may_differ: settings that a run may be gone on with in another value, beside those that decide nothing.
+    allow_other_numerics: also go on with a run whose `bits` were other ones; the record says the new ones from then on.
 
     Of several ranks, rank zero does, and the others read what it found.
 
@@ -106,7 +107,7 @@ def start_run(
     """
     if not ranks.leads:
         return RunFolder(folder, ranks.told(None), writes=False)
-    run = _started(folder, kind=kind, settings=settings, data=data, resume=resume, may_differ=may_differ)
+    run = _started(folder, kind=kind, settings=settings, data=data, resume=resume, allow=allow_other_numerics)
     ranks.told(run.record)
     return run
 
@@ -118,7 +119,7 @@ def _started(
     settings: Settings | Mapping[str, Any],
     data: Mapping[str, Any],
     resume: bool,
-    may_differ: Set[str],
+    allow: bool,
 ) -> RunFolder:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; --out names a folder")
@@ -132,11 +133,23 @@ def _started(
         if not isinstance(record, dict):
             raise InputError(f"{path}: holds a JSON {type(record).__name__}, and no run")
         there = record | {"settings": _as_today(record.get("settings"), settings)}
+        other: dict[str, Any] = {}
         if isinstance(settings, Settings) and isinstance(there["settings"], Mapping):
-            there["settings"] = {**there["settings"], **{name: values[name] for name in settings.free | may_differ}}
+            found = there["settings"]
+            there["settings"] = {**found, **{name: values[name] for name in settings.free | settings.bits}}
+            other = {name: values[name] for name in sorted(settings.bits) if found.get(name) != values[name]}
+            if other and there["settings"] == values and not allow:
+                raise InputError(
+                    f"{folder}: holds a run of other numerics: {_difference(found, values)}; --allow-other-numerics "
+                    f"goes on all the same"
+                )
         if any(there.get(name) != wanted[name] for name in wanted):
             raise InputError(f"{folder}: holds a run of another configuration: {_difference(there, wanted)}")
-        return RunFolder(folder, record)
+        run = RunFolder(folder, record)
+        if other and not run.finished:
+            say(f"{folder}: goes on, though {_difference(found, values)}")
+            run.note(settings={**record["settings"], **other})
+        return run
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
         raise InputError(f"{folder}: is not empty and holds no run; choose another --out")
     folder.mkdir(parents=True, exist_ok=True)

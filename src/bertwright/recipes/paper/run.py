@@ -24,7 +24,7 @@ from bertwright.recipes.paper.spec import Experiment
 from bertwright.recipes.pretrain import prepare, pretrain
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classify import ClassificationTask
-from bertwright.training.device import Device
+from bertwright.training.device import Device, own_device
 from bertwright.training.memory import forget_peak, peak_bytes
 from bertwright.training.sessions import is_locked
 
@@ -138,6 +138,8 @@ def run_experiment(
     only_page: compute nothing. device: what computes; what another has computed is taken as it is. InputError for
     bad input, Stopped where a person stops it: the same call goes on.
     """
+    if not only_page:
+        own_device(device)
     plan = make_plan(experiment, asked, make=not only_page)
     for line in plan.left_out:
         say(f"left out: {line}")
@@ -181,8 +183,9 @@ def _note_memory(folder: Path, device: Device) -> None:
     """The most that was held while the run in `folder` trained, in this process or an earlier one."""
     path = folder / COST
     if (folder / "run.json").is_file():
-        before = read_object(path)["peak_bytes"] if path.is_file() else 0
-        write_json(path, {"peak_bytes": max(before, peak_bytes(device))})
+        before = read_object(path) if path.is_file() else {}
+        earlier = before["peak_bytes"] if before.get("device", "cpu") == device else 0  # another memory's
+        write_json(path, {"peak_bytes": max(earlier, peak_bytes(device)), "device": device})
 
 
 def _drop_moved(folder: Path, source: Path) -> None:

@@ -32,7 +32,7 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
 
 
 def _pair(name: str, title: str, left: Changes, finetuning: Changes) -> Arm:
-    """Two models trained independently, `left` and its mirror image, joined afterwards."""
+    """`left` and the same system looking right, with all else by default: trained apart, joined afterwards."""
     right = {"system": str(left["system"]).replace("left", "right")}
     return Arm(name=name, title=title, pretraining=left, second=right, finetuning=finetuning)
 

@@ -1,14 +1,8 @@
 """What the README and the manual print is run, page by page, on small made-up data and with fewer steps."""
 
-import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from glob import glob
@@ -23,6 +17,7 @@ from bertwright.recipes.submission import TASKS
 from bertwright.tasks.classify import ClassificationTask
 from tests.page_data import name_things, write_korean, write_tables, write_texts
 from tests.pages import ENDS, ROOT, command, is_excerpt, python_blocks, shell_lines
+from tests.shell import environment_with, in_shell, start_service, stop
 
 PAGES = {
     page.name: page.read_text("utf-8")
@@ -190,45 +185,7 @@ def remove(path: Path) -> None:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """In which a shell finds this Python's programs, and the benchmarks."""
-    programs = tmp_path_factory.mktemp("bin")
-    for name, module in (("bertwright", "-m bertwright "), ("python", ""), ("torchrun", "-m torch.distributed.run ")):
-        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module}"$@"\n')
-        (programs / name).chmod(0o755)
-    (programs / "xzcat").write_text(
-        f"#!{sys.executable}\nimport lzma, shutil, sys\nshutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)\n"
-    )  # not every small machine has one
-    (programs / "xzcat").chmod(0o755)
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": ":".join(paths)}
-
-
-def in_shell(line: str, environment: dict[str, str]) -> None:
-    shell = ["bash", "-o", "pipefail", "-c", line]
-    done = subprocess.run(shell, env=environment, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-
-
-def start_service(words: list[str], environment: dict[str, str]) -> tuple[subprocess.Popen[str], str]:
-    """The process and its port, when it answers."""
-    service = subprocess.Popen(["bertwright", *words], env=environment, stderr=subprocess.PIPE, text=True)
-    assert service.stderr
-    told = next((line for line in service.stderr if "serving at" in line), "")
-    assert told, "it ended"
-    port = told.split("http://127.0.0.1:")[1].split()[0]
-    for _ in range(100):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
-                assert answer.status == 200
-            break
-        except OSError:
-            time.sleep(0.1)
-    return service, port
-
-
-def stop(service: subprocess.Popen[str]) -> None:
-    service.send_signal(signal.SIGINT)
-    service.communicate(timeout=60)
-    assert service.returncode == 0
+    return environment_with(tmp_path_factory.mktemp("bin"))
 
 
 MADE = (

@@ -1,19 +1,18 @@
 """The tutorial's commands, one after another as they are printed, with fewer minutes, epochs and seeds."""
 
 import json
-import os
 import re
+import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
-import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+from tests.pages import ROOT
+from tests.shell import environment_with, in_shell, start_service, stop
+
+PAGE = ROOT / "docs" / "tutorial.md"
 LESS = (
     (r"quickstart --out quickstart --minutes 2", "quickstart --out quickstart --minutes 0.5"),
     (r"--minutes 5", "--minutes 0.2"),
@@ -29,56 +28,28 @@ def printed() -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, module in (("bertwright", "-m bertwright "), ("python", "")):
-        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module}"$@"\n')
-        (programs / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
-    ran, service, port = 0, None, ""
-    try:
+def test_the_tutorial_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    environment = environment_with(tmp_path / "bin")
+    monkeypatch.chdir(tmp_path)
+    asked, port = [], ""
+    with ExitStack() as running:
         for line in printed():
             for pattern, shorter in LESS:
                 line = re.sub(pattern, shorter, line)
-            if line.startswith("curl") and not shutil.which("curl"):
-                ran += 1  # the next line asks in Python
-                continue
+            program = shlex.split(line)[0]
             if line.startswith("bertwright serve"):
-                service = subprocess.Popen(
-                    ["sh", "-c", f"exec {line}"], cwd=tmp_path, env=environment, stderr=-1, text=True
-                )
-                assert service.stderr
-                told = next(text for text in service.stderr if "serving at" in text)
-                port = told.split("http://127.0.0.1:")[1].split()[0]
-                for _ in range(100):
-                    try:
-                        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10).close()
-                        break
-                    except OSError:
-                        time.sleep(0.1)
-            else:
-                found = subprocess.run(
-                    line.replace(":8000", f":{port}"),
-                    shell=True,
-                    cwd=tmp_path,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                )
-                assert found.returncode == 0, f"{line}\n{found.stdout}\n{found.stderr}"
-                if line.startswith("curl"):
-                    assert json.loads(found.stdout)["kind"] == "classification", found.stdout
-                if line.startswith("python"):
-                    assert found.stdout.startswith("Label(label="), found.stdout
-            ran += 1
-    finally:
-        if service:
-            service.send_signal(signal.SIGINT)
-            service.communicate(timeout=60)
-    assert service
-    assert service.returncode == 0
-    assert ran == len(printed())
+                service, port = start_service(shlex.split(line)[1:], environment)
+                running.callback(stop, service)
+            elif program != "curl" or shutil.which(program):  # without one, the next line asks in Python
+                shown = in_shell(line.replace(":8000", f":{port}"), environment)
+                asked += [program] if program in ("curl", "python") else []
+                if program == "curl":
+                    assert json.loads(shown)["kind"] == "classification", shown
+                if program == "python":
+                    assert shown.startswith("Label(label="), shown
+    assert port
+    assert "python" in asked
     assert (tmp_path / "run" / "report.html").is_file()
     assert "pipeline_tag: text-classification" in (tmp_path / "tuned" / "model" / "README.md").read_text("utf-8")
     assert len((tmp_path / "answers.tsv").read_text("utf-8").splitlines()) > 100

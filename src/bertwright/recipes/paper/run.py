@@ -184,7 +184,8 @@ def _note_memory(folder: Path, device: Device) -> None:
     path = folder / COST
     if (folder / "run.json").is_file():
         before = read_object(path) if path.is_file() else {}
-        earlier = before["peak_bytes"] if before.get("device", "cpu") == device else 0  # another memory's
+        is_same = before.get("device", "cpu") == device  # otherwise it was another memory
+        earlier = before.get("peak_bytes", 0) if is_same else 0
         write_json(path, {"peak_bytes": max(earlier, peak_bytes(device)), "device": device})
 
 

@@ -27,7 +27,7 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.quick import quick
 from bertwright.model.sizes import EncoderConfig, size_config
 from bertwright.prediction.classifier import Classifier, Rows
-from bertwright.training.machine import KINDS, choose_precision, keep_memory, matrix_rate
+from bertwright.training.machine import choose_precision, keep_memory, square_rates
 
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
 LATENCIES = (8, 32, 128, 512)
@@ -162,7 +162,7 @@ def main() -> None:
     given = options.parse_args()
     keep_memory()
     torch.set_num_threads(given.threads)
-    bf16 = choose_precision({name: matrix_rate(kind) for name, kind in KINDS.items()}) == "bf16"
+    bf16 = choose_precision(square_rates()) == "bf16"
     if not bf16:
         print("bf16: not faster than fp32 on this processor, left out", file=sys.stderr)
     model = Bert(size_config(given.size, 30_522), "BertForSequenceClassification", num_labels=LABELS)

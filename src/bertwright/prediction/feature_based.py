@@ -71,7 +71,7 @@ def feature_work(
     """What learns from the features of train and dev, which are computed before the first step.
 
     cache: the folder that keeps them. weights: the digest of the encoder's, which decides the names of its files.
-    device: what computes them. InputError without it.
+    device: what computes them; `ready` raises InputError without it.
     """
     encoder, layers = frozen_encoder(saved), states_of(way, saved.config.layers)
     if "four" in way and len(layers) < 4:

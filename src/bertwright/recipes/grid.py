@@ -154,7 +154,7 @@ def _open(
     model: str,
     *,
     resume: bool,
-    free: Set[str] = frozenset(),
+    free: Set[str],
 ) -> dict[str, Any]:
     """The record of a search, begun or taken up; InputError where `out` holds something else but in what is free."""
     record: dict[str, Any] = {

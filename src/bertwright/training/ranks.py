@@ -104,7 +104,8 @@ def joined(device: Device = "cpu") -> Iterator[Ranks]:
     """The processes that torchrun started together, or this one alone.
 
     What lies in the processors' memory goes over gloo, what lies on GPUs over NCCL.
-    RunFailed where another process is gone or does not answer in time; it names the ranks.
+    RunFailed where another process is gone or does not answer in time; it names the ranks. InputError where two of them
+    have one GPU, or one has none.
     """
     rank, world = (_number(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     if world == 1:
@@ -117,9 +118,10 @@ def joined(device: Device = "cpu") -> Iterator[Ranks]:
     store = PrefixStore(f"attempt {_number(_RESTARTS, 0)}", store)
     backend = "gloo"
     if device == "cuda":
-        torch.cuda.set_device(own_device(device))
+        place = own_device(device)
+        torch.cuda.set_device(place)
         backend = "cpu:gloo,cuda:nccl"
-        refuse_shared(store, str(torch.cuda.get_device_properties(own_device(device)).uuid))
+        refuse_shared(store, str(torch.cuda.get_device_properties(place).uuid))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     ranks, is_whole = Ranks(rank, world), False
     try:

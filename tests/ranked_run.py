@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kind", default="float64")
     parser.add_argument("--sharding", default="ddp", choices=("ddp", "fsdp2"))
+    parser.add_argument("--method", default="adamw")
     parser.add_argument("--steps", type=int, default=tiny_run.STEPS)
     parser.add_argument("--until", type=int, help="rank 0 gets SIGTERM during this step")
     parser.add_argument("--die", help="RANK:STEP at which a rank kills itself, the first time")
@@ -65,7 +66,8 @@ def main() -> None:
             return batches(step)
 
         run = start_run(given.folder / "run", kind="test", settings={}, data={}, resume=True, ranks=ranks)
-        plan = Plan(steps=given.steps, seed=1, optimizer=SETTINGS, log_every=1, save_every=given.save_every)
+        optimizer = SETTINGS.model_copy(update={"method": given.method})
+        plan = Plan(steps=given.steps, seed=1, optimizer=optimizer, log_every=1, save_every=given.save_every)
         numerics = Numerics(precision="fp32", threads=1, matrix_rate=1e9, device=given.device)
         outcome = train(
             task_of(model),

@@ -62,6 +62,16 @@ def test_two_processes_train_what_one_trains(
             assert other[name] == pytest.approx(one[name], abs=1e-9)
 
 
+@pytest.mark.parametrize("sharding", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
+def test_muon_sees_whole_matrices_where_each_process_holds_a_share(
+    tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
+) -> None:
+    options = ("--method", "muon", "--steps", "12", "--sharding", sharding)
+    one, two = (finished(tmp_path / str(count), *options, processes=count) for count in (1, 2))
+    assert furthest(one, two) < 1e-9
+    assert furthest(one, alone[1]) > 1e-2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_masked_lm_alone_leaves_no_rank_waiting(tmp_path: Path, sharding: str) -> None:

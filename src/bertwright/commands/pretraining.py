@@ -48,7 +48,9 @@ def pretrain(
     init_from: Text = None,
     lengths: Text = None,
     batch_size: Int = None,
+    optimizer: Annotated[Literal["adamw", "muon"] | None, _GIVEN] = None,
     learning_rate: Float = None,
+    matrix_rate: Float = None,
     warmup: Float = None,
     schedule: Annotated[Literal["linear", "cosine"] | None, _GIVEN] = None,
     weight_decay: Float = None,
@@ -101,7 +103,9 @@ def pretrain(
         init_from: a model to start from: a model folder, a published one too, or a run folder.
         lengths: tokens per row and share of the steps, in order (default: 128:0.9,512:0.1).
         batch_size: rows per step (default: 256).
+        optimizer: of the blocks' matrices: adamw, as the paper, or muon; all else learns by AdamW (default: adamw).
         learning_rate: its peak (default: 1e-4).
+        matrix_rate: the peak of Muon's rate (default: 0.006).
         warmup: share of the steps over which it rises (default: 0.01).
         schedule: how it falls then, as BERT's (linear) or as GPT-1's (cosine) (default: linear).
         weight_decay: decoupled; not on LayerNorm and biases (default: 0.01).
@@ -160,7 +164,9 @@ def pretrain(
             "masking": masking,
         },
         "optimizer": {
+            "method": optimizer,
             "learning_rate": learning_rate,
+            "matrix_rate": matrix_rate,
             "warmup": warmup,
             "schedule": schedule,
             "weight_decay": weight_decay,

@@ -12,6 +12,12 @@ from torch import Tensor, nn
 from bertwright.model.dropout import dropout
 
 
+class Stacked(nn.Linear):
+    """The maps to queries, keys and values above one another: three to whoever treats a matrix as a whole."""
+
+    stacked = 3
+
+
 class SelfAttention(nn.Module):
     """Queries, keys and values from one fused projection, then the output projection."""
 
@@ -19,7 +25,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.dropout = dropout
-        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.qkv = Stacked(hidden, 3 * hidden)
         self.output = nn.Linear(hidden, hidden)
 
     def forward(self, hidden: Tensor, keep: Tensor, rows: Tensor | None = None) -> Tensor:

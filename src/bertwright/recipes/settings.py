@@ -121,6 +121,7 @@ class PretrainSettings(Settings):
         if system.startswith("lstm"):
             yield self.activation != "gelu", "an LSTM has no GELU (activation)"
             yield self.start != "random", "an LSTM has no attention to start locally (start)"
+            yield self.optimizer.method == "muon", "Muon is for the matrices of Transformers' blocks (optimizer)"
 
 
 class FinetuneSettings(Settings):

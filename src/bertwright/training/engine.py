@@ -123,15 +123,20 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_share(tensor) else tensor
 
 
+def filled(target: Tensor, value: Tensor) -> Tensor:
+    """A whole tensor as `target` is: shared among the ranks or not, and there where it lies."""
+    if not is_share(target):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    value = value.to(device=target.device, dtype=target.dtype)
+    return distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
+
+
 @torch.no_grad()
 def fill(target: Tensor, value: Tensor) -> None:
     """Copy a whole tensor into one of which this rank may hold a share."""
-    if is_share(target):
-        from torch.distributed.tensor import distribute_tensor
-
-        value = value.to(device=target.device, dtype=target.dtype)
-        value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
-    target.copy_(value)
+    target.copy_(filled(target, value))
 
 
 def whole_state(module: nn.Module) -> Mapping[str, Tensor]:

@@ -182,7 +182,7 @@ class Loop(Generic[Batch]):
         self.trainable, self.plan, self.numerics, self.run, self.ranks = trainable, plan, numerics, run, ranks
         place = own_device(numerics.device)
         self.engine = Engine(trainable, compiled=numerics.compiled, place=place, ranks=ranks, sharding=sharding)
-        self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale)
+        self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale, blocks=trainable.blocks)
         self._sums: dict[str, float] = {}
         self._usual, self._skipped = 0.0, 0
         self._work = {"seconds": 0.0, "waiting": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}

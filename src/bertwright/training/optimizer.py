@@ -1,20 +1,23 @@
-"""loss → weights: AdamW as the original's optimiser, its schedule and its clipping (paper §A.2)."""
+"""loss → weights: AdamW as the original's optimiser, its schedule and its clipping (paper §A.2); Muon where asked."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from bertwright.config import Settings, Share
+from bertwright.training import muon
 from bertwright.training.ranks import is_share
 from bertwright.training.tables import TableRows, sparse_tables
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Schedule = Literal["linear", "cosine"]
 """How the rate falls to 0: as BERT's (paper §A.2), or as GPT-1's (GPT paper §4.1)."""
+MATRIX_RATE = 0.006
 _NO_CORRECTION = 1e9
 """A step count at which 1 - beta**step is 1: torch's AdamW then corrects nothing, as the original."""
 
@@ -22,7 +25,11 @@ _NO_CORRECTION = 1e9
 class OptimizerSettings(Settings):
     """Every figure of the optimiser. The defaults are the paper's; it warmed up for 1 % of its steps."""
 
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
+    method: Literal["adamw", "muon"] = "adamw"
+    """By what the matrices of the blocks learn; all else learns by AdamW."""
+    learning_rate: Rate = 1e-4
+    matrix_rate: Rate = MATRIX_RATE
+    """That of the matrices under Muon, which rises and falls with the other."""
     warmup: Share = 0.01
     """Share of the steps over which the rate rises linearly from 0."""
     schedule: Schedule = "linear"
@@ -36,6 +43,12 @@ class OptimizerSettings(Settings):
     """Global gradient norm."""
     bias_correction: bool = False
     """Adam's correction of its early averages; the original has none, short fine-tuning is steadier with it."""
+
+    @model_validator(mode="after")
+    def _knows_its_matrices(self) -> Self:
+        if self.method == "adamw" and self.matrix_rate != MATRIX_RATE:
+            raise ValueError(f"matrix_rate {self.matrix_rate:g} is of Muon's matrices, and method is adamw")
+        return self
 
 
 def rate_at(step: int, steps: int, warmup: float, schedule: Schedule = "linear") -> float:
@@ -52,14 +65,18 @@ def trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's, but for tables with sparse gradients, whose rows are updated by themselves."""
+    """torch's, but for tables with sparse gradients, whose rows are updated by themselves, and for Muon's matrices."""
 
     tables: tuple[TableRows, ...] = ()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Apply the gradients, those of tables first; they are gone then."""
+        """Apply the gradients, those of tables and of Muon's matrices first; they are gone then."""
         for group in self.param_groups:
+            if group["stacked"]:
+                muon.step(group, self.state)
+                for parameter in group["params"]:
+                    parameter.grad = None
             for table in self.tables:
                 if any(table.weight is parameter for parameter in group["params"]) and table.weight.grad is not None:
                     table.step(group)
@@ -73,16 +90,31 @@ class AdamW(torch.optim.AdamW):
 
 
 def build_optimizer(
-    module: nn.Module, settings: OptimizerSettings, *, scale: Callable[[str], float] = lambda _: 1.0
+    module: nn.Module,
+    settings: OptimizerSettings,
+    *,
+    scale: Callable[[str], float] = lambda _: 1.0,
+    blocks: Sequence[nn.Module] = (),
 ) -> AdamW:
-    """AdamW over `module`; `scale(name)` multiplies the rate of a parameter (layer decay, a faster head)."""
-    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    """AdamW over `module`; `scale(name)` multiplies the rate of a parameter (layer decay, a faster head).
+
+    Under Muon, the matrices of `blocks` form groups of their own, whose `stacked` says how many each parameter holds.
+    """
+    stacked = muon.matrices(blocks) if settings.method == "muon" else {}
+    groups: dict[tuple[float, bool, int], list[nn.Parameter]] = {}
     for name, parameter in trained_parameters(module):
-        groups.setdefault((scale(name), parameter.ndim > 1), []).append(parameter)
+        key = scale(name), parameter.ndim > 1, stacked.get(parameter, 0)
+        groups.setdefault(key, []).append(parameter)
+    faster = settings.matrix_rate / settings.learning_rate
     optimizer = AdamW(
         [
-            {"params": part, "weight_decay": settings.weight_decay if decays else 0.0, "scale": times}
-            for (times, decays), part in groups.items()
+            {
+                "params": part,
+                "weight_decay": settings.weight_decay if decays else 0.0,
+                "scale": times * faster if matrices else times,
+                "stacked": matrices,
+            }
+            for (times, decays, matrices), part in groups.items()
         ],
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
@@ -90,6 +122,9 @@ def build_optimizer(
         fused=True,
     )
     for _, parameter in trained_parameters(module):
+        if parameter in stacked:
+            optimizer.state[parameter] = {"momentum": torch.zeros_like(parameter)}
+            continue
         optimizer.state[parameter] = {
             "step": torch.tensor(0.0 if settings.bias_correction else _NO_CORRECTION, device=parameter.device),
             "exp_avg": torch.zeros_like(parameter),

@@ -1,0 +1,69 @@
+"""gradients → updates: Muon, whose update of a matrix is its averaged gradient with all singular values near one.
+
+After K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024), with their constants. Where
+Adam weighs each number by itself, a rare direction of a matrix moves here as far as a common one.
+
+Shapes: S matrices of the same shape, N outputs, M inputs.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertwright.training.engine import filled, whole
+
+MOMENTUM = 0.95
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+"""Of the iteration x → ax + bx³ + cx⁵, which takes what lies between 0 and 1 to between 0.7 and 1.2."""
+_ITERATIONS = 5
+
+
+def matrices(blocks: Iterable[nn.Module]) -> dict[Tensor, int]:
+    """The matrices of the linear maps in `blocks`, and how many stand in each above one another.
+
+    A map that is several in one product says so by its attribute `stacked`.
+    """
+    maps = (part for block in blocks for part in block.modules() if isinstance(part, nn.Linear))
+    return {part.weight: int(getattr(part, "stacked", 1)) for part in maps if part.weight.requires_grad}
+
+
+def orthogonal(updates: Tensor) -> Tensor:
+    """Each of `updates` [S, N, M] with its singular values taken to between 0.7 and 1.2, but for the least of them."""
+    is_tall = updates.shape[-2] > updates.shape[-1]
+    wide: Tensor = updates.mT if is_tall else updates
+    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    a, b, c = _QUINTIC
+    for _ in range(_ITERATIONS):
+        gram = wide @ wide.mT
+        wide = a * wide + (b * gram + c * gram @ gram) @ wide
+    return wide.mT if is_tall else wide
+
+
+def step(group: Mapping[str, Any], state: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
+    """Update the parameters of one group in place; those of the same shape are computed together.
+
+    The rate of the group is the length of the step in each direction of an N x M matrix, times √(N/M) where N is
+    the larger. The momentum [N x S, M] is the state of each.
+    """
+    alike: dict[tuple[int, int], list[tuple[nn.Parameter, Tensor]]] = {}
+    for parameter in group["params"]:
+        if parameter.grad is None:
+            continue
+        momentum = state[parameter]["momentum"]
+        momentum.lerp_(parameter.grad, 1.0 - MOMENTUM)
+        ahead = whole(torch.lerp(parameter.grad, momentum, MOMENTUM))
+        stack = ahead.unflatten(0, (group["stacked"], -1))
+        alike.setdefault((stack.shape[-2], stack.shape[-1]), []).append((parameter, stack))
+    for (outputs, inputs), found in alike.items():
+        _apply(found, group, group["lr"] * math.sqrt(max(1.0, outputs / inputs)))
+
+
+def _apply(found: Sequence[tuple[nn.Parameter, Tensor]], group: Mapping[str, Any], rate: float) -> None:
+    stacks = [stack for _, stack in found]
+    turned = orthogonal(torch.cat(stacks)).split([len(stack) for stack in stacks])
+    for (parameter, _), update in zip(found, turned, strict=True):
+        parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+        parameter.sub_(filled(parameter, update.flatten(0, 1)), alpha=rate)

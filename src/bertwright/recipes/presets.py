@@ -70,13 +70,12 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "initializer_range": 0.05,
             "start": "local",
         },
-        # What small-wiki was made by, but for a few steps of longer rows: docs/log.md.
         "two-hours": {
             "size": "4x128",
             "minutes": 120.0,
-            "batch_size": 32,
-            "phases": ({"length": 128, "share": 1.0},),
-            "optimizer": {"learning_rate": 2e-3, "warmup": 0.05, "bias_correction": True},
+            "batch_size": 64,
+            "phases": ({"length": 64, "share": 0.5}, {"length": 128, "share": 0.5}),
+            "optimizer": {"method": "muon", "learning_rate": 2e-3, "warmup": 0.05, "bias_correction": True},
             "dropout": 0.0,
             "initializer_range": 0.05,
             "start": "local",

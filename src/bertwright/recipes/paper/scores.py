@@ -111,3 +111,9 @@ def seconds_spent(folder: Path) -> float:
     return sum(
         (datetime.fromisoformat(one["ended"]) - datetime.fromisoformat(one["started"])).total_seconds() for one in ended
     )
+
+
+def device_of(folder: Path) -> str | None:
+    """What computed a run; None where nothing was trained."""
+    path = folder / "run.json"
+    return str(read_object(path)["settings"].get("device", "cpu")) if path.is_file() else None

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,7 +15,15 @@ from bertwright.model.sizes import size_config
 from bertwright.objectives import plans
 from bertwright.objectives.nsp import plan_pairs
 from bertwright.recipes import foresee, needs, pretrain
-from bertwright.recipes.needs import Disk, activation_bytes, checkpoint_bytes, count_parameters, memory_needs
+from bertwright.recipes.needs import (
+    Disk,
+    activation_bytes,
+    checkpoint_bytes,
+    count_moments,
+    count_parameters,
+    memory_needs,
+    unmade,
+)
 from bertwright.recipes.pace import Pace, affordable_steps
 from bertwright.recipes.plan import PhasePlan, plan_pretraining, warnings
 from bertwright.recipes.pretrain import Pretraining, build_model, encoder_config
@@ -51,8 +59,8 @@ def files_under(folder: Path) -> dict[Path, int]:
 
 
 def test_parameters_are_the_published_ones() -> None:
-    assert count_parameters(size_config("base", 30_522), second_sentence="next") == 110_106_428
-    assert count_parameters(size_config("large", 30_522), second_sentence="next") == 336_226_108
+    assert count_parameters(unmade(size_config("base", 30_522), second_sentence="next")) == 110_106_428
+    assert count_parameters(unmade(size_config("large", 30_522), second_sentence="next")) == 336_226_108
 
 
 def test_memory_of_large_by_hand() -> None:
@@ -64,6 +72,9 @@ def test_memory_of_large_by_hand() -> None:
     kept = 2 * (512 * (23 * (18 * 1024 + 3 * 16 * 512) + 2 * 1024 + 3 * 1024) + 78 * (15 * 1024 + 3 * 16 * 512))
     assert memory.activations == round(1.8 * 4 * (kept + 2 * 77 * 30_522))
     assert memory.peak == memory.process + 16 * 336_226_108 + memory.activations
+    muon = settings.model_copy(update={"optimizer": OptimizerSettings(method="muon")})
+    less = memory_needs(muon, encoder_config(settings, 30_522), precision="fp32")
+    assert memory.moments - less.moments == 4 * 24 * 12 * 1024**2  # one average of every matrix of the layers
 
 
 @pytest.mark.parametrize(
@@ -104,14 +115,16 @@ def test_activations_are_what_autograd_keeps(folder: Path, system: str, size: st
     assert losses
 
 
-def test_a_checkpoint_is_as_large_as_planned(folder: Path, tmp_path: Path) -> None:
-    settings, data = settings_of(), Corpus.open(folder)
+@pytest.mark.parametrize("method", ["adamw", "muon"])
+def test_a_checkpoint_is_as_large_as_planned(folder: Path, tmp_path: Path, method: Literal["adamw", "muon"]) -> None:
+    settings, data = settings_of(optimizer=OptimizerSettings(method=method)), Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
-    saved = save_checkpoint(tmp_path, model, build_optimizer(model, OptimizerSettings()), step=1, notes={})
+    optimizer = build_optimizer(model, settings.optimizer, blocks=task_of(model).blocks)
+    saved = save_checkpoint(tmp_path, model, optimizer, step=1, notes={})
     written = sum(path.stat().st_size for path in saved.iterdir())
-    numbers = sum(parameter.numel() for parameter in model.parameters())
-    assert checkpoint_bytes(numbers) == pytest.approx(written, rel=0.01)
-    assert checkpoint_bytes(numbers) <= written
+    planned = checkpoint_bytes(count_parameters(model), count_moments(model, settings.optimizer))
+    assert planned == pytest.approx(written, rel=0.01)
+    assert planned <= written
 
 
 def test_disk_at_once() -> None:

@@ -88,7 +88,7 @@ def test_a_signal_at_the_end_is_told(corpus: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_disk_counts_them(corpus: Path) -> None:
-    plain, more = (disk_needs(1000, tokenizer=corpus / "tokenizer", saves=1, keep=2, snapshots=n) for n in (0, 3))
+    plain, more = (disk_needs(1000, 2000, tokenizer=corpus / "tokenizer", saves=1, keep=2, snapshots=n) for n in (0, 3))
     assert more.peak - plain.peak == 3 * plain.model
 
 

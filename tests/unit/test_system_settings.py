@@ -14,7 +14,7 @@ from bertwright.model.folder import SavedModel, save_model
 from bertwright.model.sizes import SYSTEMS, EncoderConfig, GPTConfig, LSTMConfig, PairConfig, System, system_config
 from bertwright.objectives.language_model import LanguageModel
 from bertwright.recipes.adaptation import size_name
-from bertwright.recipes.needs import activation_bytes, count_parameters
+from bertwright.recipes.needs import activation_bytes, count_parameters, unmade
 from bertwright.recipes.presets import resolve_settings
 from bertwright.recipes.pretrain import encoder_config, prepare
 from bertwright.recipes.settings import PretrainSettings
@@ -79,7 +79,7 @@ def test_gpts_paper() -> None:
     assert (optimizer.weight_decay, optimizer.epsilon, optimizer.bias_correction) == (0.01, 1e-8, True)
     shape = encoder_config(found, 40_478)
     assert isinstance(shape, GPTConfig)
-    assert count_parameters(shape, second_sentence="none") == 116_534_784
+    assert count_parameters(unmade(shape, second_sentence="none")) == 116_534_784
 
 
 def test_shapes_of_a_size() -> None:

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from bertwright.errors import InputError
 from bertwright.model.sizes import EncoderConfig, GPTConfig, LSTMConfig, OneBody, attends_both_ways
 from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.mlm import predictions_by_length
 from bertwright.objectives.projection import block_rows
-from bertwright.recipes.systems import new_model
+from bertwright.recipes.systems import Model, new_model, task_of
+from bertwright.training import muon
 from bertwright.training.machine import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
+from bertwright.training.optimizer import OptimizerSettings
 
 if TYPE_CHECKING:
     from bertwright.recipes.settings import PretrainSettings
@@ -70,16 +73,26 @@ class Disk:
         return beside + max(self.checkpoints * self.checkpoint, self.kept * self.checkpoint + self.model)
 
 
-def count_parameters(config: OneBody, *, second_sentence: SecondSentence) -> int:
-    """Of the whole pre-training model; nothing is allocated."""
-    with torch.device("meta"):
-        model = new_model(config, second_sentence=second_sentence)
+def count_parameters(model: nn.Module) -> int:
+    """Numbers that are learned."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def checkpoint_bytes(num_parameters: int) -> int:
-    """Weights and two moments; the files' heads, under 1 %, are left out."""
-    return 3 * NUMBER * num_parameters
+def count_moments(model: Model, optimizer: OptimizerSettings) -> int:
+    """Numbers that the optimiser keeps: two of each that is learned, one of Muon's matrices."""
+    single = muon.matrices(task_of(model).blocks) if optimizer.method == "muon" else ()
+    return 2 * count_parameters(model) - sum(weight.numel() for weight in single)
+
+
+def unmade(config: OneBody, *, second_sentence: SecondSentence) -> Model:
+    """The whole pre-training model, to be counted; nothing is allocated."""
+    with torch.device("meta"):
+        return new_model(config, second_sentence=second_sentence)
+
+
+def checkpoint_bytes(num_parameters: int, moments: int) -> int:
+    """The files' heads, under 1 %, are left out."""
+    return NUMBER * (num_parameters + moments)
 
 
 def activation_bytes(
@@ -120,7 +133,8 @@ def _scores(settings: "PretrainSettings", config: EncoderConfig, length: int) ->
 
 def memory_needs(settings: "PretrainSettings", config: OneBody, *, precision: str, parts: int = 1) -> Memory:
     """Memory of a process in the worst phase, on the settings' device. InputError without that device."""
-    states = NUMBER * count_parameters(config, second_sentence=settings.examples.second_sentence)
+    model = unmade(config, second_sentence=settings.examples.second_sentence)
+    states = NUMBER * count_parameters(model)
     lengths = [phase.length for phase in settings.phases]
     of_rows: Any = {"precision": precision, "parts": parts}
     kept = max(activation_bytes(settings, config, length=length, **of_rows) for length in lengths)
@@ -128,18 +142,21 @@ def memory_needs(settings: "PretrainSettings", config: OneBody, *, precision: st
         process=resident_bytes(settings.device),
         weights=states,
         gradients=states,
-        moments=2 * states,
+        moments=NUMBER * count_moments(model, settings.optimizer),
         activations=round(_TIMES_KEPT * kept),
         spare=states if settings.minutes else 0,
         accumulates=any(settings.batch_size > parts * max(1, settings.micro_tokens // length) for length in lengths),
     )
 
 
-def disk_needs(num_parameters: int, *, tokenizer: Path, saves: int, keep: int, snapshots: int = 0) -> Disk:
+def disk_needs(
+    num_parameters: int, moments: int, *, tokenizer: Path, saves: int, keep: int, snapshots: int = 0
+) -> Disk:
     """Disk of a run that writes `saves` checkpoints, the newest `keep` of which stay, and so many snapshots."""
     files = sum(path.stat().st_size for path in tokenizer.iterdir() if path.is_file())
     model, at_once = NUMBER * num_parameters + files, min(saves, keep + 1)
-    return Disk(checkpoint_bytes(num_parameters), at_once, min(saves, keep), model, snapshots=snapshots * model)
+    checkpoint = checkpoint_bytes(num_parameters, moments)
+    return Disk(checkpoint, at_once, min(saves, keep), model, snapshots=snapshots * model)
 
 
 def refuse_unfit(
@@ -151,9 +168,10 @@ def refuse_unfit(
     if usable is not None and memory.peak > usable:
         raise InputError(too_much_memory(memory.peak, usable, settings, config, numerics=numerics, parts=parts))
     saves = 1 + int((settings.minutes or 0) // settings.save_minutes)
-    parameters = count_parameters(config, second_sentence=settings.examples.second_sentence)
+    model = unmade(config, second_sentence=settings.examples.second_sentence)
+    numbers = count_parameters(model), count_moments(model, settings.optimizer)
     kept = {"keep": settings.keep, "snapshots": len(settings.snapshots)}
-    refuse_disk(disk_needs(parameters, tokenizer=tokenizer, saves=saves, **kept), out)
+    refuse_disk(disk_needs(*numbers, tokenizer=tokenizer, saves=saves, **kept), out)
 
 
 def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:

@@ -41,7 +41,7 @@ def measure_pace(trained: "Pretraining", numerics: Numerics, *, out: Path, secon
     return Pace(
         steps=tuple(steps),
         evaluation=_evaluation_seconds(trained, seconds) if trained.settings.evaluations else 0.0,
-        checkpoint=_checkpoint_seconds(checkpoint_bytes(trained.num_parameters), out),
+        checkpoint=_checkpoint_seconds(checkpoint_bytes(trained.num_parameters, trained.num_moments), out),
     )
 
 

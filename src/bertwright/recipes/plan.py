@@ -128,6 +128,7 @@ def planned_disk(trained: Pretraining, phases: list[PhasePlan], *, saves: int, e
     """Disk of the whole run, the plans of its epochs included."""
     disk = disk_needs(
         trained.num_parameters,
+        trained.num_moments,
         tokenizer=trained.data.folder / "tokenizer",
         saves=saves,
         keep=trained.settings.keep,
@@ -181,6 +182,7 @@ def warnings(settings: PretrainSettings, trained: Pretraining, steps: int, phase
 def _text(found: Mapping[str, Any]) -> str:
     """The plan for people."""
     disk, memory, seconds = found["disk"], found["memory"], found["seconds"]
+    held = sum(memory[name] for name in ("weights", "gradients", "moments"))
     lines = [
         f"{NAMES[found['system']]} {found['size']}: {found['parameters']:,} parameters, {found['precision']}, "
         f"threads: {found['threads']}",
@@ -200,7 +202,7 @@ def _text(found: Mapping[str, Any]) -> str:
         f"  time     {_time(3600 * found['hours'])}, of it {_time(seconds['evaluations'])} for {found['evaluations']} "
         f"evaluations and {_time(seconds['checkpoints'])} for {found['saves']:,} checkpoints",
         f"  memory   {size_text(memory['measured_peak'])} at the peak, measured "
-        f"(weights, gradients and moments {size_text(4 * memory['weights'])}); {_limit(memory['usable'])} can be used",
+        f"(weights, gradients and moments {size_text(held)}); {_limit(memory['usable'])} can be used",
         f"  disk     {size_text(disk['peak'])} ({disk['checkpoints']} checkpoints of {size_text(disk['checkpoint'])}, "
         f"a model of {size_text(disk['model'])}, snapshots {size_text(disk['snapshots'])}, "
         f"metrics {size_text(disk['metrics'])}); "

@@ -26,7 +26,7 @@ from bertwright.recipes.card import pretraining_card
 from bertwright.recipes.compiling import resumed, settle_compiled
 from bertwright.recipes.curve import try_curve
 from bertwright.recipes.foresee import fitting, refuse_near
-from bertwright.recipes.needs import refuse_unfit
+from bertwright.recipes.needs import count_moments, count_parameters, refuse_unfit
 from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
 from bertwright.recipes.report import try_report
 from bertwright.recipes.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
@@ -252,7 +252,7 @@ class Pretraining:
         """Micro-batches of a step at least, so that each of the ranks that began the run has something to do."""
         self.data = corpora[0][0]
         self.config = model.encoder.config
-        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.num_parameters, self.num_moments = count_parameters(model), count_moments(model, settings.optimizer)
         share = 0.0 if measured else settings.held_out_share
         split: Any = {"part": "train" if share else "all", "held_out_share": share, "write_plans": write_plans}
         self.phases = [

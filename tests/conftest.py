@@ -30,6 +30,26 @@ def own_text() -> Path:
     return ROOT / "tests" / "fixtures" / "own_text.txt"
 
 
+@pytest.fixture(scope="session")
+def own_tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    """A folder with 500 pieces learned from that text; no test writes to it."""
+    from bertwright.text.tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("own") / "tok"
+    train_tokenizer([own_text.read_text("utf-8")], vocab_size=500).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def own_corpus(own_tokenizer: Path, own_text: Path) -> Path:
+    """The text as a corpus of those pieces; no test writes to it."""
+    from bertwright.corpus.build import build_corpus
+
+    folder = own_tokenizer.with_name("corpus")
+    build_corpus([own_text], tokenizer=own_tokenizer, out=folder, workers=1)
+    return folder
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, Any], Path]:
     """Writes bytes, a text, or anything else as JSON to a file of that name, and tells its place."""

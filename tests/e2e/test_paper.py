@@ -93,7 +93,7 @@ def test_the_page_says_where_a_gpu_computed_some_of_it(
         record["settings"]["device"] = "cuda"
         path.write_text(json.dumps(record))
     paper(capsys, made, out, "table5", *TWO, "--page")
-    assert "Computed partly on processors, partly on GPUs: each run's `run.json` says which." in page_of(out)
+    assert "Computed partly on processors, partly on GPUs (each run's `run.json` says which)" in page_of(out)
 
 
 def test_only_the_figures_of_fine_tunings_stay(made: Path) -> None:

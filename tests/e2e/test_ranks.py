@@ -63,13 +63,23 @@ def test_two_processes_train_what_one_trains(
 
 
 @pytest.mark.parametrize("sharding", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
-def test_muon_sees_whole_matrices_where_each_process_holds_a_share(
-    tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
-) -> None:
+def test_muon_sees_whole_matrices_where_each_process_holds_a_share(tmp_path: Path, sharding: str) -> None:
     options = ("--method", "muon", "--steps", "12", "--sharding", sharding)
     one, two = (finished(tmp_path / str(count), *options, processes=count) for count in (1, 2))
     assert furthest(one, two) < 1e-9
-    assert furthest(one, alone[1]) > 1e-2
+    assert furthest(one, finished(tmp_path / "adamw", "--steps", "12")) > 1e-2
+
+
+@pytest.mark.slow
+def test_three_processes_go_on_from_the_momentum_of_one(tmp_path: Path) -> None:
+    """Three have uneven shares of the 16 rows of a matrix."""
+    options = ("--method", "muon", "--steps", "12", "--rows-at-a-time", "2")
+    whole = finished(tmp_path / "whole", *options)
+    parts = tmp_path / "parts"
+    assert run(parts, *options, "--until", "5").returncode == 0
+    assert run(parts, *options, "--until", "8", "--sharding", "fsdp2", processes=3).returncode == 0
+    assert furthest(whole, finished(parts, *options)) < 1e-9
+    assert [line["step"] for line in logged(parts)] == list(range(1, 13))
 
 
 @pytest.mark.slow

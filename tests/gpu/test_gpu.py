@@ -65,20 +65,11 @@ def test_every_system_learns_there_as_on_processors(system: System, tmp_path: Pa
     assert there == pytest.approx(here, abs=1e-3)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    place = tmp_path_factory.mktemp("corpus")
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "500", "--out", str(place / "tok")]) == 0
-    where = ["--tokenizer", str(place / "tok"), "--out", str(place / "corpus"), "--workers", "1"]
-    assert main(["corpus", "build", str(own_text), *where]) == 0
-    return place / "corpus"
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_run_that_was_stopped_ends_in_the_same_bytes(corpus: Path, tmp_path: Path, precision: str) -> None:
+def test_a_run_that_was_stopped_ends_in_the_same_bytes(own_corpus: Path, tmp_path: Path, precision: str) -> None:
     given = ["--steps", "40", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--held-out", "0.2"]
     given += ["--evaluations", "2", "--log-every", "1", "--device", DEVICE, "--precision", precision, "--threads", "1"]
-    command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(corpus), *given]
+    command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(own_corpus), *given]
     subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True)
     stopped = [*command, "--out", str(tmp_path / "stopped"), "--save-minutes", "1e-6"]
     with subprocess.Popen(stopped) as process:
@@ -151,13 +142,13 @@ def test_rows_are_picked_there_as_on_processors() -> None:
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")
-def test_a_full_memory_is_told_with_the_batch_that_fits(corpus: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_full_memory_is_told_with_the_batch_that_fits(own_corpus: Path, tmp_path: Path, capsys: Any) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(2**30 / total)
     try:
         given = ["--steps", "3", "--size", "mini", "--batch-size", "4096", "--micro-tokens", str(2**19)]
         given += ["--lengths", "128", "--evaluations", "0", "--device", DEVICE]
-        command = ["pretrain", "--corpus", str(corpus), "--out", str(tmp_path / "run"), *given]
+        command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *given]
         assert main(command) == 1
         said = capsys.readouterr().err
         assert "out of memory" in said

@@ -25,14 +25,7 @@ from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError, RunFailed
 from bertwright.text.documents import Document, OnError, TextSettings, read_sources
 from bertwright.text.sentences import split_sentences
-from bertwright.text.tokenizer import Tokenizer, import_vocabulary, train_tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer(own_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary") / "tokenizer"
-    train_tokenizer([own_text.read_text()], vocab_size=500).save(folder)
-    return folder
+from bertwright.text.tokenizer import Tokenizer, import_vocabulary
 
 
 @pytest.fixture
@@ -65,9 +58,9 @@ def plain_documents(path: Path, tokenizer: Tokenizer, settings: TextSettings) ->
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_the_number_of_workers_changes_no_byte(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_the_number_of_workers_changes_no_byte(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     manifests = [
-        build_corpus([own_text], tokenizer=tokenizer, out=tmp_path / str(n), workers=n, shard_tokens=500)
+        build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path / str(n), workers=n, shard_tokens=500)
         for n in (1, 2, 3)
     ]
     assert len(manifests[0].shards) > 2
@@ -77,18 +70,18 @@ def test_the_number_of_workers_changes_no_byte(own_text: Path, tokenizer: Path, 
     assert contents(tmp_path / "3") == one
     assert manifests[0] == verify(tmp_path / "1").manifest
     assert [source.bytes for source in manifests[0].sources] == [own_text.stat().st_size]
-    expected = list(plain_documents(own_text, Tokenizer.load(tokenizer), TextSettings()))
+    expected = list(plain_documents(own_text, Tokenizer.load(own_tokenizer), TextSettings()))
     assert max(len(ids) for document in expected for ids in document) <= MAX_SENTENCE
     assert corpus_documents(tmp_path / "1") == expected
 
 
-def test_settings_and_compressed_files_reach_the_corpus(tokenizer: Path, tmp_path: Path) -> None:
+def test_settings_and_compressed_files_reach_the_corpus(own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("A stack. A queue.\n\nA ring. A stack.\n")
     (tmp_path / "a.txt.xz").write_bytes(lzma.compress(b"A queue.\n\x07\nA hare. A stack.\n\n\x07\n"))
     out = tmp_path / "corpus"
     settings = TextSettings(lines="sentences")
-    manifest = build_corpus([tmp_path / "a*", tmp_path / "b.txt"], tokenizer=tokenizer, out=out, settings=settings)
-    loaded = Tokenizer.load(tokenizer)
+    manifest = build_corpus([tmp_path / "a*", tmp_path / "b.txt"], tokenizer=own_tokenizer, out=out, settings=settings)
+    loaded = Tokenizer.load(own_tokenizer)
     assert corpus_documents(out) == [
         loaded.ids(["A queue.", "A hare. A stack."]),
         loaded.ids(["A stack. A queue."]),
@@ -99,11 +92,11 @@ def test_settings_and_compressed_files_reach_the_corpus(tokenizer: Path, tmp_pat
     assert [Path(source.path).name for source in manifest.sources] == ["a.txt.xz", "b.txt"]
 
 
-def test_a_line_without_boundary_is_cut_into_spans(tokenizer: Path, tmp_path: Path) -> None:
+def test_a_line_without_boundary_is_cut_into_spans(own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("stack " * 1000)
-    build_corpus([tmp_path / "long.txt"], tokenizer=tokenizer, out=tmp_path / "corpus", workers=1)
+    build_corpus([tmp_path / "long.txt"], tokenizer=own_tokenizer, out=tmp_path / "corpus", workers=1)
     (document,) = corpus_documents(tmp_path / "corpus")
-    assert [id for span in document for id in span] == Tokenizer.load(tokenizer).ids(["stack " * 1000])[0]
+    assert [id for span in document for id in span] == Tokenizer.load(own_tokenizer).ids(["stack " * 1000])[0]
     assert len(document) > 1
     assert max(map(len, document)) <= MAX_SENTENCE
 
@@ -119,43 +112,43 @@ def refused(error: type[Exception], match: str, tmp_path: Path, **arguments: Any
     assert not multiprocessing.active_children()
 
 
-def test_an_occupied_folder_is_refused(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_an_occupied_folder_is_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "home" / "corpus").mkdir(parents=True)
     (tmp_path / "home" / "corpus" / "thesis.txt").write_text("mine")
-    refused(InputError, "not an empty folder", tmp_path, inputs=[own_text], tokenizer=tokenizer)
+    refused(InputError, "not an empty folder", tmp_path, inputs=[own_text], tokenizer=own_tokenizer)
     refused(
         InputError,
         "not an empty folder",
         tmp_path,
         inputs=[own_text],
-        tokenizer=tokenizer,
+        tokenizer=own_tokenizer,
         out=tmp_path / "home" / "corpus" / "thesis.txt",
     )
 
 
-def test_an_empty_folder_is_filled(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
-    build_corpus([own_text], tokenizer=tokenizer, out=tmp_path, workers=1)
+def test_an_empty_folder_is_filled(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+    build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path, workers=1)
     assert Corpus.open(tmp_path).num_documents > 5
 
 
-def test_text_without_a_token_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+def test_text_without_a_token_is_refused(own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n \n\x07\n")
-    refused(InputError, r"no text .*empty\.txt", tmp_path, inputs=[tmp_path / "empty.txt"], tokenizer=tokenizer)
+    refused(InputError, r"no text .*empty\.txt", tmp_path, inputs=[tmp_path / "empty.txt"], tokenizer=own_tokenizer)
 
 
-def test_a_broken_file_is_refused(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_a_broken_file_is_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.xz"
     path.write_bytes(lzma.compress(own_text.read_bytes() * 5)[:-40])
-    refused(InputError, r"cut\.xz", tmp_path, inputs=[own_text, path], tokenizer=tokenizer)
+    refused(InputError, r"cut\.xz", tmp_path, inputs=[own_text, path], tokenizer=own_tokenizer)
 
 
-def test_a_pipe_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+def test_a_pipe_is_refused(own_tokenizer: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    refused(InputError, "pipe: not a regular file", tmp_path, inputs=[tmp_path / "pipe"], tokenizer=tokenizer)
+    refused(InputError, "pipe: not a regular file", tmp_path, inputs=[tmp_path / "pipe"], tokenizer=own_tokenizer)
 
 
-def test_no_workers_are_refused(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
-    refused(InputError, "0 workers", tmp_path, inputs=[own_text], tokenizer=tokenizer, workers=0)
+def test_no_workers_are_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+    refused(InputError, "0 workers", tmp_path, inputs=[own_text], tokenizer=own_tokenizer, workers=0)
 
 
 def endless(then: Any) -> Any:
@@ -174,39 +167,39 @@ def endless(then: Any) -> Any:
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_killed_worker_is_named(
-    own_text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_text: Path, own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "read_sources", endless(lambda: multiprocessing.active_children()[0].kill()))
-    refused(RunFailed, "was killed", tmp_path, inputs=[own_text], tokenizer=tokenizer, workers=2)
+    refused(RunFailed, "was killed", tmp_path, inputs=[own_text], tokenizer=own_tokenizer, workers=2)
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_ctrl_c_stops_the_workers_and_leaves_nothing(
-    own_text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_text: Path, own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "read_sources", endless(lambda: signal.raise_signal(signal.SIGINT)))
     home = tmp_path / "home"
     with pytest.raises(KeyboardInterrupt):
-        build_corpus([own_text], tokenizer=tokenizer, out=home / "corpus", workers=2)
+        build_corpus([own_text], tokenizer=own_tokenizer, out=home / "corpus", workers=2)
     assert contents(tmp_path) == {}
     assert not multiprocessing.active_children()
 
 
 def test_an_error_inside_a_worker_says_where(
-    own_text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_text: Path, own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "encode_chunk", int)  # a worker that is given three arguments it cannot use
-    refused(RunFailed, r"own_text\.txt:1 on .*TypeError", tmp_path, inputs=[own_text], tokenizer=tokenizer)
+    refused(RunFailed, r"own_text\.txt:1 on .*TypeError", tmp_path, inputs=[own_text], tokenizer=own_tokenizer)
 
 
 def test_a_full_disk_leaves_nothing(
-    own_text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_text: Path, own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def add(self: CorpusWriter, encoded: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(CorpusWriter, "add", add)
-    refused(RunFailed, "the disk is full", tmp_path, inputs=[own_text], tokenizer=tokenizer)
+    refused(RunFailed, "the disk is full", tmp_path, inputs=[own_text], tokenizer=own_tokenizer)
 
 
 def test_few_chunks_are_under_way_and_their_order_is_kept() -> None:
@@ -248,7 +241,7 @@ def test_progress_knows_what_is_left(tmp_path: Path) -> None:
     assert len(reader.sources) == 2
 
 
-def test_workers_end_with_a_killed_parent(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_workers_end_with_a_killed_parent(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     script = tmp_path / "build.py"
     script.write_text(
         "import multiprocessing, sys, time\n"
@@ -262,7 +255,7 @@ def test_workers_end_with_a_killed_parent(own_text: Path, tokenizer: Path, tmp_p
         "    reading.read_sources, reading.CHUNK_CHARACTERS = read, 1\n"
         "    build.build_corpus([sys.argv[1]], tokenizer=sys.argv[2], out=sys.argv[3], workers=2)\n"
     )
-    command = [sys.executable, script, own_text, tokenizer, tmp_path / "corpus"]
+    command = [sys.executable, script, own_text, own_tokenizer, tmp_path / "corpus"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         workers = [int(pid) for pid in parent.stdout.readline().split()]

@@ -114,15 +114,6 @@ def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     return str(folder / "m")
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "500", "--out", str(folder / "tok")]) == 0
-    build = ["corpus", "build", str(own_text), "--tokenizer", str(folder / "tok"), "--workers", "1"]
-    assert main([*build, "--out", str(folder / "corpus")]) == 0
-    return folder / "corpus"
-
-
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_a_task_is_learned_and_measured_where_the_model_is(name: str, encoder: str, tmp_path: Path) -> None:
     saved = open_model(encoder)
@@ -161,7 +152,7 @@ def test_features_are_learned_in_bf16(encoder: str, tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_is_not_there_is_said(
-    tmp_path: Path, corpus: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_corpus: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     rows = tmp_path / "rows.tsv"
@@ -171,7 +162,7 @@ def test_a_gpu_that_is_not_there_is_said(
         ["finetune", "sst2", *given, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
         ["evaluate", "sst2", *given, "--data", str(rows)],
         ["predict", *given, "--input", str(rows), "--output", str(tmp_path / "out.tsv")],
-        ["pretrain", "--corpus", str(corpus), "--out", str(tmp_path / "run"), "--steps", "2", "--device", "cuda"],
+        ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), "--steps", "2", "--device", "cuda"],
         ["paper", "table1", "--scale", "smoke", "--device", "cuda", "--out", str(tmp_path / "run")],
     ):
         assert main(command) == 2, command
@@ -246,7 +237,7 @@ def as_if_begun_on_a_gpu(folder: Path) -> None:
 
 
 def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
-    tmp_path: Path, corpus: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_corpus: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise FULL
@@ -259,7 +250,7 @@ def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
     monkeypatch.setattr(foresee, "step_seconds", step_seconds)
     monkeypatch.setattr(pretrain, "train", full)
     given = ["--steps", "2", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--evaluations", "0", "--threads", "1"]
-    command = ["pretrain", "--corpus", str(corpus), "--out", str(tmp_path / "run"), *given]
+    command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *given]
     assert main(command) == 1
     said = capsys.readouterr().err
     assert "CUDA out of memory: --micro-tokens 32 fits; a run goes on with it by --resume" in said

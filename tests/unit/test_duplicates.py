@@ -18,13 +18,6 @@ from bertwright.objectives.examples import Examples, ExampleSettings
 from bertwright.text.tokenizer import train_tokenizer
 
 
-@pytest.fixture(scope="module")
-def tokenizer(own_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary") / "tokenizer"
-    train_tokenizer([own_text.read_text()], vocab_size=500).save(folder)
-    return folder
-
-
 def sidecars(folder: Path, texts: list[list[int]]) -> tuple[list[ShardEntry], list[int]]:
     """Shards whose documents are these numbers, and the numbers of the documents that a plain walk drops."""
     entries, seen, dropped, number = [], set(), [], 0
@@ -76,12 +69,12 @@ def test_documents_are_hashed_by_their_tokens() -> None:
     assert parts[2] == hashlib.blake2b(np.array([5, 6], "<u2").tobytes(), digest_size=16).digest()
 
 
-def test_no_row_uses_a_duplicate(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_no_row_uses_a_duplicate(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "again.txt").write_text("\n\n".join([own_text.read_text(), own_text.read_text()]))
-    once = build_corpus([own_text], tokenizer=tokenizer, out=tmp_path / "once", workers=1)
-    twice = build_corpus([tmp_path / "again.txt"], tokenizer=tokenizer, out=tmp_path / "twice", workers=2)
+    once = build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path / "once", workers=1)
+    twice = build_corpus([tmp_path / "again.txt"], tokenizer=own_tokenizer, out=tmp_path / "twice", workers=2)
     kept = build_corpus(
-        [tmp_path / "again.txt"], tokenizer=tokenizer, out=tmp_path / "kept", workers=1, keep_duplicates=True
+        [tmp_path / "again.txt"], tokenizer=own_tokenizer, out=tmp_path / "kept", workers=1, keep_duplicates=True
     )
     assert twice.documents == kept.documents == 2 * once.documents
     assert twice.duplicates is not None
@@ -99,9 +92,9 @@ def test_no_row_uses_a_duplicate(own_text: Path, tokenizer: Path, tmp_path: Path
     verify(tmp_path / "twice")
 
 
-def test_merging_finds_duplicates_in_other_parts(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
-    whole = build_corpus([own_text], tokenizer=tokenizer, out=tmp_path / "a" / "one", workers=1)
-    build_corpus([own_text], tokenizer=tokenizer, out=tmp_path / "two", workers=1)
+def test_merging_finds_duplicates_in_other_parts(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+    whole = build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path / "a" / "one", workers=1)
+    build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path / "two", workers=1)
     merged = merge_corpora([tmp_path / "a" / "one", tmp_path / "two"], tmp_path / "b" / "all")
     assert merged.documents == 2 * whole.documents
     assert merged.duplicates is not None
@@ -115,8 +108,8 @@ def test_merging_finds_duplicates_in_other_parts(own_text: Path, tokenizer: Path
     assert kept.duplicates is None
 
 
-def test_what_cannot_be_merged_is_refused(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
-    build_corpus([own_text], tokenizer=tokenizer, out=tmp_path / "one", workers=1)
+def test_what_cannot_be_merged_is_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+    build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path / "one", workers=1)
     train_tokenizer([own_text.read_text()], vocab_size=400).save(tmp_path / "small")
     build_corpus([own_text], tokenizer=tmp_path / "small", out=tmp_path / "two", workers=1)
     for parts, message in (

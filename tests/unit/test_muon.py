@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from torch import nn
 
+from bertwright.cli import main
 from bertwright.model.encoder import Encoder
 from bertwright.model.sizes import size_config
 from bertwright.recipes.settings import PretrainSettings
@@ -16,15 +18,15 @@ from bertwright.training import muon
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.optimizer import AdamW, OptimizerSettings, build_optimizer, set_rate
 
-MUON = OptimizerSettings(method="muon", learning_rate=1e-3, matrix_rate=0.02, weight_decay=0.1)
+MUON = OptimizerSettings(method="muon", learning_rate=1e-3, muon_rate=0.02, weight_decay=0.1)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-class Layer(nn.Module):
-    """What a block has: three maps in one product, one map of another shape, a norm."""
+class Model(nn.Module):
+    """An encoder of two blocks, and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,11 +35,11 @@ class Layer(nn.Module):
         self.head = nn.Linear(config.hidden, 3)
 
 
-def optimizer_of(module: Layer, settings: OptimizerSettings = MUON) -> AdamW:
+def optimizer_of(module: Model, settings: OptimizerSettings = MUON) -> AdamW:
     return build_optimizer(module, settings, blocks=module.inner.blocks())
 
 
-def learn(module: Layer, optimizer: AdamW, steps: range) -> None:
+def learn(module: Model, optimizer: AdamW, steps: range) -> None:
     """Steps with gradients that are a function of the step."""
     for step in steps:
         for number, parameter in enumerate(module.parameters()):
@@ -83,7 +85,7 @@ def test_steps_are_those_of_torchs_muon() -> None:
 
 
 def test_the_blocks_matrices_are_muons_and_all_else_is_adams() -> None:
-    module = Layer()
+    module = Model()
     optimizer = optimizer_of(module)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     stacked = {names[id(p)]: group["stacked"] for group in optimizer.param_groups for p in group["params"]}
@@ -98,7 +100,7 @@ def test_the_blocks_matrices_are_muons_and_all_else_is_adams() -> None:
 
 
 def test_queries_keys_and_values_are_three_matrices() -> None:
-    module = Layer()
+    module = Model()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
@@ -111,7 +113,7 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
 
 
 def test_what_is_not_muons_moves_as_without_it() -> None:
-    with_it, without = Layer(), Layer()
+    with_it, without = Model(), Model()
     without.load_state_dict(with_it.state_dict())
     learn(with_it, optimizer_of(with_it), range(3))
     learn(without, build_optimizer(without, MUON.model_copy(update={"method": "adamw"})), range(3))
@@ -125,7 +127,7 @@ def test_what_is_not_muons_moves_as_without_it() -> None:
 
 
 def test_a_run_goes_on_from_its_momentum(tmp_path: Path) -> None:
-    whole = Layer()
+    whole = Model()
     first, second = copy.deepcopy(whole), copy.deepcopy(whole)
     learn(whole, optimizer_of(whole), range(6))
     optimizer = optimizer_of(first)
@@ -139,7 +141,24 @@ def test_a_run_goes_on_from_its_momentum(tmp_path: Path) -> None:
 
 
 def test_a_rate_for_matrices_that_nothing_uses_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"matrix_rate 0\.02 is of Muon's matrices, and method is adamw"):
-        OptimizerSettings(matrix_rate=0.02)
+    with pytest.raises(ValidationError, match=r"muon_rate 0\.02 is of Muon's matrices; it needs --optimizer muon"):
+        OptimizerSettings(muon_rate=0.02)
     with pytest.raises(ValidationError, match="Muon is for the matrices of Transformers' blocks"):
         PretrainSettings(system="lstm-left", steps=1, optimizer=MUON)
+
+
+def test_the_command_learns_by_it(own_corpus: Path, tmp_path: Path) -> None:
+    given = ["pretrain", "--corpus", str(own_corpus), "--steps", "8", "--lengths", "16", "--batch-size", "4"]
+    given += ["--threads", "1", "--compile", "off", "--precision", "fp32", "--learning-rate", "1e-3"]
+    runs = {}
+    for name, more in (
+        ("adamw", []),
+        ("muon", ["--optimizer", "muon"]),
+        ("again", ["--optimizer", "muon", "--recompute"]),
+    ):
+        assert main([*given, *more, "--out", str(tmp_path / name)]) == 0
+        runs[name] = load_file(tmp_path / name / "model" / "model.safetensors")
+    deep = "bert.encoder.layer.1.intermediate.dense.weight"
+    assert not torch.allclose(runs["adamw"][deep], runs["muon"][deep], atol=1e-3)
+    assert all(torch.equal(tensor, runs["again"][name]) for name, tensor in runs["muon"].items())
+    assert "- optimizer.method: muon\n" in (tmp_path / "muon/model/README.md").read_text("utf-8")

@@ -50,7 +50,7 @@ def pretrain(
     batch_size: Int = None,
     optimizer: Annotated[Literal["adamw", "muon"] | None, _GIVEN] = None,
     learning_rate: Float = None,
-    matrix_rate: Float = None,
+    muon_rate: Float = None,
     warmup: Float = None,
     schedule: Annotated[Literal["linear", "cosine"] | None, _GIVEN] = None,
     weight_decay: Float = None,
@@ -105,7 +105,7 @@ def pretrain(
         batch_size: rows per step (default: 256).
         optimizer: of the blocks' matrices: adamw, as the paper, or muon; all else learns by AdamW (default: adamw).
         learning_rate: its peak (default: 1e-4).
-        matrix_rate: the peak of Muon's rate (default: 0.006).
+        muon_rate: the peak of Muon's rate (default: 0.006).
         warmup: share of the steps over which it rises (default: 0.01).
         schedule: how it falls then, as BERT's (linear) or as GPT-1's (cosine) (default: linear).
         weight_decay: decoupled; not on LayerNorm and biases (default: 0.01).
@@ -166,7 +166,7 @@ def pretrain(
         "optimizer": {
             "method": optimizer,
             "learning_rate": learning_rate,
-            "matrix_rate": matrix_rate,
+            "muon_rate": muon_rate,
             "warmup": warmup,
             "schedule": schedule,
             "weight_decay": weight_decay,

@@ -14,7 +14,7 @@ from bertwright.model.sizes import EncoderConfig, GPTConfig, LSTMConfig, OneBody
 from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.mlm import predictions_by_length
 from bertwright.objectives.projection import block_rows
-from bertwright.recipes.systems import Model, new_model, task_of
+from bertwright.recipes.systems import Model, new_model
 from bertwright.training import muon
 from bertwright.training.machine import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
@@ -80,7 +80,7 @@ def count_parameters(model: nn.Module) -> int:
 
 def count_moments(model: Model, optimizer: OptimizerSettings) -> int:
     """Numbers that the optimiser keeps: two of each that is learned, one of Muon's matrices."""
-    single = muon.matrices(task_of(model).blocks) if optimizer.method == "muon" else ()
+    single = muon.matrices(model.encoder.blocks()) if optimizer.method == "muon" else ()
     return 2 * count_parameters(model) - sum(weight.numel() for weight in single)
 
 

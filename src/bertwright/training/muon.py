@@ -19,6 +19,8 @@ MOMENTUM = 0.95
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 """Of the iteration x → ax + bx³ + cx⁵, which takes what lies between 0 and 1 to between 0.7 and 1.2."""
 _ITERATIONS = 5
+_TOGETHER = 2**22
+"""Numbers of matrices that are computed together, or one matrix: what that takes is five times as much."""
 
 
 def matrices(blocks: Iterable[nn.Module]) -> dict[Tensor, int]:
@@ -43,27 +45,38 @@ def orthogonal(updates: Tensor) -> Tensor:
 
 
 def step(group: Mapping[str, Any], state: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
-    """Update the parameters of one group in place; those of the same shape are computed together.
+    """Update the parameters of one group in place; small ones of the same shape are computed together.
 
     The rate of the group is the length of the step in each direction of an N x M matrix, times √(N/M) where N is
     the larger. The momentum [N x S, M] is the state of each.
     """
-    alike: dict[tuple[int, int], list[tuple[nn.Parameter, Tensor]]] = {}
+    alike: dict[torch.Size, list[nn.Parameter]] = {}
     for parameter in group["params"]:
-        if parameter.grad is None:
-            continue
-        momentum = state[parameter]["momentum"]
-        momentum.lerp_(parameter.grad, 1.0 - MOMENTUM)
-        ahead = whole(torch.lerp(parameter.grad, momentum, MOMENTUM))
-        stack = ahead.unflatten(0, (group["stacked"], -1))
-        alike.setdefault((stack.shape[-2], stack.shape[-1]), []).append((parameter, stack))
-    for (outputs, inputs), found in alike.items():
-        _apply(found, group, group["lr"] * math.sqrt(max(1.0, outputs / inputs)))
+        if parameter.grad is not None:
+            alike.setdefault(parameter.shape, []).append(parameter)
+    for shape, found in alike.items():
+        at_once = max(1, _TOGETHER // shape.numel())
+        for first in range(0, len(found), at_once):
+            _apply(found[first : first + at_once], group, state)
 
 
-def _apply(found: Sequence[tuple[nn.Parameter, Tensor]], group: Mapping[str, Any], rate: float) -> None:
-    stacks = [stack for _, stack in found]
-    turned = orthogonal(torch.cat(stacks)).split([len(stack) for stack in stacks])
-    for (parameter, _), update in zip(found, turned, strict=True):
+def _apply(
+    parameters: Sequence[nn.Parameter], group: Mapping[str, Any], state: Mapping[Tensor, Mapping[str, Tensor]]
+) -> None:
+    """Update parameters of one shape."""
+    parts = group["stacked"]
+    turned = orthogonal(
+        torch.cat([_ahead(one, state[one]["momentum"]).unflatten(0, (parts, -1)) for one in parameters])
+    )
+    outputs, inputs = turned.shape[1:]
+    rate = group["lr"] * math.sqrt(max(1.0, outputs / inputs))
+    for parameter, update in zip(parameters, turned.split(parts), strict=True):
         parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
         parameter.sub_(filled(parameter, update.flatten(0, 1)), alpha=rate)
+
+
+def _ahead(parameter: nn.Parameter, momentum: Tensor) -> Tensor:
+    """The gradient averaged into the momentum, and where that goes next (Nesterov), whole."""
+    assert parameter.grad is not None
+    momentum.lerp_(parameter.grad, 1.0 - MOMENTUM)
+    return whole(torch.lerp(parameter.grad, momentum, MOMENTUM))

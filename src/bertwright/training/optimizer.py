@@ -17,7 +17,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Schedule = Literal["linear", "cosine"]
 """How the rate falls to 0: as BERT's (paper §A.2), or as GPT-1's (GPT paper §4.1)."""
-MATRIX_RATE = 0.006
+MUON_RATE = 0.006
 _NO_CORRECTION = 1e9
 """A step count at which 1 - beta**step is 1: torch's AdamW then corrects nothing, as the original."""
 
@@ -28,7 +28,7 @@ class OptimizerSettings(Settings):
     method: Literal["adamw", "muon"] = "adamw"
     """By what the matrices of the blocks learn; all else learns by AdamW."""
     learning_rate: Rate = 1e-4
-    matrix_rate: Rate = MATRIX_RATE
+    muon_rate: Rate = MUON_RATE
     """That of the matrices under Muon, which rises and falls with the other."""
     warmup: Share = 0.01
     """Share of the steps over which the rate rises linearly from 0."""
@@ -45,9 +45,9 @@ class OptimizerSettings(Settings):
     """Adam's correction of its early averages; the original has none, short fine-tuning is steadier with it."""
 
     @model_validator(mode="after")
-    def _knows_its_matrices(self) -> Self:
-        if self.method == "adamw" and self.matrix_rate != MATRIX_RATE:
-            raise ValueError(f"matrix_rate {self.matrix_rate:g} is of Muon's matrices, and method is adamw")
+    def _has_muons_matrices(self) -> Self:
+        if self.method == "adamw" and self.muon_rate != MUON_RATE:
+            raise ValueError(f"muon_rate {self.muon_rate:g} is of Muon's matrices; it needs --optimizer muon")
         return self
 
 
@@ -105,7 +105,7 @@ def build_optimizer(
     for name, parameter in trained_parameters(module):
         key = scale(name), parameter.ndim > 1, stacked.get(parameter, 0)
         groups.setdefault(key, []).append(parameter)
-    faster = settings.matrix_rate / settings.learning_rate
+    faster = settings.muon_rate / settings.learning_rate
     optimizer = AdamW(
         [
             {

@@ -1,7 +1,7 @@
 """figures of an experiment → its page: our table beside the paper's, verdicts, cost, settings, the command."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +162,12 @@ def _costs(plan: Plan) -> Iterator[str]:
         rows.append((arm.title, *_cost(models, jobs)))
     rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
     yield from _table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
-    yield from ("", _computed_on({device_of(part.folder) for part in (*plan.all_models, *plan.all_jobs)}))
-
-
-def _computed_on(devices: Set[str | None]) -> str:
-    """In one sentence; where they are of both kinds, times and memory of arms do not compare."""
+    devices = {device_of(part.folder) for part in (*plan.all_models, *plan.all_jobs)}
     if {"cpu", "cuda"} <= devices:
-        return "Computed partly on processors, partly on GPUs: each run's `run.json` says which."
-    return "Computed on GPUs." if "cuda" in devices else "Computed on processors."
+        yield from ("", "Computed partly on processors, partly on GPUs (each run's `run.json` says which): times and")
+        yield "memory of the arms do not compare."
+    elif devices & {"cpu", "cuda"}:
+        yield from ("", "Computed on GPUs." if "cuda" in devices else "Computed on processors.")
 
 
 def _cost(models: Sequence[Model], jobs: Sequence[Job]) -> tuple[str, str, str, str]:

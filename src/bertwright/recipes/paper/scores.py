@@ -114,6 +114,6 @@ def seconds_spent(folder: Path) -> float:
 
 
 def device_of(folder: Path) -> str | None:
-    """What computed a run; None where nothing was trained."""
+    """What computed a run, or the last part of it; None where nothing was trained."""
     path = folder / "run.json"
     return str(read_object(path)["settings"].get("device", "cpu")) if path.is_file() else None

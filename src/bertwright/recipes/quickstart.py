@@ -12,6 +12,7 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, Stopped
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.sizes import with_dropout
 from bertwright.objectives.examples import ExampleSettings, held_out_split
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.prediction.fill import fill, open_pretrained
@@ -21,7 +22,7 @@ from bertwright.recipes.finetune import finetune
 from bertwright.recipes.library_docs import collect, write_corpus
 from bertwright.recipes.library_task import LibraryTask, make_task, write_task
 from bertwright.recipes.pretrain import build_model, encoder_config, pretrain
-from bertwright.recipes.settings import FinetuneSettings, Phase, PretrainSettings
+from bertwright.recipes.settings import TUNED_DROPOUT, FinetuneSettings, Phase, PretrainSettings
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
 from bertwright.tasks.examples import learn, read_examples
@@ -128,14 +129,15 @@ def _held_out_share(corpus: Path) -> float:
 
 
 def _pretraining(minutes: float, *, held_out_share: float) -> PretrainSettings:
-    """What a few minutes can carry: many small steps, more masks, attention that starts at the neighbours."""
+    """What a few minutes can carry: small steps, more masks, no dropout, Muon, a start at the neighbours."""
     return PretrainSettings(
         size="tiny",
         phases=(Phase(length=64, share=1.0),),
-        batch_size=16,
+        batch_size=32,
         minutes=minutes,
         examples=ExampleSettings(masking=MaskingSettings(share=0.3)),
-        optimizer=OptimizerSettings(learning_rate=2e-3, warmup=0.1, bias_correction=True),
+        optimizer=OptimizerSettings(method="muon", learning_rate=2e-3, warmup=0.1, bias_correction=True),
+        dropout=0.0,
         initializer_range=0.05,
         start="local",
         held_out_share=held_out_share,
@@ -150,7 +152,8 @@ def _save_untrained(settings: PretrainSettings, out: Path) -> None:
     config = encoder_config(settings, data.tokenizer.vocab_size)
     model = build_model(settings, config, None, data)
     tokenizer = out / "tokenizer"
-    save_model(out / "untrained", model, config=config, tokenizer=tokenizer, architecture="BertForPreTraining")
+    tuned = with_dropout(config, TUNED_DROPOUT)
+    save_model(out / "untrained", model, config=tuned, tokenizer=tokenizer, architecture="BertForPreTraining")
 
 
 def _task_spec() -> ClassificationTask:
@@ -253,8 +256,8 @@ def _places(out: Path, task: LibraryTask | None) -> list[str]:
         "The same by hand:",
         f"  bertwright tokenizer train {out}/text.txt --vocab-size {VOCABULARY} --out tok",
         f"  bertwright corpus build {out}/text.txt --lines sentences --tokenizer tok --out corpus",
-        "  bertwright pretrain --corpus corpus --out run --minutes 3 --held-out 0.02 --lengths 64 --batch-size 16 \\",
-        "    --learning-rate 2e-3 --warmup 0.1 --bias-correction --mask-share 0.3 \\",
+        "  bertwright pretrain --corpus corpus --out run --minutes 3 --held-out 0.02 --lengths 64 --batch-size 32 \\",
+        "    --optimizer muon --learning-rate 2e-3 --warmup 0.1 --bias-correction --mask-share 0.3 --dropout 0 \\",
         "    --initializer-range 0.05 --start local",
     ]
     if task:

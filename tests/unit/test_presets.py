@@ -11,7 +11,7 @@ import pytest
 from bertwright.cli import main
 from bertwright.commands import pretraining as commands
 from bertwright.errors import InputError
-from bertwright.recipes import pretrain
+from bertwright.recipes import pretrain, quickstart
 from bertwright.recipes.presets import RECIPES, resolve_settings
 from bertwright.recipes.settings import PretrainSettings
 
@@ -114,3 +114,12 @@ def test_the_defaults_that_help_tells_are_those_of_the_settings(asked: Any) -> N
     assert len(told) >= 18
     options = [word for name, value in told.items() for word in (f"--{name.replace('_', '-')}", *value.split())]
     assert asked("--steps", "1", *options) == PretrainSettings(steps=1)
+
+
+def test_what_quickstart_says_to_do_by_hand_is_what_it_does(asked: Any) -> None:
+    told = " ".join(quickstart._places(Path("q"), None)).replace("\\", "")
+    command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", told)
+    assert command
+    aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned
+    own = quickstart._pretraining(3, held_out_share=0.02)
+    assert asked(*command[1].split()).model_dump(exclude=aside) == own.model_dump(exclude=aside)

@@ -2,9 +2,11 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -240,6 +242,31 @@ def test_threads_of_joblib_give_the_same() -> None:
     alone = cross_val_score(quick, X, Y, cv=2, scoring="neg_log_loss")
     with joblib.parallel_config(backend="threading", n_jobs=2):  # dropout must not be drawn by both at once
         assert np.array_equal(cross_val_score(quick, X, Y, cv=2, scoring="neg_log_loss"), alone)
+
+
+def test_a_model_opened_in_another_thread_changes_no_fit(
+    fitted: BertClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch draws from the one generator for every new module, here right before a fit draws its dropout."""
+    quick = BertClassifier("small", **FAST | {"epochs": 2})
+    alone = quick.fit(X, Y).predict_proba(X)
+    other = pickle.loads(pickle.dumps(fitted))  # as not yet opened
+    answers = threading.Thread(target=other.predict, args=(X,))
+    seed = torch.manual_seed
+
+    def seeded(number: int) -> torch.Generator:
+        found = seed(number)
+        if answers.ident is None:
+            answers.start()
+            answers.join(2.0)  # it waits for this very fit
+        return found
+
+    monkeypatch.setattr(torch, "manual_seed", seeded)
+    assert np.array_equal(quick.fit(X, Y).predict_proba(X), alone)
+    answers.join()
+    before = torch.get_rng_state()
+    assert np.array_equal(pickle.loads(pickle.dumps(other)).predict(X), other.predict(X))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_weights_decide_what_is_learned() -> None:

@@ -26,7 +26,8 @@ from bertwright.training.machine import Numerics, apply_numerics, resolve_numeri
 _PLACE: Final = "this estimator"
 _OWN_FILES: Final = {CARD, "config.json", "model.safetensors", *TOKENIZER_FILES}
 _ONE_AT_A_TIME = threading.RLock()
-"""Dropout is drawn from the process's one generator: two fits in two threads would take each other's numbers."""
+"""Dropout is drawn from the process's one generator, and torch draws from it for every new module, even one that is
+filled at once: of two threads that fit, or of which one opens a model, each would take the other's numbers."""
 
 
 @dataclass
@@ -43,9 +44,11 @@ class Learned:
     _ready: Any = field(default=None, repr=False, compare=False)
 
     def ready(self, build: Callable[[SavedModel], Any]) -> Any:
-        """What `build` makes of the model, made once."""
+        """What `build` makes of the model, made once; no random number of the program is spent on it."""
         if self._ready is None:
-            self._ready = build(self.saved)
+            with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+                if self._ready is None:  # another thread may have made it meanwhile
+                    self._ready = build(self.saved)
         return self._ready
 
     def save(self, folder: Path) -> None:

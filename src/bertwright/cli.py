@@ -188,8 +188,10 @@ def _print_result(result: Result, *, as_json: bool) -> None:
         if result["text"] is not None:
             print(result["text"], flush=True)
         return
-    for key, value in _flat(result):
-        print(f"{key:26}{value:.4f}" if isinstance(value, float) else f"{key:26}{value}", flush=True)
+    figures = dict(_flat(result))
+    width = max(24, *map(len, figures)) + 2 if figures else 0
+    for key, value in figures.items():
+        print(f"{key:{width}}{value:.4f}" if isinstance(value, float) else f"{key:{width}}{value}", flush=True)
 
 
 def _finite(value: Any) -> Any:

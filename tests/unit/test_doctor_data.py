@@ -184,6 +184,29 @@ def test_labels_that_train_never_has(tmp_path: Path) -> None:
     assert levels(look_at_data(known, tmp_path)[1]) == {"rare labels": "warning", "dev, labels": "error"}
 
 
+SETS = ("", "warm", "wet", "warm|wet", "warm")
+
+
+def several(count: int = 60, *, seed: int = 0) -> list[tuple[str, str]]:
+    """Rows of which a fifth has no label, and a fifth two."""
+    return [(text, SETS[row % 5]) for row, text in enumerate(random_sentences(count, seed=seed))]
+
+
+def test_rows_of_any_number_of_labels(tmp_path: Path) -> None:
+    rows = several()
+    train = table(tmp_path / "train.tsv", [*rows, (rows[3][0], "wet")])
+    table(tmp_path / "dev.tsv", several(20, seed=1))
+    found = look_at_data(get_task("multilabel"), tmp_path)[1]
+    assert levels(found) == {"no label": "note", "duplicates": "note", "contradictions": "warning"}
+    assert named(found, "labels").value == {"warm": 36, "wet": 25}
+    assert named(found, "labels").text == "warm 59.0%, wet 41.0%"
+    assert named(found, "no label").value == 12
+    assert named(found, "contradictions").text.endswith(f"{train}:5 (warm, wet) and {train}:62 (wet)")
+    table(tmp_path / "train.tsv", [(text, "warm") for text, _ in rows] + several(4, seed=2)[2:3])
+    found = look_at_data(get_task("multilabel"), tmp_path)[1]
+    assert levels(found) == {"labels": "note", "rare labels": "warning"}
+
+
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert data_levels(tmp_path) == {"reads": "error"}
     table(tmp_path / "train.tsv", [*healthy(), ("one\ttoo", "many")])
@@ -251,6 +274,17 @@ def test_numbers_are_learned_by_heart(tmp_path: Path) -> None:
     assert levels(trained_on(rows, tmp_path, kind="regress")) == {}
 
 
+def test_sets_of_labels_are_learned_by_heart(tmp_path: Path) -> None:
+    found = trained_on(several(), tmp_path, kind="multilabel")
+    assert levels(found) == {}
+    assert 0.5 < named(found, "one batch").value["first"] < 0.9
+    assert "nats a label on 32 rows" in named(found, "one batch").text
+    rows = [(text, names) for text, _ in healthy(16) for names in ("warm", "wet")]
+    both = trained_on(rows, tmp_path, kind="multilabel")
+    assert levels(both) == {"one batch": "error"}
+    assert "different labels" in named(both, "one batch").advice
+
+
 def test_labels_that_cannot_be_learned_are_an_error(tmp_path: Path) -> None:
     texts = [text for text, _ in healthy(16)]
     found = trained_on([(text, label) for text in texts for label in ("good", "bad")], tmp_path)
@@ -298,9 +332,9 @@ def test_masked_lm_begins_at_guessing_and_learns_a_batch(tmp_path: Path) -> None
 
 def test_a_batch_for_which_time_was_too_short_is_no_error() -> None:
     falling = doctor_training.Course({"loss": 0.7}, {"loss": 0.5}, steps=4, seconds=61.0, in_time=False)
-    assert by_heart(falling, "loss", scale=1.0, rows=32, hint="").level == "note"
+    assert by_heart(falling, "loss", rows=32).level == "note"
     rising = doctor_training.Course({"loss": 0.7}, {"loss": 0.9}, steps=4, seconds=61.0, in_time=False)
-    assert by_heart(rising, "loss", scale=1.0, rows=32, hint="").level == "error"
+    assert by_heart(rising, "loss", rows=32).level == "error"
 
 
 def test_the_batch_has_every_label() -> None:
@@ -352,6 +386,20 @@ def test_files_of_other_kinds_of_tasks_are_no_error(tmp_path: Path, task: TaskSp
     assert {one.name for one in named.read_data()} >= {"length", "unknown", "case"}
     with pytest.raises(InputError, match=f"--task {task.name}: the doctor looks at tables of sentences and pairs"):
         examine(Request(model=model, data=data, task=task.name))
+
+
+def test_a_model_brings_its_own_task_and_columns(tmp_path: Path) -> None:
+    own = get_task("sst2")
+    extra = {"task": own.model_dump(mode="json"), "max_length": 16}
+    model = str(write_model(tmp_path / "m", architecture="BertForSequenceClassification", extra=extra))
+    train = tmp_path / "train.tsv"
+    train.write_text("sentence\tlabel\n" + "".join(f"{text}\t{row % 2}\n" for row, (text, _) in enumerate(healthy())))
+    for task, level in ((None, "ok"), ("sst2", "ok"), ("classify", "error")):
+        examination = Examination(Request(model=model, data=train, task=task))
+        examination.model()
+        found = named(examination.read_data(), "reads")
+        assert found.level == level
+    assert "no column 'text'" in found.text
 
 
 def test_rows_of_pairs_are_compared_as_pairs(tmp_path: Path) -> None:

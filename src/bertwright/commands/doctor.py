@@ -15,7 +15,7 @@ def doctor(
     model: str | None = None,
     corpus: Path | None = None,
     data: Path | None = None,
-    task: str = "classify",
+    task: str | None = None,
     text_column: Several = (),
     label_column: str | None = None,
     tokenizer: Path | None = None,
@@ -31,7 +31,8 @@ def doctor(
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer or --corpus).
         corpus: a corpus folder.
         data: a labelled table, or a folder with train and dev files.
-        task: how --data is read: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, regress.
+        task: how --data is read: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, multilabel, regress
+            (default: as the model was fine-tuned, else classify).
         text_column: the column of the text; twice for pairs.
         label_column: the column of the label or number.
         tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.

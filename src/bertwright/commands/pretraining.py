@@ -133,7 +133,7 @@ def pretrain(
         log_every: steps between the lines of metrics.jsonl (default: 50).
         micro_tokens: tokens computed at a time (default: 8192).
         precision: of the matrix products; auto measures the machine (default: auto).
-        compile: the step, with torch.compile; auto tries it in runs of over an hour (default: auto).
+        compile: the step, with torch.compile; auto tries it in runs of an hour or more (default: auto).
         recompute: compute layers anew in backward: less memory, more time, the same numbers.
         skip_bad_steps: leave out up to ten updates whose loss is not finite or leapt up, instead of stopping.
         threads: one per core where not given.

@@ -98,7 +98,8 @@ def tokenizer_extend(
 
     Args:
         source: a tokenizer folder, model folder or run folder.
-        inputs: files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output; .gz, .bz2, .xz.
+        inputs: files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output, Parquet,
+            plain or as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         add: how many pieces.
         out: the tokenizer folder to write; a model of the source can be trained on with it: pretrain --init-from.
         documents: what parts documents of plain text.

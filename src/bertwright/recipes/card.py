@@ -12,6 +12,7 @@ from bertwright.config import Settings
 from bertwright.corpus.shards import Corpus
 from bertwright.model.forms import described
 from bertwright.model.sizes import NAMES, BodyConfig, PairConfig, TopConfig, attends_both_ways, system_of
+from bertwright.recipes.settings import PretrainSettings
 
 _TAGS = {
     "BertLMHeadModel": "text-generation",
@@ -27,7 +28,7 @@ _TAGS = {
 
 
 def pretraining_card(
-    settings: Settings,
+    settings: PretrainSettings,
     config: BodyConfig,
     corpora: Sequence[tuple[Corpus, float]],
     *,
@@ -42,10 +43,12 @@ def pretraining_card(
         f"{source.manifest.tokens:,} tokens; share of each step {weight:g}; fingerprint `{source.fingerprint[:16]}`"
         for source, weight in corpora
     ]
+    longest = max(phase.length for phase in settings.phases)
+    beyond = f"; this training had rows of up to {longest}, and taught it nothing about places behind that"
     limits = [
         f"What it knows is from its corpus of {tokens:,} tokens, with their mistakes and prejudices; of other "
         "languages and domains it knows nothing.",
-        f"It reads at most {config.max_positions} tokens at a time.",
+        f"It reads at most {config.max_positions} tokens at a time{beyond if longest < config.max_positions else ''}.",
     ]
     if fills := attends_both_ways(config):
         limits.append(

@@ -1,6 +1,7 @@
 """machine, model, corpus, data → findings: what costs people weeks, looked for before they are spent."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +20,13 @@ from bertwright.recipes.doctor_model import Patient, look_at_model
 from bertwright.recipes.doctor_software import software_findings
 from bertwright.recipes.doctor_training import classifier_findings, pretraining_findings
 from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
-from bertwright.tasks.spec import get_spec
+from bertwright.tasks.spec import TaskSpec, get_spec
 from bertwright.text.any_tokenizer import AnyTokenizer, open_tokenizer_folder
 from bertwright.text.tokenizer import Tokenizer
 
 _ONLY_TABLES: Final = "the doctor looks at tables of sentences and pairs; finetune checks other files as it reads them"
+_ANY: Final = "classify"
+"""The task of a table of which nothing else is said."""
 _SIZE: Final = "tiny"
 """Of the random encoder that learns a batch of a corpus by heart where no model is named."""
 
@@ -35,7 +38,7 @@ class Request:
     model: str | None = None
     corpus: Path | None = None
     data: Path | None = None
-    task: str = "classify"
+    task: str | None = None
     text: tuple[str, ...] = ()
     label: str | None = None
     tokenizer: Path | None = None
@@ -58,10 +61,10 @@ def examine(request: Request) -> dict[str, Any]:
 
 
 def _refuse_senseless(request: Request) -> None:
-    if not isinstance(get_spec(request.task), ClassificationTask):
+    if request.task and not isinstance(get_spec(request.task), ClassificationTask):
         raise InputError(f"--task {request.task}: {_ONLY_TABLES}; leave --data out, or name the task of a table")
-    with_columns(get_task(request.task), text=request.text, label=request.label)
-    if request.data is None and (request.text or request.label or request.task != "classify"):
+    with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
+    if request.data is None and (request.text or request.label or request.task):
         raise InputError("--task, --text-column and --label-column say how --data PATH is read; name it")
     if request.max_length is not None and request.max_length < 8:
         raise InputError(f"--max-length {request.max_length}: at least 8")
@@ -172,24 +175,25 @@ class Examination:
         return found
 
     def task(self) -> ClassificationTask:
-        """The task with the columns that were given, or those that the model was fine-tuned with."""
-        request, saved = self.request, self.patient.saved
-        text, label = request.text, request.label
-        trained = saved.extra.get("task") if saved else None
-        if trained and trained.get("name") == request.task and not (text or label):
-            text, label = tuple(trained["text"]), trained["label"]
-        return with_columns(get_task(request.task), text=text, label=label)
+        """The task and columns that were given, or those that the model was fine-tuned with."""
+        request, own = self.request, self.own_task()
+        if isinstance(own, ClassificationTask) and request.task in (None, own.name):
+            return with_columns(get_task(own.name), text=own.text, label=own.label)
+        return with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
 
     def other_task(self) -> str | None:
         """The model's task, where nothing says that the data are not of it and it is none on sentences and pairs."""
+        own = self.own_task()
+        return None if self.request.task or not own or isinstance(own, ClassificationTask) else own.name
+
+    def own_task(self) -> TaskSpec | None:
+        """What the model was fine-tuned for, where no columns say that the data are another table."""
         request, saved = self.request, self.patient.saved
-        if request.text or request.label or request.task != "classify" or not saved or "task" not in saved.extra:
+        if request.text or request.label or not saved or "task" not in saved.extra:
             return None
-        try:
-            trained = task_of(saved)
-        except InputError:  # a note of another version
-            return None
-        return None if isinstance(trained, ClassificationTask) else trained.name
+        with suppress(InputError):  # a note of another version
+            return task_of(saved)
+        return None
 
     def words(self) -> AnyTokenizer | None:
         """The model's tokenizer, else the one that was named."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertwright.corpus.report import UNKNOWN_LIMIT
 from bertwright.errors import InputError
@@ -74,25 +75,43 @@ def label_findings(data: Data) -> Iterator[Finding]:
     if data.task.kind == "regression":
         yield numbers(targets.tolist())
         return
-    names = data.task.labels
-    counts = dict(zip(names, np.bincount(targets, minlength=len(names)).tolist(), strict=True))
-    yield majority(counts)
+    given = [name for labels in label_sets(data.task, targets) for name in labels]
+    counts = dict.fromkeys(data.task.labels, 0) | Counter(given)
+    yield majority(counts, len(data.train))
+    if data.task.kind == "multilabel":
+        yield without_labels(targets)
     yield rare(counts)
     for name, part in data.dev.items():
         assert part.targets is not None
-        yield unseen(counts, name, labels=[names[target] for target in part.targets])
+        yield unseen(counts, name, labels=[name for labels in label_sets(data.task, part.targets) for name in labels])
 
 
-def majority(counts: Mapping[str, int]) -> Finding:
-    """The share of the commonest label."""
-    total = sum(counts.values())
+def label_sets(task: ClassificationTask, targets: NDArray[Any]) -> list[tuple[str, ...]]:
+    """The labels of each row: one, or of `multilabel` any number."""
+    if task.kind == "multilabel":
+        return [tuple(task.labels[label] for label in np.flatnonzero(row)) for row in targets]
+    return [(task.labels[target],) for target in targets]
+
+
+def majority(counts: Mapping[str, int], rows: int) -> Finding:
+    """The share of the rows that have the commonest label."""
     label = max(counts, key=lambda name: counts[name])
-    share = counts[label] / total
-    spread = place_list([f"{name} {count / total:.1%}" for name, count in counts.items()], 6)
+    share = counts[label] / rows
+    spread = place_list([f"{name} {count / rows:.1%}" for name, count in counts.items()], 6)
     if share < _MAJORITY:
         return _finding("labels", "ok", dict(counts), spread)
     advice = f"an accuracy of {share:.1%} is that of always answering {label}: judge by macro_f1 or by f1 of the others"
     return _finding("labels", "note", dict(counts), f"{spread}: nearly all is {label}", advice)
+
+
+def without_labels(targets: NDArray[np.bool_]) -> Finding:
+    """Rows of train to which no label applies."""
+    bare = int(np.sum(~targets.any(axis=1)))
+    if not bare:
+        return _finding("no label", "ok", 0, "every row has a label")
+    text = f"{bare:,} of {len(targets):,} rows have none"
+    advice = "nothing, where none applies to them; where it was not looked, take them out: a model learns to find none"
+    return _finding("no label", "note", bare, text, advice)
 
 
 def rare(counts: Mapping[str, int]) -> Finding:
@@ -130,8 +149,8 @@ def text_findings(data: Data) -> Iterator[Finding]:
     yield empty([data.train, *data.dev.values()])
     rows = _rows_by_text(data.train)
     yield copies(data.train, rows)
-    if data.task.kind == "classification":
-        yield contradictions(data.train, rows, labels=data.task.labels)
+    if data.task.kind != "regression":
+        yield contradictions(data.train, rows, task=data.task)
     for name, part in data.dev.items():
         yield leak(data.train, rows, name=name, dev=part)
 
@@ -162,20 +181,22 @@ def copies(train: Examples, rows: Mapping[str, Sequence[int]]) -> Finding:
     return _finding("duplicates", "warning" if count > _MANY_COPIES * len(train) else "note", count, text, advice)
 
 
-def contradictions(train: Examples, rows: Mapping[str, Sequence[int]], *, labels: Sequence[str]) -> Finding:
-    """The same texts with two labels."""
+def contradictions(train: Examples, rows: Mapping[str, Sequence[int]], *, task: ClassificationTask) -> Finding:
+    """The same texts with two labels, or two sets of them."""
     assert train.targets is not None
-    targets = train.targets
-    both = [some for some in rows.values() if len({int(targets[row]) for row in some}) > 1]
+    labels = [", ".join(names) or "none" for names in label_sets(task, train.targets)]
+    both = [some for some in rows.values() if len({labels[row] for row in some}) > 1]
+    what = "two sets of labels" if task.kind == "multilabel" else "two labels"
     if not both:
-        return _finding("contradictions", "ok", 0, "no text has two labels")
+        return _finding("contradictions", "ok", 0, f"no text has {what}")
     one = min(both, key=lambda some: some[0])
-    other = next(row for row in one if targets[row] != targets[one[0]])
+    other = next(row for row in one if labels[row] != labels[one[0]])
     text = (
-        f"{len(both):,} texts have two labels, first {train.place(one[0])} ({labels[targets[one[0]]]}) "
-        f"and {train.place(other)} ({labels[targets[other]]})"
+        f"{len(both):,} texts have {what}, first {train.place(one[0])} ({labels[one[0]]}) "
+        f"and {train.place(other)} ({labels[other]})"
     )
-    return _finding("contradictions", "warning", len(both), text, "decide on one label for each, or take both rows out")
+    advice = "decide on one of them for each, or take both rows out"
+    return _finding("contradictions", "warning", len(both), text, advice)
 
 
 def leak(train: Examples, rows: Mapping[str, Sequence[int]], *, name: str, dev: Examples) -> Finding:
@@ -221,7 +242,7 @@ def fit_findings(data: Data, tokenizer: AnyTokenizer, *, max_length: int) -> Ite
 
 def labels_of_model(saved: SavedModel, task: ClassificationTask) -> Iterator[Finding]:
     """The labels of a fine-tuned model against those of the data; its order decides, by name."""
-    if task.kind != "classification" or "classifier.linear.weight" not in (saved.weights or {}):
+    if task.kind == "regression" or "classifier.linear.weight" not in (saved.weights or {}):
         return
     theirs, ours = saved.labels, task.labels
     text = f"the model answers {place_list(theirs, 6) or 'without names'}; the data have {place_list(ours, 6)}"

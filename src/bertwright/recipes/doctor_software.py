@@ -86,7 +86,7 @@ def compiler(name: str) -> Finding:
         "compiler",
         "warning",
         None,
-        f"there is no {name}: --compile cannot be used; everything else can, only slower",
+        f"there is no {name}: nothing can be compiled; everything else can be done, only slower",
         "install one (Debian: apt-get install g++), or name it in CXX",
     )
 
@@ -116,7 +116,7 @@ def _not_compiled(why: str) -> Finding:
         "warning",
         None,
         f"torch.compile fails: {why}",
-        "leave --compile out: the same model, only slower; or install a C++ compiler with its headers",
+        "nothing: runs go on uncompiled, the same model, only slower; or install a C++ compiler with its headers",
     )
 
 

@@ -32,7 +32,8 @@ from bertwright.training.trainable import Trainable
 ROWS: Final = 32
 """Of the batch that is learned by heart; masked LM takes a quarter, each row has several places."""
 GOAL: Final = 0.05
-"""Nats (for numbers: share of their variance) under which a batch counts as learned by heart."""
+"""Nats (where any number of labels apply: nats a label; for numbers: share of their variance) under which a batch
+counts as learned by heart."""
 _STEPS: Final = 400
 _SECONDS: Final = 60.0
 _WARMUP: Final = 20
@@ -92,15 +93,18 @@ def classifier_findings(
     encoded = encode(tokenizer, some.texts_a, some.texts_b, max_length=min(max_length, saved.config.max_positions))
     model = _classifier(saved, task)
     batch = padded(encoded, range(len(some)), pad_id=saved.config.pad_id, targets=loss_targets(task, some.targets))
-    scale = 1.0
+    scale, unit = 1.0, "nats"
     if task.kind == "regression":
         assert batch.targets is not None
-        scale = max(float(batch.targets.var()), 1e-6)
+        scale, unit = max(float(batch.targets.var()), 1e-6), "of the variance"
+    elif task.kind == "multilabel":  # its loss is the sum over the labels
+        scale, unit = float(task.num_outputs), "nats a label"
     rate = 1e-4 if saved.config.hidden >= 768 else 1e-3
     course = learn_by_heart(classifier_task(model, task), batch, term="loss", rate=rate, goal=GOAL * scale)
     if task.kind == "classification":
         yield first_loss(course.first["loss"], task.num_outputs)
-    yield by_heart(course, "loss", scale=scale, rows=len(some), hint=_contradiction(encoded, some.targets))
+    hint = _contradiction(encoded, some.targets)
+    yield by_heart(course, "loss", scale=scale, unit=unit, rows=len(some), hint=hint)
 
 
 def pretraining_findings(config: EncoderConfig, corpus: Corpus) -> Iterator[Finding]:
@@ -114,7 +118,7 @@ def pretraining_findings(config: EncoderConfig, corpus: Corpus) -> Iterator[Find
     rate = 2e-4 if config.hidden >= 768 else 2e-3
     course = learn_by_heart(pretraining_task(model), batch, term="mlm", rate=rate, goal=GOAL)
     yield first_masked_loss(course.first["mlm"], config.vocab_size)
-    yield by_heart(course, "mlm", scale=1.0, rows=ROWS // 4, hint="")
+    yield by_heart(course, "mlm", rows=ROWS // 4)
 
 
 def first_loss(found: float, num_labels: int) -> Finding:
@@ -142,10 +146,11 @@ def first_masked_loss(found: float, vocabulary: int) -> Finding:
     return _finding("first loss", "warning", value, f"{text}: it begins far from guessing", advice)
 
 
-def by_heart(course: Course, term: str, *, scale: float, rows: int, hint: str) -> Finding:
-    """Whether the batch was learned; `scale` turns the loss into what is compared with GOAL, `hint` says why not."""
+def by_heart(
+    course: Course, term: str, *, rows: int, scale: float = 1.0, unit: str = "nats", hint: str = ""
+) -> Finding:
+    """Whether the batch was learned; the loss by `scale` is what is compared with GOAL, `hint` says why not."""
     first, last = course.first[term] / scale, course.last[term] / scale
-    unit = "nats" if scale == 1.0 else "of the variance"
     value = {"first": first, "last": last, "steps": course.steps, "seconds": course.seconds}
     text = f"{first:.3f} to {last:.3f} {unit} on {rows} rows, {course.steps} steps, {course.seconds:.0f} s"
     if last < GOAL:
@@ -161,7 +166,9 @@ def by_heart(course: Course, term: str, *, scale: float, rows: int, hint: str) -
 
 
 def chosen_rows(targets: NDArray[Any], task: ClassificationTask) -> NDArray[np.int64]:
-    """32 rows: the first ones of every label in turn, or numbers from the whole range."""
+    """32 rows: the first ones of every label (of every set of labels) in turn, or numbers from the whole range."""
+    if task.kind == "multilabel":
+        targets = np.unique(targets, axis=0, return_inverse=True)[1]
     order = np.argsort(targets, kind="stable")
     if task.kind == "regression":
         return np.unique(order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).astype(np.int64)])
@@ -189,9 +196,9 @@ def _lacking(weights: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _contradiction(encoded: Encoded, targets: NDArray[Any]) -> str:
     """What to say about rows that look the same to the model and have different labels; empty where there are none."""
-    seen: dict[bytes, set[float]] = {}
+    seen: dict[bytes, set[bytes]] = {}
     for ids, target in zip(encoded.ids, targets, strict=True):
-        seen.setdefault(ids.tobytes(), set()).add(float(target))
+        seen.setdefault(ids.tobytes(), set()).add(target.tobytes())
     both = sum(len(some) > 1 for some in seen.values())
     if not both:
         return ""

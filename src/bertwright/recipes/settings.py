@@ -65,7 +65,7 @@ class PretrainSettings(Settings):
     log_every: Positive = 50
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile of the step; `auto` tries it where the run takes over an hour, and takes it where it is faster."""
+    """torch.compile of the step; `auto` tries it where the run takes an hour or more, taking it where it is faster."""
     recompute: bool = False
     """Compute each layer anew in backward instead of keeping its inside: the same numbers, less memory, more time."""
     threads: Positive | None = None

@@ -1,5 +1,6 @@
 """The README.md of a model folder: what the Hub reads of it, and what a person is told."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -41,7 +42,16 @@ def test_an_encoders_card(runs: Path) -> None:
     assert "- phases: length 16 share 0.5, length 32 share 0.5\n" in text
     assert re.search(r"- mlm_loss: \d\.\d{4}", text)
     assert "It reads at most 512 tokens at a time; this training had rows of up to 32, and taught it nothing" in text
+    assert "began from" not in text
     assert str(runs) not in text  # the same bytes wherever a run lies
+
+
+def test_what_a_run_goes_on_from_is_told(runs: Path) -> None:
+    again = ["pretrain", "--corpus", str(runs / "corpus"), "--init-from", str(runs / "lm"), "--steps", "1"]
+    again += ["--batch-size", "4", "--lengths", "16", "--precision", "fp32", "--threads", "1"]
+    assert main([*again, "--out", str(runs / "again")]) == 0
+    digest = hashlib.sha256((runs / "lm" / "model" / "model.safetensors").read_bytes()).hexdigest()[:16]
+    assert f"- began from the model `lm`, its weights' sha256 `{digest}`\n" in told(runs / "again" / "model")[1]
 
 
 def test_a_tasks_card(runs: Path) -> None:
@@ -51,6 +61,7 @@ def test_a_tasks_card(runs: Path) -> None:
     assert re.search(r"- accuracy: \d\.\d{4} ± \d\.\d{4} over 2 seeds", text)
     assert re.search(r"- accuracy: \d\.\d{4}, of this model \(seed [01]\)", text)
     assert re.search(r"- \d+ rows of training data, sha256 `[0-9a-f]{16}`", text)
+    assert "- began from the model `lm`, its weights' sha256 `" in text
     assert "It knows no other labels than negative, positive." in text
     assert "It reads at most 16 tokens of an input." in text
     assert str(runs) not in text

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.files import atomic_folder
+from bertwright.files import atomic_folder, file_digest
 from bertwright.model.bodies import body_of
 from bertwright.model.described import MULTI_LABEL
 from bertwright.model.forms import described, named_weights, read_described, stored_names
@@ -144,6 +144,11 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
 def model_within(folder: Path) -> Path:
     """The model folder of a run folder, or the folder itself."""
     return folder / "model" if (folder / "model" / "config.json").is_file() else folder
+
+
+def weights_digest(saved: SavedModel) -> str | None:
+    """sha256 of the file of weights in hex; None for random ones."""
+    return None if saved.weights is None else file_digest(Path(saved.place) / "model.safetensors")
 
 
 def _check_size(config: BodyConfig, weights: Mapping[str, Tensor], place: str) -> None:

@@ -5,6 +5,7 @@ writes the same bytes as one that was not.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bertwright import __version__
@@ -35,8 +36,9 @@ def pretraining_card(
     architecture: str,
     steps: int,
     figures: Mapping[str, float],
+    began: Sequence[str] = (),
 ) -> str:
-    """The card of a pre-trained model; `figures` are those of the last held-out evaluation."""
+    """The card of a pre-trained model; `figures` are those of the last held-out evaluation, `began` from `origin`."""
     tokens = sum(source.manifest.tokens for source, _ in corpora)
     data = [
         f"{source.manifest.documents:,} documents, {source.manifest.sentences:,} sentences, "
@@ -64,7 +66,7 @@ def pretraining_card(
         config=config,
         architecture=architecture,
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
-        data=data,
+        data=[*data, *began],
         settings=[f"steps: {steps:,}", *_settings(settings, leave_out=("steps", "minutes"))],
         figures=[f"{name}: {value:.4f}" for name, value in figures.items()],
         measured="On text that was held out, at the end of the training:",
@@ -103,10 +105,12 @@ def finetuning_card(
     rows: int,
     max_length: int,
     result: Mapping[str, Any],
+    began: str,
 ) -> str:
-    """The card of a fine-tuned model: the best one of the seeds in `result`."""
+    """The card of a fine-tuned model: the best one of the seeds in `result`; `began` from `origin`."""
     data = [f"{rows:,} rows of training data, sha256 `{str(digests['train'])[:16]}`"]
     data += [f"measured on `{name}`, sha256 `{digest[:16]}`" for name, digest in digests.get("dev", {}).items()]
+    data.append(began)
     scores, metric = result["scores"], result["metric"]
     mean = f"{metric}: {result['mean']:.4f} ± {result['sd']:.4f} over {len(scores)} seeds"
     figures = [mean] if len(scores) > 1 else []
@@ -135,6 +139,15 @@ def finetuning_card(
         measured="On the dev data:",
         limits=limits,
     )
+
+
+def origin(place: str, digest: str | None) -> str:
+    """What the weights began from, as cards say it: the folder's name, which a run's model takes from its run."""
+    if digest is None:
+        return "began from random weights"
+    folder = Path(place).absolute()
+    name = folder.parent.name if folder.name == "model" else folder.name
+    return f"began from the model `{name}`, its weights' sha256 `{digest[:16]}`"
 
 
 def _card(

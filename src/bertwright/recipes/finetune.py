@@ -13,13 +13,13 @@ from torch import nn
 
 from bertwright.console import say, without_repeats
 from bertwright.errors import InputError, Stopped
-from bertwright.files import atomic_folder, file_digest
-from bertwright.model.folder import CARD, SavedModel, save_weights
+from bertwright.files import atomic_folder
+from bertwright.model.folder import CARD, SavedModel, save_weights, weights_digest
 from bertwright.model.forms import read_described
 from bertwright.prediction.feature_based import feature_work, frozen_encoder
 from bertwright.prediction.kinds import kind_of
 from bertwright.prediction.work import Work, steps_of
-from bertwright.recipes.card import finetuning_card
+from bertwright.recipes.card import finetuning_card, origin
 from bertwright.recipes.foresee import FITS_ALONE, GOES_ON, ON_PROCESSORS, largest, unless_full
 from bertwright.recipes.one_seed import begun, completed, opened, planned, refuse_unfit, starting, topped
 from bertwright.recipes.report import try_report
@@ -143,7 +143,7 @@ def _prepare(
     saved = topped(settings, saved)
     work = completed(settings, kind_of(task).prepare(task, data, words, saved.config, settings.max_length), saved)
     saved = starting(settings, work, saved)
-    return Prepared(work, saved, words, {**work.digests, "weights": _digest_of(saved), "tokenizer": words.hash})
+    return Prepared(work, saved, words, {**work.digests, "weights": weights_digest(saved), "tokenizer": words.hash})
 
 
 def _prepare_features(
@@ -154,7 +154,7 @@ def _prepare_features(
     if kind.features is None or settings.features is None:
         raise InputError(f"--features: {task.name} cannot be learned from features")
     bound = kind.features(task, data, words, saved.config, settings.max_length)
-    digest = _digest_of(saved)
+    digest = weights_digest(saved)
     work = feature_work(
         bound,
         settings.features,
@@ -167,10 +167,6 @@ def _prepare_features(
     encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
     digests = {**work.digests, "weights": digest, "tokenizer": words.hash}
     return Prepared(work, replace(saved, weights=encoder), words, digests)
-
-
-def _digest_of(saved: SavedModel) -> str | None:
-    return None if saved.weights is None else file_digest(Path(saved.place) / "model.safetensors")
 
 
 def _resolved(
@@ -334,6 +330,7 @@ def _finish(
             rows=len(prepared.work.lengths),
             max_length=settings.max_length,
             result=result,
+            began=origin(prepared.saved.place, prepared.digests["weights"]),
         )
         (folder / CARD).write_text(card, "utf-8")
     run.note(finished=True, result=result)

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.files import file_digest
-from bertwright.model.folder import SavedModel, open_model, save_weights
+from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
 from bertwright.model.sizes import NAMES, LSTMConfig, PairConfig, system_of
 from bertwright.prediction.work import open_tokenizer
 from bertwright.recipes.card import pair_card
@@ -35,7 +34,7 @@ def join(left: str, right: str, out: Path) -> dict[str, Any]:
         raise InputError(
             f"{models[1].place}: has another tokenizer than {models[0].place}; both must read the same ids"
         )
-    digests = [file_digest(Path(saved.place) / "model.safetensors") for saved in models]
+    digests = [str(weights_digest(saved)) for saved in models]
     save_weights(
         out,
         dict(_side_by_side(models)),

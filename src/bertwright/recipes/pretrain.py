@@ -15,14 +15,14 @@ from bertwright.corpus.shards import Corpus
 from bertwright.corpus.verify import refuse_changed
 from bertwright.errors import InputError
 from bertwright.model.encoder import Encoder, init_weights, start_local
-from bertwright.model.folder import SavedModel, open_model, save_weights
+from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
 from bertwright.model.sizes import NAMES, OneBody, System, system_config, with_dropout
 from bertwright.objectives.characters import characters_of
 from bertwright.objectives.examples import ExampleSettings, SecondSentence
 from bertwright.objectives.shuffled import TokenBatch, cut
 from bertwright.prediction.fill import second_objective
 from bertwright.recipes.adaptation import adapted_config, load_adapted, size_name
-from bertwright.recipes.card import pretraining_card
+from bertwright.recipes.card import origin, pretraining_card
 from bertwright.recipes.compiling import resumed, settle_compiled
 from bertwright.recipes.curve import try_curve
 from bertwright.recipes.foresee import fitting, refuse_near
@@ -189,7 +189,8 @@ def prepare(
     model = build_model(settings, config, saved, data)
     if settings.recompute:
         recompute_inside(model.encoder.blocks())
-    return Pretraining(settings, model, corpora, measured, write_plans=write_plans, ranks=ranks), numerics
+    began = [origin(saved.place, weights_digest(saved))] if saved else []
+    return Pretraining(settings, model, corpora, measured, write_plans=write_plans, ranks=ranks, began=began), numerics
 
 
 def with_shape_of(settings: PretrainSettings, saved: SavedModel | None) -> PretrainSettings:
@@ -245,7 +246,9 @@ class Pretraining:
         *,
         write_plans: bool = True,
         ranks: Ranks = ALONE,
+        began: Sequence[str] = (),
     ) -> None:
+        self.began = began
         self.settings, self.model, self.corpora, self.measured = settings, model, tuple(corpora), measured
         self.ranks = ranks
         self.parts = ranks.world
@@ -369,7 +372,13 @@ class Pretraining:
             architecture=architecture,
             extra={"second_sentence": second_of(self.model)},
             card=pretraining_card(
-                self.settings, self.config, self.corpora, architecture=architecture, steps=steps, figures=figures
+                self.settings,
+                self.config,
+                self.corpora,
+                architecture=architecture,
+                steps=steps,
+                figures=figures,
+                began=self.began,
             ),
         )
 

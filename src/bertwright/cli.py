@@ -189,7 +189,7 @@ def _print_result(result: Result, *, as_json: bool) -> None:
             print(result["text"], flush=True)
         return
     figures = dict(_flat(result))
-    width = max(24, *map(len, figures)) + 2 if figures else 0
+    width = max([24, *map(len, figures)]) + 2
     for key, value in figures.items():
         print(f"{key:{width}}{value:.4f}" if isinstance(value, float) else f"{key:{width}}{value}", flush=True)
 

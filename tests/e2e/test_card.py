@@ -17,7 +17,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     build = ["corpus", "build", str(own_text), "--tokenizer", str(place / "tok"), "--workers", "1"]
     assert main([*build, "--out", str(place / "corpus")]) == 0
     train = ["pretrain", "--corpus", str(place / "corpus"), "--size", "2x128", "--steps", "3", "--batch-size", "4"]
-    train += ["--lengths", "16:0.5,32:0.5", "--held-out", "0.2", "--evaluations", "1", "--precision", "fp32"]
+    train += [
+        "--lengths",
+        "16:0.5,32:0.5",
+        "--snapshots",
+        "0.34",
+        "--held-out",
+        "0.2",
+        "--evaluations",
+        "1",
+        "--precision",
+        "fp32",
+    ]
     assert main([*train, "--threads", "1", "--out", str(place / "lm")]) == 0
     rows = "".join(f"{word} number {number}\t{number % 2}\n" for number in range(20) for word in ("even", "odd"))
     (place / "rows.tsv").write_text(f"sentence\tlabel\n{rows}")
@@ -42,16 +53,20 @@ def test_an_encoders_card(runs: Path) -> None:
     assert "- phases: length 16 share 0.5, length 32 share 0.5\n" in text
     assert re.search(r"- mlm_loss: \d\.\d{4}", text)
     assert "It reads at most 512 tokens at a time; this training had rows of up to 32, and taught it nothing" in text
+    (early,) = (runs / "lm" / "snapshots").iterdir()
+    assert "this training had rows of up to 16," in told(early)[1]  # the rows of 32 come after it
     assert "began from" not in text
     assert str(runs) not in text  # the same bytes wherever a run lies
 
 
 def test_what_a_run_goes_on_from_is_told(runs: Path) -> None:
     again = ["pretrain", "--corpus", str(runs / "corpus"), "--init-from", str(runs / "lm"), "--steps", "1"]
-    again += ["--batch-size", "4", "--lengths", "16", "--precision", "fp32", "--threads", "1"]
+    again += ["--batch-size", "4", "--lengths", "512", "--precision", "fp32", "--threads", "1"]
     assert main([*again, "--out", str(runs / "again")]) == 0
     digest = hashlib.sha256((runs / "lm" / "model" / "model.safetensors").read_bytes()).hexdigest()[:16]
-    assert f"- began from the model `lm`, its weights' sha256 `{digest}`\n" in told(runs / "again" / "model")[1]
+    text = told(runs / "again" / "model")[1]
+    assert f"- began from the model `lm`, its weights' sha256 `{digest}`\n" in text
+    assert "It reads at most 512 tokens at a time.\n" in text
 
 
 def test_a_tasks_card(runs: Path) -> None:

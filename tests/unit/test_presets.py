@@ -95,7 +95,7 @@ def test_every_recipe_is_valid_and_frozen() -> None:
 
 
 def test_two_cores_is_the_measured_run(asked: Any) -> None:
-    """The settings of the README's first row, as its run.json has them."""
+    """The settings of the first `tiny` of the README, as its run.json has them."""
     measured = json.loads("""{"size": "tiny", "phases": [{"length": 128, "share": 1.0}], "batch_size": 32,
         "micro_tokens": 8192, "steps": null, "minutes": 56.0, "seed": 0, "optimizer": {"learning_rate": 0.002,
         "warmup": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-06, "weight_decay": 0.01, "clip": 1.0,

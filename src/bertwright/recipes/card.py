@@ -12,8 +12,7 @@ from bertwright import __version__
 from bertwright.config import Settings
 from bertwright.corpus.shards import Corpus
 from bertwright.model.forms import described
-from bertwright.model.sizes import NAMES, BodyConfig, PairConfig, TopConfig, attends_both_ways, system_of
-from bertwright.recipes.settings import PretrainSettings
+from bertwright.model.sizes import NAMES, BodyConfig, LSTMConfig, PairConfig, TopConfig, attends_both_ways, system_of
 
 _TAGS = {
     "BertLMHeadModel": "text-generation",
@@ -29,28 +28,34 @@ _TAGS = {
 
 
 def pretraining_card(
-    settings: PretrainSettings,
+    settings: Settings,
     config: BodyConfig,
     corpora: Sequence[tuple[Corpus, float]],
     *,
     architecture: str,
     steps: int,
     figures: Mapping[str, float],
+    longest: int,
     began: Sequence[str] = (),
 ) -> str:
-    """The card of a pre-trained model; `figures` are those of the last held-out evaluation, `began` from `origin`."""
+    """The card of a pre-trained model.
+
+    figures: those of the last held-out evaluation. longest: tokens of the longest rows so far.
+    began: from `origin`.
+    """
     tokens = sum(source.manifest.tokens for source, _ in corpora)
     data = [
         f"{source.manifest.documents:,} documents, {source.manifest.sentences:,} sentences, "
         f"{source.manifest.tokens:,} tokens; share of each step {weight:g}; fingerprint `{source.fingerprint[:16]}`"
         for source, weight in corpora
     ]
-    longest = max(phase.length for phase in settings.phases)
-    beyond = f"; this training had rows of up to {longest}, and taught it nothing about places behind that"
+    reads = f"It reads at most {config.max_positions} tokens at a time"
+    if 0 < longest < config.max_positions and not isinstance(config, LSTMConfig):  # which has no table of places
+        reads += f"; this training had rows of up to {longest}, and taught it nothing about places behind that"
     limits = [
         f"What it knows is from its corpus of {tokens:,} tokens, with their mistakes and prejudices; of other "
         "languages and domains it knows nothing.",
-        f"It reads at most {config.max_positions} tokens at a time{beyond if longest < config.max_positions else ''}.",
+        f"{reads}.",
     ]
     if fills := attends_both_ways(config):
         limits.append(

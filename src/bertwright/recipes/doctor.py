@@ -61,10 +61,10 @@ def examine(request: Request) -> dict[str, Any]:
 
 
 def _refuse_senseless(request: Request) -> None:
-    if request.task and not isinstance(get_spec(request.task), ClassificationTask):
+    if request.task is not None and not isinstance(get_spec(request.task), ClassificationTask):
         raise InputError(f"--task {request.task}: {_ONLY_TABLES}; leave --data out, or name the task of a table")
     with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
-    if request.data is None and (request.text or request.label or request.task):
+    if request.data is None and (request.text or request.label or request.task is not None):
         raise InputError("--task, --text-column and --label-column say how --data PATH is read; name it")
     if request.max_length is not None and request.max_length < 8:
         raise InputError(f"--max-length {request.max_length}: at least 8")
@@ -175,21 +175,25 @@ class Examination:
         return found
 
     def task(self) -> ClassificationTask:
-        """The task and columns that were given, or those that the model was fine-tuned with."""
+        """The task and columns that were given; what was not, as the model was fine-tuned."""
         request, own = self.request, self.own_task()
-        if isinstance(own, ClassificationTask) and request.task in (None, own.name):
-            return with_columns(get_task(own.name), text=own.text, label=own.label)
-        return with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
+        if not isinstance(own, ClassificationTask) or request.task not in (None, own.name):
+            return with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
+        with suppress(InputError):  # it may be of a module that is not here; its labels are those of the data
+            named = get_task(own.name)
+            own = named.model_copy(update={"text": own.text, "label": own.label}) if named.kind == own.kind else own
+        return with_columns(own, text=request.text, label=request.label)
 
     def other_task(self) -> str | None:
         """The model's task, where nothing says that the data are not of it and it is none on sentences and pairs."""
-        own = self.own_task()
-        return None if self.request.task or not own or isinstance(own, ClassificationTask) else own.name
+        request, own = self.request, self.own_task()
+        told = request.text or request.label or request.task is not None
+        return None if told or not own or isinstance(own, ClassificationTask) else own.name
 
     def own_task(self) -> TaskSpec | None:
-        """What the model was fine-tuned for, where no columns say that the data are another table."""
-        request, saved = self.request, self.patient.saved
-        if request.text or request.label or not saved or "task" not in saved.extra:
+        """What the model was fine-tuned for."""
+        saved = self.patient.saved
+        if not saved or "task" not in saved.extra:
             return None
         with suppress(InputError):  # a note of another version
             return task_of(saved)

@@ -77,9 +77,11 @@ def label_findings(data: Data) -> Iterator[Finding]:
         return
     given = [name for labels in label_sets(data.task, targets) for name in labels]
     counts = dict.fromkeys(data.task.labels, 0) | Counter(given)
-    yield majority(counts, len(data.train))
     if data.task.kind == "multilabel":
+        yield shares(counts, len(data.train))
         yield without_labels(targets)
+    else:
+        yield majority(counts)
     yield rare(counts)
     for name, part in data.dev.items():
         assert part.targets is not None
@@ -93,11 +95,23 @@ def label_sets(task: ClassificationTask, targets: NDArray[Any]) -> list[tuple[st
     return [(task.labels[target],) for target in targets]
 
 
-def majority(counts: Mapping[str, int], rows: int) -> Finding:
-    """The share of the rows that have the commonest label."""
-    label = max(counts, key=lambda name: counts[name])
-    share = counts[label] / rows
+def shares(counts: Mapping[str, int], rows: int) -> Finding:
+    """The share of the rows that each label has, where any number of them may apply."""
     spread = place_list([f"{name} {count / rows:.1%}" for name, count in counts.items()], 6)
+    common = [name for name, count in counts.items() if count >= _MAJORITY * rows]
+    if not common:
+        return _finding("labels", "ok", dict(counts), spread)
+    text = f"{spread}: nearly every row has {place_list(common, 3)}"
+    advice = "judge by macro_f1: micro_f1 and exact_match are high where a model always answers what is common"
+    return _finding("labels", "note", dict(counts), text, advice)
+
+
+def majority(counts: Mapping[str, int]) -> Finding:
+    """The share of the commonest label."""
+    total = sum(counts.values())
+    label = max(counts, key=lambda name: counts[name])
+    share = counts[label] / total
+    spread = place_list([f"{name} {count / total:.1%}" for name, count in counts.items()], 6)
     if share < _MAJORITY:
         return _finding("labels", "ok", dict(counts), spread)
     advice = f"an accuracy of {share:.1%} is that of always answering {label}: judge by macro_f1 or by f1 of the others"
@@ -184,17 +198,15 @@ def copies(train: Examples, rows: Mapping[str, Sequence[int]]) -> Finding:
 def contradictions(train: Examples, rows: Mapping[str, Sequence[int]], *, task: ClassificationTask) -> Finding:
     """The same texts with two labels, or two sets of them."""
     assert train.targets is not None
-    labels = [", ".join(names) or "none" for names in label_sets(task, train.targets)]
-    both = [some for some in rows.values() if len({labels[row] for row in some}) > 1]
+    sets = label_sets(task, train.targets)
+    both = [some for some in rows.values() if len({sets[row] for row in some}) > 1]
     what = "two sets of labels" if task.kind == "multilabel" else "two labels"
     if not both:
         return _finding("contradictions", "ok", 0, f"no text has {what}")
     one = min(both, key=lambda some: some[0])
-    other = next(row for row in one if labels[row] != labels[one[0]])
-    text = (
-        f"{len(both):,} texts have {what}, first {train.place(one[0])} ({labels[one[0]]}) "
-        f"and {train.place(other)} ({labels[other]})"
-    )
+    other = next(row for row in one if sets[row] != sets[one[0]])
+    first, second = (f"{train.place(row)} ({', '.join(sets[row]) or 'no label'})" for row in (one[0], other))
+    text = f"{len(both):,} texts have {what}, first {first} and {second}"
     advice = "decide on one of them for each, or take both rows out"
     return _finding("contradictions", "warning", len(both), text, advice)
 

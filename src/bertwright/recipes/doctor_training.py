@@ -32,8 +32,8 @@ from bertwright.training.trainable import Trainable
 ROWS: Final = 32
 """Of the batch that is learned by heart; masked LM takes a quarter, each row has several places."""
 GOAL: Final = 0.05
-"""Nats (where any number of labels apply: nats a label; for numbers: share of their variance) under which a batch
-counts as learned by heart."""
+"""Nats (where any number of labels apply: share of what guessing costs; for numbers: share of their variance) under
+which a batch counts as learned by heart."""
 _STEPS: Final = 400
 _SECONDS: Final = 60.0
 _WARMUP: Final = 20
@@ -97,8 +97,8 @@ def classifier_findings(
     if task.kind == "regression":
         assert batch.targets is not None
         scale, unit = max(float(batch.targets.var()), 1e-6), "of the variance"
-    elif task.kind == "multilabel":  # its loss is the sum over the labels
-        scale, unit = float(task.num_outputs), "nats a label"
+    elif task.kind == "multilabel":
+        scale, unit = max(_guessing(some.targets), 0.5), "of what guessing costs"
     rate = 1e-4 if saved.config.hidden >= 768 else 1e-3
     course = learn_by_heart(classifier_task(model, task), batch, term="loss", rate=rate, goal=GOAL * scale)
     if task.kind == "classification":
@@ -168,7 +168,7 @@ def by_heart(
 def chosen_rows(targets: NDArray[Any], task: ClassificationTask) -> NDArray[np.int64]:
     """32 rows: the first ones of every label (of every set of labels) in turn, or numbers from the whole range."""
     if task.kind == "multilabel":
-        targets = np.unique(targets, axis=0, return_inverse=True)[1]
+        targets = np.unique(targets, axis=0, return_inverse=True)[1].reshape(-1)
     order = np.argsort(targets, kind="stable")
     if task.kind == "regression":
         return np.unique(order[np.linspace(0, len(order) - 1, min(ROWS, len(order))).astype(np.int64)])
@@ -192,6 +192,13 @@ def _classifier(saved: SavedModel, task: ClassificationTask) -> Classifier:
 def _lacking(weights: Mapping[str, Any]) -> tuple[str, ...]:
     """The pooler, where a model has none: fine-tuning begins it anew as well."""
     return () if "pooler.dense.weight" in weights else ("pooler.",)
+
+
+def _guessing(applies: NDArray[np.bool_]) -> float:
+    """Nats a row where each label is answered with its share of the rows [N, L], whatever the text."""
+    shares = applies.mean(axis=0)
+    shares = shares[(shares > 0) & (shares < 1)]
+    return float(-np.sum(shares * np.log(shares) + (1 - shares) * np.log(1 - shares)))
 
 
 def _contradiction(encoded: Encoded, targets: NDArray[Any]) -> str:

@@ -352,7 +352,7 @@ class Pretraining:
         def keep(step: int) -> None:
             weights = whole_state(self.model)
             if self.ranks.leads:
-                self.save(snapshot_folder(run.folder, step), weights, steps=step, figures={})
+                self.save(snapshot_folder(run.folder, step), weights, steps=step, of=plan.steps, figures={})
 
         return replace(plan, snapshot=keep, snapshot_at=frozenset(at)) if at else plan
 
@@ -361,8 +361,11 @@ class Pretraining:
         assert self.held_out
         return self.held_out.figures(self.model, ranks=self.ranks)
 
-    def save(self, folder: Path, weights: Mapping[str, Tensor], *, steps: int, figures: Mapping[str, float]) -> None:
-        """Write the model folder of the weights after so many steps."""
+    def save(
+        self, folder: Path, weights: Mapping[str, Tensor], *, steps: int, of: int, figures: Mapping[str, float]
+    ) -> None:
+        """Write the model folder of the weights after so many steps `of` all."""
+        phases = zip(self.phase_bounds(of), self.settings.phases, strict=True)
         architecture = architecture_of(self.model)
         save_weights(
             folder,
@@ -378,6 +381,7 @@ class Pretraining:
                 architecture=architecture,
                 steps=steps,
                 figures=figures,
+                longest=max((phase.length for (begin, _), phase in phases if begin < steps), default=0),
                 began=self.began,
             ),
         )
@@ -400,7 +404,7 @@ def _finish(run: RunFolder, outcome: Outcome, trained: "Pretraining", weights: M
         say(f"stopped after step {outcome.steps}; continue with --resume")
         return result
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}
-    trained.save(run.model, weights, steps=outcome.steps, figures=outcome.last)
+    trained.save(run.model, weights, steps=outcome.steps, of=outcome.steps, figures=outcome.last)
     result["curve"] = try_curve(run, title=f"{config.layers} layers, {config.hidden} wide, {outcome.steps:,} steps")
     run.note(finished=True, result=result)
     return result

@@ -27,7 +27,7 @@ _PLACE: Final = "this estimator"
 _OWN_FILES: Final = {CARD, "config.json", "model.safetensors", *TOKENIZER_FILES}
 _ONE_AT_A_TIME = threading.RLock()
 """Dropout is drawn from the process's one generator, and torch draws from it for every new module, even one that is
-filled at once: of two threads that fit, or of which one opens a model, each would take the other's numbers."""
+filled at once: of two threads that fit, or of which one's model is first asked, each would take the other's numbers."""
 
 
 @dataclass

@@ -74,12 +74,12 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
 
 
 def folder_with(folder: Path, *names: str) -> Path:
-    """The folder itself, the model of a run folder, a corpus's tokenizer, or a model that comes with the program.
+    """The folder itself, the model of a run folder, or a model that comes with the program.
 
     InputError where none holds one of a tokenizer's files.
     """
     folder = place_of(folder)
-    for place in (folder, folder / "model", folder / "tokenizer"):
+    for place in (folder, folder / "model"):
         if any((place / name).is_file() for name in names):
             return place
     hint = "a tokenizer or model folder holds it, or vocab.txt ('bertwright tokenizer' makes one)"

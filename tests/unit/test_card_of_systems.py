@@ -6,11 +6,12 @@ import pytest
 
 from bertwright.model.described import FEATURES
 from bertwright.model.sizes import BodyConfig, PairConfig, TopConfig, system_config
-from bertwright.recipes.card import finetuning_card
+from bertwright.recipes.card import finetuning_card, origin
 from bertwright.recipes.settings import FinetuneSettings
 
 BERT, GPT, LEFT = (system_config(system, "tiny", 400) for system in ("bert", "gpt", "bert-left"))
 PAIR = PairConfig(left=system_config("lstm-left", "tiny", 400), right=system_config("lstm-right", "tiny", 400))
+WEIGHTS = "the model `run`, its weights' sha256 `abababababababab`"
 RESULT: dict[str, Any] = {
     "scores": [0.5],
     "metric": "accuracy",
@@ -55,7 +56,9 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
         rows=8,
         max_length=16,
         result=RESULT,
+        began=origin("somewhere/run/model", None if config is BERT else "ab" * 32),
     )
+    assert f"\n- began from {'random weights' if config is BERT else WEIGHTS}\n" in told
     assert f"# {title}, 400 pieces\n" in told
     assert ("is read by transformers" in told) == is_theirs
     assert ("is read by bertwright alone" in told) == (not is_theirs)

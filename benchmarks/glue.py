@@ -81,8 +81,10 @@ def main() -> None:
             f"{row['random']:8.3f} ± {row['random_sd']:.3f}{row['pretrained']:8.3f} ± {row['pretrained_sd']:.3f}",
             file=sys.stderr,
         )
+    means = {name: statistics.fmean(row[name] for row in rows) for name in ("bag_of_words", "random", "pretrained")}
+    print(f"mean of {len(rows)}: " + ", ".join(f"{name} {value:.3f}" for name, value in means.items()), file=sys.stderr)
     if given.json:
-        print(json.dumps({"rows": rows}))
+        print(json.dumps({"rows": rows, "means": means}))
 
 
 if __name__ == "__main__":

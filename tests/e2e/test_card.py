@@ -17,18 +17,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     build = ["corpus", "build", str(own_text), "--tokenizer", str(place / "tok"), "--workers", "1"]
     assert main([*build, "--out", str(place / "corpus")]) == 0
     train = ["pretrain", "--corpus", str(place / "corpus"), "--size", "2x128", "--steps", "3", "--batch-size", "4"]
-    train += [
-        "--lengths",
-        "16:0.5,32:0.5",
-        "--snapshots",
-        "0.34",
-        "--held-out",
-        "0.2",
-        "--evaluations",
-        "1",
-        "--precision",
-        "fp32",
-    ]
+    train += ["--lengths", "16:0.5,32:0.5", "--held-out", "0.2", "--evaluations", "1", "--precision", "fp32"]
+    train += ["--snapshots", "0.34"]
     assert main([*train, "--threads", "1", "--out", str(place / "lm")]) == 0
     rows = "".join(f"{word} number {number}\t{number % 2}\n" for number in range(20) for word in ("even", "odd"))
     (place / "rows.tsv").write_text(f"sentence\tlabel\n{rows}")

@@ -14,7 +14,8 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
 from bertwright.objectives.pretraining import Inputs, PretrainingModel
-from bertwright.recipes.pretrain import build_model, encoder_config, pretrain, with_shape_of
+from bertwright.recipes.adaptation import with_shape_of
+from bertwright.recipes.pretrain import build_model, encoder_config, pretrain
 from bertwright.recipes.settings import Phase, PretrainSettings
 from bertwright.text.extension import extend_tokenizer
 from bertwright.text.tokenizer import Tokenizer, train_tokenizer

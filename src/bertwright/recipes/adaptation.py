@@ -41,6 +41,16 @@ _HEADS = ("pooler", "masked_lm", "next_sentence", "lm")
 """What a published encoder may lack; it starts anew."""
 
 
+def with_shape_of(settings: "PretrainSettings", saved: SavedModel | None) -> "PretrainSettings":
+    """The settings with size and activation of the model that the run starts from, where they were not given."""
+    if saved is None:
+        return settings
+    theirs = {"size": size_name(saved.config), "activation": getattr(saved.config, "activation", settings.activation)}
+    return settings.model_copy(
+        update={name: value for name, value in theirs.items() if name not in settings.model_fields_set}
+    )
+
+
 def size_name(config: BodyConfig) -> str:
     """The name of a shape; one that has none is spelled out as LAYERSxHIDDEN and its inner widths."""
     system = system_of(config)

@@ -21,7 +21,7 @@ from bertwright.objectives.characters import characters_of
 from bertwright.objectives.examples import ExampleSettings, SecondSentence
 from bertwright.objectives.shuffled import TokenBatch, cut
 from bertwright.prediction.fill import second_objective
-from bertwright.recipes.adaptation import adapted_config, load_adapted, size_name
+from bertwright.recipes.adaptation import adapted_config, load_adapted, with_shape_of
 from bertwright.recipes.card import origin, pretraining_card
 from bertwright.recipes.compiling import resumed, settle_compiled
 from bertwright.recipes.curve import try_curve
@@ -191,16 +191,6 @@ def prepare(
         recompute_inside(model.encoder.blocks())
     began = [origin(saved.place, weights_digest(saved))] if saved else []
     return Pretraining(settings, model, corpora, measured, write_plans=write_plans, ranks=ranks, began=began), numerics
-
-
-def with_shape_of(settings: PretrainSettings, saved: SavedModel | None) -> PretrainSettings:
-    """The settings with size and activation of the model that the run starts from, where they were not given."""
-    if saved is None:
-        return settings
-    theirs = {"size": size_name(saved.config), "activation": getattr(saved.config, "activation", settings.activation)}
-    return settings.model_copy(
-        update={name: value for name, value in theirs.items() if name not in settings.model_fields_set}
-    )
 
 
 def encoder_config(settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None) -> OneBody:

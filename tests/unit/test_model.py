@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from bertwright.errors import InputError
 from bertwright.model.dropout import dropout
-from bertwright.model.encoder import Encoder, Pooler, init_weights, start_local
+from bertwright.model.encoder import Encoder, Pooler, init_weights
 from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead
 from bertwright.model.naming import from_foreign, to_foreign
@@ -158,27 +158,6 @@ def test_initial_weights_are_cut_normals() -> None:
         abs(float(words.detach().std()) - 0.0176) < 0.0005
     )  # a normal cut at two deviations has 0.88 of its deviation
     assert float(model.masked_lm.bias.detach().abs().max()) == 0.0
-
-
-def test_a_local_start_looks_at_the_neighbours() -> None:
-    config = size_config("tiny", 200, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.05)
-    model = built(config).encoder
-    ids = torch.randint(5, 200, (4, 40), generator=torch.Generator().manual_seed(0))
-
-    def shares(offset: int, head: int) -> float:
-        attention = model.layers[0].attention
-        hidden = model.embeddings(ids, torch.zeros_like(ids))
-        query, key, _ = (
-            part.unflatten(-1, (2, 64)).transpose(1, 2) for part in attention.qkv(hidden).split(128, dim=-1)
-        )
-        found = torch.softmax(query @ key.transpose(-1, -2) / 8, dim=-1)[:, head]
-        return float(found.diagonal(offset, 1, 2).mean().detach())
-
-    assert shares(-1, 0) < 0.1
-    start_local(model, generator=torch.Generator().manual_seed(0))
-    assert shares(-1, 0) > 0.5
-    assert shares(1, 1) > 0.5
-    assert shares(1, 0) < 0.1
 
 
 def test_names_on_disk_are_those_of_the_field_and_come_back() -> None:

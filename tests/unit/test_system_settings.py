@@ -55,7 +55,6 @@ def test_settings_come_back_from_a_record(system: System) -> None:
         ({"examples": {"masking": {"units": "word"}}}, "nothing is masked"),
         ({"examples": {"static_masks": 2}}, "no masks to repeat"),
         ({"system": "gpt", "activation": "gelu"}, "the tanh form of GELU"),
-        ({"system": "gpt", "start": "local"}, "LayerNorm on the embeddings"),
         ({"system": "gpt", "examples": {"short_share": 0.2}}, "all of one length"),
         ({"system": "gpt", "phases": [{"length": 600, "share": 1.0}]}, "512 positions, and rows are 600 tokens long"),
         ({"system": "lstm-left", "activation": "gelu_tanh"}, "an LSTM has no GELU"),

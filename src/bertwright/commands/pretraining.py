@@ -59,7 +59,7 @@ def pretrain(
     bias_correction: bool = False,
     no_bias_correction: bool = False,
     initializer_range: Float = None,
-    start: Annotated[Literal["random", "local"] | None, _GIVEN] = None,
+    start: Annotated[Literal["random", "local", "matching"] | None, _GIVEN] = None,
     activation: Annotated[Literal["gelu", "gelu_tanh"] | None, _GIVEN] = None,
     dropout: Float = None,
     second_sentence: Annotated[Literal["next", "order", "none"] | None, _GIVEN] = None,
@@ -114,7 +114,7 @@ def pretrain(
         bias_correction: Adam's correction of its early averages (the original has none).
         no_bias_correction: without it, where a recipe has it.
         initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128 (default: 0.02).
-        start: what the first layer attends to; its neighbours (local) leave the plateau sooner (default: random).
+        start: what attention begins at: neighbours (local), also equal pieces (matching), nothing (default: random).
         activation: exact GELU, or its tanh approximation; --init-from brings its own (default: gelu).
         dropout: of hidden states and attention in pre-training (default: 0.1); fine-tuning takes 0.1 all the same.
         second_sentence: does B follow A (next), were A and B swapped (order), or no B (none) (default: next).

@@ -15,9 +15,6 @@ from bertwright.model.attention import SelfAttention
 from bertwright.model.dropout import dropout
 from bertwright.model.sizes import Attends, BodyConfig, EncoderConfig, OneBody
 
-_SHARPNESS = math.sqrt(2.0)
-"""Size of the query and key maps of a local start: some four fifths of the attention then fall on the neighbour."""
-
 
 @dataclass(frozen=True)
 class EncoderOutput:
@@ -198,42 +195,3 @@ def init_weights(module: nn.Module, deviation: float, generator: torch.Generator
             bound = 1 / math.sqrt(part.hidden_size)
             for weight in part.parameters():
                 nn.init.uniform_(weight, -bound, bound, generator=generator)
-
-
-def start_local(encoder: Encoder, *, generator: torch.Generator) -> None:
-    """Let the first layer's heads begin by looking at neighbours: offsets -1, +1, -2, +2, … (in place).
-
-    Where tokens attend to one side, at those of that side: -1, -2, -3, …
-
-    Positions become waves of random frequencies, so vectors of different places are nearly orthogonal; a head's keys
-    read its share of the waves and its queries the same turned by the head's offset. All of it is a start: every
-    weight stays a learned parameter. Without it a small model spends thousands of steps at the loss
-    of a bag of words before a head finds its neighbours.
-    """
-    config = encoder.config
-    width = config.hidden // config.heads
-    frequencies = torch.rand(config.hidden // 2, generator=generator) * math.pi
-    angles = torch.arange(config.max_positions)[:, None] * frequencies  # [positions, D/2]
-    waves = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)  # [positions, D]: cos, sin, cos, sin, …
-    first = encoder.layers[0]
-    assert isinstance(first, EncoderLayer)
-    qkv = first.attention.qkv.weight
-    with torch.no_grad():
-        encoder.embeddings.position.weight.copy_(waves * config.initializer_range * math.sqrt(2))
-        for head in range(config.heads):
-            offset = {"both": (head // 2 + 1) * (1 if head % 2 else -1), "left": -head - 1, "right": head + 1}[
-                config.attends
-            ]
-            rows = slice(head * width, (head + 1) * width)
-            turn = torch.block_diag(
-                *(_rotation(float(angle) * offset) for angle in frequencies[rows.start // 2 : rows.stop // 2])
-            )
-            qkv[rows, rows] += turn * _SHARPNESS
-            keys = slice(config.hidden + rows.start, config.hidden + rows.stop)
-            qkv[keys, rows] += torch.eye(width) * _SHARPNESS
-
-
-def _rotation(angle: float) -> Tensor:
-    """[2, 2]: turns (cos a, sin a) into (cos(a + angle), sin(a + angle))."""
-    cosine, sine = math.cos(angle), math.sin(angle)
-    return torch.tensor([[cosine, -sine], [sine, cosine]])

@@ -14,9 +14,10 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.verify import refuse_changed
 from bertwright.errors import InputError
-from bertwright.model.encoder import Encoder, init_weights, start_local
+from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
 from bertwright.model.sizes import NAMES, OneBody, System, system_config, with_dropout
+from bertwright.model.starts import start_attention
 from bertwright.objectives.characters import characters_of
 from bertwright.objectives.examples import ExampleSettings, SecondSentence
 from bertwright.objectives.shuffled import TokenBatch, cut
@@ -213,9 +214,10 @@ def build_model(settings: PretrainSettings, config: OneBody, saved: SavedModel |
     """A freshly initialised model, or one with the weights of `saved`."""
     model = new_model(config, second_sentence=settings.examples.second_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
-    if settings.start == "local" and not saved:
+    if settings.start != "random" and not saved:
         assert isinstance(model.encoder, Encoder)
-        start_local(model.encoder, generator=torch.Generator().manual_seed(settings.seed))
+        own, special = torch.Generator().manual_seed(settings.seed), data.tokenizer.special_ids
+        start_attention(model.encoder, settings.start, generator=own, special=special)
     if saved:
         if second_objective(saved) != settings.examples.second_sentence:  # its head would answer another question
             weights = saved.weights or {}

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from bertwright.config import Positive, Seed, Settings, Share
 from bertwright.model.sizes import BodyConfig, GPTConfig, PairConfig, System, TopConfig, Way
+from bertwright.model.starts import Start
 from bertwright.objectives.examples import ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.training.device import Device
@@ -50,8 +51,8 @@ class PretrainSettings(Settings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Of hidden states and of attention probabilities, in pre-training; model folders say TUNED_DROPOUT."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
-    start: Literal["random", "local"] = "random"
-    """What the first layer's attention starts from: nothing, as the paper, or the neighbouring places."""
+    start: Start = "random"
+    """What attention starts from: nothing, as the paper, neighbouring places, or these and places of the same piece."""
     held_out_share: Share = 0.0
     """Documents of the corpus kept for measuring, where no held-out corpus is given."""
     held_out_rows: Positive = HELD_OUT_ROWS
@@ -117,10 +118,9 @@ class PretrainSettings(Settings):
             yield examples.short_share != ExampleSettings().short_share, "its spans are all of one length (short_share)"
             yield longest > _GPT_POSITIONS, f"GPT-1 has {_GPT_POSITIONS} positions, and rows are {longest} tokens long"
             yield self.activation != "gelu_tanh", "GPT-1 has the tanh form of GELU (activation gelu_tanh)"
-            yield self.start != "random", "a local start needs LayerNorm on the embeddings, which GPT-1 has not"
         if system.startswith("lstm"):
             yield self.activation != "gelu", "an LSTM has no GELU (activation)"
-            yield self.start != "random", "an LSTM has no attention to start locally (start)"
+            yield self.start != "random", "an LSTM has no attention to begin at anything (start)"
             yield self.optimizer.method == "muon", "Muon is for the matrices of Transformers' blocks (optimizer)"
 
 

@@ -1,0 +1,73 @@
+"""Where a model's heads look at a token's own piece in the other text of a pair: the head that pairs of texts need.
+
+python -m benchmarks.same_piece --data STS-B/dev.tsv [--pairs 300] [--json] MODEL …
+
+Counted are tokens whose piece stands in the other text, the 40 most frequent pieces left out: what the mean of them
+gives to that piece there, for each head of each layer, beside what looking at all of the row alike would give.
+"""
+
+import argparse
+import csv
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bertwright
+from bertwright.serving.inside import look_inside
+
+FREQUENT = 40
+
+
+def shares(source: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """What is given to the same piece, by layer and head, rounded to thousandths."""
+    model = bertwright.load(source)
+    rows = [[look_inside(model, *pair, layer=layer + 1) for pair in pairs] for layer in range(model.config.layers)]
+    counts = Counter(piece for row in rows[0] for piece in row.pieces)
+    frequent = {piece for piece, _ in counts.most_common(FREQUENT)}
+    same = [_same(row.pieces, row.segments, frequent) for row in rows[0]]
+    tokens = int(sum(at.any(1).sum() for at in same))
+    alike = sum(float(at.sum() / len(at)) for at in same) / tokens
+    layers = [
+        sum((np.array(row.attention) * at).sum((1, 2)) for row, at in zip(layer, same, strict=True)) / tokens
+        for layer in rows
+    ]
+    heads = [[round(float(head), 3) for head in layer] for layer in layers]
+    return {"work": "same piece", "model": source, "tokens": tokens, "alike": round(alike, 3), "layers": heads}
+
+
+def _same(pieces: Sequence[str], segments: Sequence[int], frequent: set[str]) -> Any:
+    """[T, T]: whether the second token is the first one's piece in the other text."""
+    names, texts = np.array(pieces), np.array(segments)
+    found = (names[:, None] == names) & (texts[:, None] != texts)
+    found[np.isin(names, list(frequent))] = False
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--pairs", type=int, default=300)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with given.data.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[: given.pairs]
+    pairs = [(line["sentence1"], line["sentence2"]) for line in lines]
+    for source in given.models:
+        row = shares(source, pairs)
+        if given.json:
+            print(json.dumps(row), flush=True)
+            continue
+        print(f"{source}: {row['tokens']} tokens, {row['alike']:.3f} where all were alike")
+        for number, layer in enumerate(row["layers"], 1):
+            print(f"  layer {number}: " + " ".join(f"{share:.3f}" for share in layer), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

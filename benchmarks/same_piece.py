@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import bertwright
+from bertwright.errors import InputError
 from bertwright.serving.inside import look_inside
 
 FREQUENT = 40
@@ -31,6 +32,10 @@ def shares(source: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     frequent = {piece for piece, _ in counts.most_common(FREQUENT)}
     same = [_same(row.pieces, row.segments, frequent) for row in rows[0]]
     tokens = int(sum(at.any(1).sum() for at in same))
+    if not tokens:
+        raise InputError(
+            f"of {len(pairs)} pairs none has a piece in both texts that is not among the {FREQUENT} most frequent"
+        )
     alike = sum(float(at.sum() / len(at)) for at in same) / tokens
     layers = [
         sum((np.array(row.attention) * at).sum((1, 2)) for row, at in zip(layer, same, strict=True)) / tokens

@@ -52,32 +52,35 @@ class Work:
                     continue
                 say(f"{arm.title}, pre-training seed {seed}")
                 for model in missing:
-                    self._try(model, lambda model=model: self._pretrain(model))
+                    self.attempt(model, lambda model=model: self._pretrain(model))
                 if all(model.is_finished for model in models):
                     for job in jobs:
-                        self._try(job, lambda job=job: self._measure(job))
+                        self.attempt(job, lambda job=job: self._measure(job))
                 self.page()
 
     def page(self) -> Path:
         """Write the page as it stands."""
         return write_page(self.plan, command=self.command, failed=self.failed)
 
-    def _try(self, part: Model | Job, work: Any) -> None:
+    def attempt(self, part: Model | Job, work: Any) -> None:
         """Do one part; one that fails is noted, and the others go on."""
         folder = part.folder
         if part.is_finished:  # by another process, since the parts of the arm were listed
             return
-        if is_locked(folder):
-            say(f"{folder}: another process is at it")
-            self.elsewhere.add(folder)
-            return
-        try:
-            work()
-        except MissingExtra:
-            raise
-        except (RunFailed, InputError) as error:
-            say(f"{folder}: {error}")
-            self.failed[folder] = str(error)
+        if not is_locked(folder):
+            try:
+                work()
+            except MissingExtra:
+                raise
+            except (RunFailed, InputError) as error:
+                if not is_locked(folder):
+                    say(f"{folder}: {error}")
+                    self.failed[folder] = str(error)
+                    return
+            else:
+                return
+        say(f"{folder}: another process is at it")  # from before, or since a moment ago
+        self.elsewhere.add(folder)
 
     def _pretrain(self, model: Model) -> None:
         if not model.is_trained:

@@ -17,6 +17,7 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.text import tokenizer as module
+from bertwright.text.any_tokenizer import open_tokenizer_folder
 from bertwright.text.documents import TextSettings, read_documents
 from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer, import_vocabulary, train_tokenizer
 
@@ -217,9 +218,11 @@ def test_one_of_the_two_vocabulary_files_is_enough(tmp_path: Path, missing: str,
     assert Tokenizer.load(tmp_path).hash == small(**rules).hash
 
 
-def test_a_run_folder_gives_its_models_tokenizer(tmp_path: Path) -> None:
-    small().save(tmp_path / "run" / "model")
-    assert Tokenizer.load(tmp_path / "run").hash == small().hash
+@pytest.mark.parametrize("within", ["model", "tokenizer"])
+def test_a_run_and_a_corpus_give_the_tokenizer_within(tmp_path: Path, within: str) -> None:
+    small().save(tmp_path / "folder" / within)
+    assert Tokenizer.load(tmp_path / "folder").hash == small().hash
+    assert open_tokenizer_folder(tmp_path / "folder").hash == small().hash
 
 
 def test_a_folder_that_says_too_little_is_refused(tmp_path: Path) -> None:

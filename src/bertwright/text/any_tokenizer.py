@@ -70,7 +70,7 @@ class AnyTokenizer(PlacedPieces, Protocol):
 
 
 def open_tokenizer_folder(folder: Path) -> AnyTokenizer:
-    """The tokenizer of a tokenizer or model folder, or of a run folder that holds `model/`.
+    """The tokenizer of a tokenizer, model, run or corpus folder.
 
     InputError where a file is missing or broken, holds other rules than BERT's or GPT-1's, or contradicts another.
     """

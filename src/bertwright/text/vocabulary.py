@@ -50,7 +50,7 @@ def vocabulary_hash(pieces: Sequence[str], rules: Rules) -> str:
 
 
 def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
-    """Read pieces, rules and base of a tokenizer or model folder, or of a run folder that holds `model/`.
+    """Read pieces, rules and base of a tokenizer, model, run or corpus folder.
 
     InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another.
     """
@@ -74,12 +74,12 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
 
 
 def folder_with(folder: Path, *names: str) -> Path:
-    """The folder itself, the model of a run folder, or a model that comes with the program.
+    """The folder itself, the model of a run folder, the copy in a corpus, or a model that comes with the program.
 
     InputError where none holds one of a tokenizer's files.
     """
     folder = place_of(folder)
-    for place in (folder, folder / "model"):
+    for place in (folder, folder / "model", folder / "tokenizer"):
         if any((place / name).is_file() for name in names):
             return place
     hint = "a tokenizer or model folder holds it, or vocab.txt ('bertwright tokenizer' makes one)"

@@ -71,7 +71,7 @@ def test_other_vocabularies_count_as_published() -> None:
 
 
 def test_an_unknown_size_is_refused_with_the_list() -> None:
-    with pytest.raises(InputError, match=r"huge.*tiny, mini"):
+    with pytest.raises(InputError, match=r"huge.*tiny, mini.* such as 4x256 \(2, 4, .*12 layers of 128, .*768\)"):
         size_config("huge", 100)
 
 

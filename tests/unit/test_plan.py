@@ -248,6 +248,7 @@ def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePl
         ({"steps": 100}, [phase(100, 600, 600)], "tiny learned with 1e-3 to 2e-3"),
         ({"steps": 100}, [phase(100, 600, 600)], "--start local"),
         ({"optimizer": {"learning_rate": 2e-3}}, [phase(40, 600, 600)], "collapsed"),
+        ({"start": "matching"}, [phase(100, 600, 600)], "--optimizer muon kept it"),
         ({}, [phase(30, 60, 60, 32), phase(10, 60, 60)], "no short rows first"),
     ],
 )

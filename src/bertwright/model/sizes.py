@@ -240,10 +240,11 @@ _NAMED = {
     "base": (12, 768),
     "large": (24, 1024),
 }
+_LAYERS, _WIDTHS = (2, 4, 6, 8, 10, 12), (128, 256, 512, 768)
 
 SIZES: dict[str, tuple[int, int]] = (
     _NAMED
-    | {f"{layers}x{width}": (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)}
+    | {f"{layers}x{width}": (layers, width) for layers in _LAYERS for width in _WIDTHS}
     | {"3x768": (3, 768), "12x1024": (12, 1024)}
 )
 """Name → (layers, hidden); the last two are of table 6. Heads are hidden/64, the feed-forward width is 4·hidden."""
@@ -252,7 +253,10 @@ SIZES: dict[str, tuple[int, int]] = (
 def size_config(name: str, vocab_size: int, **changes: object) -> EncoderConfig:
     """Return the configuration of a named size; InputError for a name that is not in SIZES."""
     if name not in SIZES:
-        raise InputError(f"size {name!r} is not known; sizes are {', '.join(_NAMED)} and LAYERSxHIDDEN such as 4x256")
+        shapes = f"{', '.join(map(str, _LAYERS))} layers of {', '.join(map(str, _WIDTHS))}"
+        raise InputError(
+            f"size {name!r} is not known; sizes are {', '.join(_NAMED)} and LAYERSxHIDDEN such as 4x256 ({shapes})"
+        )
     layers, hidden = SIZES[name]
     shape = {"layers": layers, "hidden": hidden, "heads": hidden // 64, "intermediate": 4 * hidden}
     return EncoderConfig.model_validate({"vocab_size": vocab_size, **shape, **changes})

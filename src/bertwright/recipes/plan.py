@@ -175,6 +175,8 @@ def warnings(settings: PretrainSettings, trained: Pretraining, steps: int, phase
         yield f"a rate of {optimizer.learning_rate:g} without --bias-correction collapsed a tiny encoder to one vector"
     if settings.system == "bert" and width == 128 and settings.start == "random" and steps > _SHORTEST_WARMUP:
         yield "128 hidden sit for thousands of steps at the loss of a bag of words: --start local ends that"
+    if settings.start == "matching" and optimizer.method != "muon":
+        yield "under AdamW the head that --start matching begins with was lost again: --optimizer muon kept it"
     if settings.examples.pairs and phases[0].length <= 32 < phases[-1].length:
         yield "what rows of 32 teach next-sentence prediction did not carry over to longer ones: no short rows first"
 

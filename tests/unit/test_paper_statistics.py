@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from bertwright.recipes.paper.spec import Claim
-from bertwright.recipes.paper.statistics import judge
+from bertwright.recipes.paper.statistics import judge, said
 
 A, B = "first", "second"
 
@@ -31,6 +31,13 @@ def test_the_interval_and_p_are_students() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
     assert found.p == pytest.approx(2 * stats.t.sf(mean / error, df=3))
     assert len(found.differences) == 4
+
+
+@pytest.mark.parametrize(
+    ("p", "words"), [(0.0492, "p = 0.049"), (0.001, "p = 0.001"), (0.00099, "p < 0.001"), (0.0, "p < 0.001")]
+)
+def test_no_p_is_said_to_be_zero(p: float, words: str) -> None:
+    assert said(p) == words
 
 
 @pytest.mark.parametrize(

@@ -163,10 +163,12 @@ def kinds_of(arm: Arm) -> Iterator[Kind]:
 
 def pretraining_settings(scale: Scale, changes: Changes, seed: int) -> PretrainSettings:
     """The scale's settings under those of an arm; what a system cannot have is left out of the scale's."""
-    system = str(changes.get("system", "bert"))
-    masked = () if system == "bert" else ("examples",)
-    local = () if system.startswith("bert") else ("start",)
-    base = {name: value for name, value in scale.pretraining.items() if name not in (*masked, *local)}
+    system, base = str(changes.get("system", "bert")), dict(scale.pretraining)
+    if system != "bert":
+        base.pop("examples", None)
+    if system.startswith("lstm"):
+        base.pop("start", None)
+        base["optimizer"] = {name: value for name, value in base.get("optimizer", {}).items() if name != "method"}
     return PretrainSettings.model_validate({**over(base, changes), "seed": seed})
 
 

@@ -12,7 +12,7 @@ from bertwright.recipes.paper.pictures import draw
 from bertwright.recipes.paper.plan import Job, Plan
 from bertwright.recipes.paper.scores import Cell, cells_of, device_of, scores_of, seconds_spent
 from bertwright.recipes.paper.spec import Arm, Changes, Claim, Column
-from bertwright.recipes.paper.statistics import SIGNIFICANT, Verdict, judge
+from bertwright.recipes.paper.statistics import SIGNIFICANT, Verdict, judge, said
 from bertwright.recipes.paper.subsets import SEED
 from bertwright.recipes.runs import clock
 
@@ -133,11 +133,11 @@ def _verdict_figures(claim: Claim, verdict: Verdict | None) -> str:
         return ""
     on = ", ".join(f"{name} {value:+.1f}" for name, value in verdict.by_column.items())
     arms = f"`{claim.first}` against `{claim.second}`"
-    if verdict.mean is None:
+    if verdict.mean is None or verdict.p is None:
         return f"{arms}, one pair: {on}."
     limit = f"within {claim.within:g}" if claim.within is not None else f"margin {claim.margin:g}"
     return (
-        f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; p = {verdict.p:.3f}; "
+        f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; {said(verdict.p)}; "
         f"{len(verdict.differences)} pairs; {limit}). By column: {on}."
     )
 

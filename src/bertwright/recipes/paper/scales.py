@@ -49,16 +49,16 @@ _SMOKE: Final = Scale(
 )
 _TINY: Final = Scale(
     name="tiny",
-    title="4 layers of 128, 25 million tokens: half an hour of one core for an arm, twice that for a language model",
+    title="4 layers of 128, 8 million tokens: a quarter of an hour of a core, twice that for a language model",
     pretraining={
         "size": "4x128",
-        "steps": 5_000,
+        "steps": 1_600,
         "batch_size": 64,
         "phases": ({"length": 64, "share": 0.8}, {"length": 128, "share": 0.2}),
-        "optimizer": {**_ADAM, "learning_rate": 2e-3},
+        "optimizer": {**_ADAM, "method": "muon", "learning_rate": 2e-3},
         "dropout": 0.0,
         "initializer_range": 0.05,
-        "start": "local",
+        "start": "matching",
         "held_out_share": 0.01,
         "evaluations": 5,
     },

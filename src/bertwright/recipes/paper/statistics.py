@@ -66,6 +66,11 @@ def judge(
     return Verdict(word, differences, columns, by_column, mean, low, high, p)
 
 
+def said(p: float) -> str:
+    """A p in three places; one that is smaller than they can show is said to be."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def _better(mean: float, low: float, high: float, p: float, *, agreed: bool, margin: float) -> Word:
     if p < SIGNIFICANT and agreed:
         return "supported" if mean > 0 else "not supported"

@@ -10,17 +10,21 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 import bertwright
 from bertwright.errors import InputError, RunFailed
 from bertwright.model.architectures import Bert
 from bertwright.model.folder import open_model, save_model
+from bertwright.prediction import precision
 from bertwright.prediction.classifier import Classifier
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.results import Filled, Label, Labels, Score
 from bertwright.tasks.choice import SWAG
 from bertwright.tasks.squad import SQUAD1
 from tests.served import TEXTS, broken, write_models
+
+needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this processor has no VNNI")
 
 
 @pytest.fixture(scope="module")
@@ -269,13 +273,25 @@ def test_threads_share_a_model(models: dict[str, Predictor]) -> None:
     )
 
 
-def test_int8_and_bf16_answer_nearly_the_same(folders: dict[str, str], models: dict[str, Predictor]) -> None:
-    for precision in ("int8", "bf16"):
-        lm = load(folders["lm"], precision=precision)
-        filled, expected = lm("the [MASK]").masks[0], models["lm"]("the [MASK]").masks[0]
-        assert filled[0].probability == pytest.approx(expected[0].probability, abs=0.02)
-        assert filled[0].probability != expected[0].probability  # it is computed in those numbers
-        assert lm.next_sentence(*TEXTS[:2]) == pytest.approx(models["lm"].next_sentence(*TEXTS[:2]), abs=0.05)
-        model = load(folders["sst"], precision=precision)
-        for one, other in zip(model(TEXTS), models["sst"](TEXTS), strict=True):
-            assert one.probabilities == pytest.approx(other.probabilities, abs=0.05)
+@pytest.mark.parametrize("bits", [pytest.param("int8", marks=needs_bytes), "bf16"])
+def test_numbers_of_fewer_bits_answer_nearly_the_same(
+    folders: dict[str, str], models: dict[str, Predictor], bits: str
+) -> None:
+    lm = load(folders["lm"], precision=bits)
+    filled, expected = lm("the [MASK]").masks[0], models["lm"]("the [MASK]").masks[0]
+    assert filled[0].probability == pytest.approx(expected[0].probability, abs=0.02)
+    assert filled[0].probability != expected[0].probability  # it is computed in those numbers
+    assert lm.next_sentence(*TEXTS[:2]) == pytest.approx(models["lm"].next_sentence(*TEXTS[:2]), abs=0.05)
+    model = load(folders["sst"], precision=bits)
+    for one, other in zip(model(TEXTS), models["sst"](TEXTS), strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=0.05)
+
+
+def test_without_the_products_of_bytes_it_warns_and_answers_in_fp32(
+    folders: dict[str, str], models: dict[str, Predictor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    with pytest.warns(UserWarning, match="no exact products of 8 bits here"):
+        model = load(folders["sst"], precision="int8")
+    for one, other in zip(model(TEXTS), models["sst"](TEXTS), strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)

@@ -18,6 +18,8 @@ Precision = Literal["fp32", "bf16"]
 KINDS: Final[dict[Precision, torch.dtype]] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BF16_GAIN = 1.2
 """bf16 is chosen where its matrix products are at least this much faster than fp32's."""
+_ENOUGH = 0.5
+"""Seconds after which a product is not timed again: without instructions for bf16 a single one may take 2 s."""
 
 
 class Numerics(Settings):
@@ -52,7 +54,7 @@ def resolve_numerics(
 ) -> Numerics:
     """Measure the machine, settle what was left open and set torch up accordingly. InputError without that device."""
     torch.set_num_threads(threads or usable_cores())
-    rates = square_rates(device)
+    rates = square_rates(device, precision)
     if precision == "auto":
         precision = choose_precision(rates, device=device)
     return Numerics(
@@ -64,10 +66,16 @@ def resolve_numerics(
     )
 
 
-def square_rates(device: Device = "cpu") -> dict[Precision, float]:
-    """FLOP/s of square matrix products, large enough for the device. InputError without it."""
+def square_rates(device: Device = "cpu", asked: Literal["auto", "fp32", "bf16"] = "auto") -> dict[Precision, float]:
+    """FLOP/s of square matrix products, large enough for the device. InputError without it.
+
+    Of what is asked alone; for auto of fp32, and of bf16 where that may be the faster.
+    """
     place, size = own_device(device), 1024 if device == "cpu" else 4096
-    return {name: matrix_rate(kind, (size, size, size), place=place) for name, kind in KINDS.items()}
+    wanted: tuple[Precision, ...] = ("fp32", "bf16") if has_bf16(device) else ("fp32",)
+    if asked != "auto":
+        wanted = (asked,)
+    return {name: matrix_rate(KINDS[name], (size, size, size), place=place) for name in wanted}
 
 
 def usable_cores() -> int:
@@ -81,7 +89,7 @@ def usable_cores() -> int:
 
 def choose_precision(rates: Mapping[Precision, float], *, device: Device = "cpu") -> Precision:
     """What `auto` means where these are the rates of square matrix products."""
-    return "bf16" if has_bf16(device) and rates["bf16"] > BF16_GAIN * rates["fp32"] else "fp32"
+    return "bf16" if has_bf16(device) and rates.get("bf16", 0.0) > BF16_GAIN * rates["fp32"] else "fp32"
 
 
 def has_bf16(device: Device = "cpu") -> bool:
@@ -122,12 +130,12 @@ def _processor(device: Device) -> str:
 def matrix_rate(
     kind: torch.dtype, shape: tuple[int, int, int] = (1024, 1024, 1024), *, repeats: int = 7, place: torch.device = CPU
 ) -> float:
-    """Best rate of a matrix product [n, k] x [k, m] in FLOP/s, `shape` being n, k and m."""
+    """Best rate of a matrix product [n, k] x [k, m] in FLOP/s, `shape` being n, k, m; repeated less where slow."""
     rows, inner, columns = shape
     left = torch.ones(rows, inner, dtype=kind, device=place)
     right = torch.ones(inner, columns, dtype=kind, device=place)
-    times = []
-    for _ in range(repeats):
+    times: list[float] = []
+    while len(times) < repeats and sum(times) < _ENOUGH:
         finish(place)
         start = time.perf_counter()
         torch.mm(left, right)

@@ -174,7 +174,7 @@ def instants(changes: int, count: int, seed: int) -> Sequence[int]:
     return [1, 2, changes, changes + 1, *sorted(random.Random(seed).sample(range(3, changes), count - 4))]
 
 
-@pytest.mark.parametrize(("name", "count"), [("corpus", 4), ("pre-training", 3), ("fine-tuning", 3)])
+@pytest.mark.parametrize(("name", "count"), [("corpus", 4), ("pre-training", 2), ("fine-tuning", 2)])
 def test_a_kill_before_any_change_of_a_file_loses_nothing(
     name: str, count: int, stages: dict[str, Stage], calm: Calm, tmp_path: Path
 ) -> None:
@@ -227,7 +227,7 @@ def test_many_kills_by_the_clock(name: str, stages: dict[str, Stage], calm: Calm
     assert any(one["killed"] for one in found)
 
 
-@pytest.mark.parametrize("name", ["corpus", "pre-training", "fine-tuning"])
+@pytest.mark.parametrize("name", ["corpus", "pre-training", pytest.param("fine-tuning", marks=pytest.mark.slow)])
 def test_a_full_disk_is_said_and_loses_nothing(name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path) -> None:
     assert fill_the_disk(stages[name], tmp_path, calm(name)[0], sizes=(0, 400_000)) >= 1
 

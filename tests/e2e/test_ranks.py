@@ -62,7 +62,8 @@ def test_two_processes_train_what_one_trains(
             assert other[name] == pytest.approx(one[name], abs=1e-9)
 
 
-@pytest.mark.parametrize("sharding", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", SHARDINGS)
 def test_muon_sees_whole_matrices_where_each_process_holds_a_share(tmp_path: Path, sharding: str) -> None:
     options = ("--method", "muon", "--steps", "12", "--sharding", sharding)
     one, two = (finished(tmp_path / str(count), *options, processes=count) for count in (1, 2))
@@ -113,7 +114,8 @@ def test_language_models_train_alike_in_two_processes(tmp_path: Path, system: st
     assert losses[0][-1] < losses[0][0]
 
 
-@pytest.mark.parametrize("sharding", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", SHARDINGS)
 def test_one_processs_checkpoint_is_continued_by_two_and_back(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
 ) -> None:

@@ -136,7 +136,8 @@ def assert_same_ids(ours: Tokenizer, lines: list[str], theirs: Iterable[list[int
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "at_least"), [(UNCASED, 8_000), (CASED, 7_900), (MULTILINGUAL, 34_500)]
+    ("vocabulary", "at_least"),
+    [(UNCASED, 8_000), (CASED, 7_900), pytest.param(MULTILINGUAL, 34_500, marks=pytest.mark.slow)],
 )  # 50,700 lines together
 def test_released_vocabularies_on_real_lines(vocabulary: str, at_least: int, shared_data: Path) -> None:
     """transformers' tokenizer, changed in its longest word alone; a line that NFC would change goes to `Original`."""

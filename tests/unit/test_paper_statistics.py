@@ -34,9 +34,19 @@ def test_the_interval_and_p_are_students() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p", "words"), [(0.0492, "p = 0.049"), (0.001, "p = 0.001"), (0.00099, "p < 0.001"), (0.0, "p < 0.001")]
+    ("p", "words"),
+    [
+        (0.0492, "p = 0.049"),
+        (0.04966, "p = 0.0497"),
+        (0.04999999, "p = 0.04999999"),
+        (0.05, "p = 0.050"),
+        (0.0503, "p = 0.050"),
+        (0.001, "p = 0.001"),
+        (0.00099, "p < 0.001"),
+        (0.0, "p < 0.001"),
+    ],
 )
-def test_no_p_is_said_to_be_zero(p: float, words: str) -> None:
+def test_a_p_shows_its_side_and_never_zero(p: float, words: str) -> None:
     assert said(p) == words
 
 

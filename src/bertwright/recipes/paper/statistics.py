@@ -67,8 +67,13 @@ def judge(
 
 
 def said(p: float) -> str:
-    """A p in three places; one that is smaller than they can show is said to be."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    """A p in three places, or as many as show its side of the threshold; one below them is said to be less."""
+    if p < 0.001:
+        return "p < 0.001"
+    places = 3
+    while p < SIGNIFICANT <= round(p, places):
+        places += 1
+    return f"p = {p:.{places}f}"
 
 
 def _better(mean: float, low: float, high: float, p: float, *, agreed: bool, margin: float) -> Word:

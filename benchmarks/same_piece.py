@@ -2,8 +2,8 @@
 
 python -m benchmarks.same_piece --data STS-B/dev.tsv [--pairs 300] [--json] MODEL …
 
-Counted are tokens whose piece stands in the other text, the 40 most frequent pieces left out: what the mean of them
-gives to that piece there, for each head of each layer, beside what looking at all of the row alike would give.
+Counted are tokens whose piece stands in the other text where they can look, the 40 most frequent pieces left out: what
+the mean of them gives to that piece there, for each head of each layer, beside what looking at all alike would give.
 """
 
 import argparse
@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import bertwright
 from bertwright.errors import InputError
+from bertwright.model.encoder import Encoder, kept
+from bertwright.model.sizes import Attends
 from bertwright.serving.inside import look_inside
 
 FREQUENT = 40
@@ -30,13 +33,16 @@ def shares(source: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     rows = [[look_inside(model, *pair, layer=layer + 1) for pair in pairs] for layer in range(model.config.layers)]
     counts = Counter(piece for row in rows[0] for piece in row.pieces)
     frequent = {piece for piece, _ in counts.most_common(FREQUENT)}
-    same = [_same(row.pieces, row.segments, frequent) for row in rows[0]]
+    encoder = model.plain_encoder()
+    assert isinstance(encoder, Encoder)  # look_inside has refused all else
+    reach = [_reach(len(row.pieces), encoder.config.attends) for row in rows[0]]
+    same = [_same(row.pieces, row.segments, frequent) & keys for row, keys in zip(rows[0], reach, strict=True)]
     tokens = int(sum(at.any(1).sum() for at in same))
     if not tokens:
         raise InputError(
             f"of {len(pairs)} pairs none has a piece in both texts that is not among the {FREQUENT} most frequent"
         )
-    alike = sum(float(at.sum() / len(at)) for at in same) / tokens
+    alike = sum(float((at.sum(1) / keys.sum(1)).sum()) for at, keys in zip(same, reach, strict=True)) / tokens
     layers = [
         sum((np.array(row.attention) * at).sum((1, 2)) for row, at in zip(layer, same, strict=True)) / tokens
         for layer in rows
@@ -51,6 +57,11 @@ def _same(pieces: Sequence[str], segments: Sequence[int], frequent: set[str]) ->
     found = (names[:, None] == names) & (texts[:, None] != texts)
     found[np.isin(names, list(frequent))] = False
     return found
+
+
+def _reach(tokens: int, attends: Attends) -> Any:
+    """[T, T]: whether the first token can look at the second."""
+    return kept(torch.ones(1, tokens, dtype=torch.bool), attends).expand(1, 1, tokens, tokens)[0, 0].numpy()
 
 
 def main() -> int:

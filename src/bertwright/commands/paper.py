@@ -39,7 +39,8 @@ def paper(
         scale: how large everything is: smoke, tiny, mini, small, base or paper.
         out: the folder of everything; the page is OUT/results/NAME.md.
         data: the folder of the tasks' data: glue/SST-2, squad, swag, ner/conll2003, …; what is missing is said.
-        corpus: text as corpus build takes it, or a corpus folder; several times for several. Once made, not needed.
+        corpus: text as corpus build takes it, or a corpus folder; several times for several. What was made of text, a
+            repeated command does not need again.
         seeds: fine-tunings of each model (default: the scale's).
         pretraining_seeds: pre-trainings of each arm (default: the scale's).
         arms: some of the arms alone, by their names with commas between.

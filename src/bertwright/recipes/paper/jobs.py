@@ -163,13 +163,25 @@ def kinds_of(arm: Arm) -> Iterator[Kind]:
 
 def pretraining_settings(scale: Scale, changes: Changes, seed: int) -> PretrainSettings:
     """The scale's settings under those of an arm; what a system cannot have is left out of the scale's."""
-    system, base = str(changes.get("system", "bert")), dict(scale.pretraining)
-    if system != "bert":
-        base.pop("examples", None)
-    if system.startswith("lstm"):
-        base.pop("start", None)
-        base["optimizer"] = {name: value for name, value in base.get("optimizer", {}).items() if name != "method"}
+    base = dict(scale.pretraining)
+    for name, *inner in cannot_have(scale, changes):
+        if inner:
+            base[name] = {key: value for key, value in base[name].items() if key not in inner}
+        else:
+            del base[name]
     return PretrainSettings.model_validate({**over(base, changes), "seed": seed})
+
+
+def cannot_have(scale: Scale, changes: Changes) -> list[tuple[str, ...]]:
+    """Where those of the scale's pre-training settings stand that the system of an arm cannot have."""
+    system, base = str(changes.get("system", "bert")), scale.pretraining
+    paths: list[tuple[str, ...]] = []
+    if system != "bert" and "examples" in base:
+        paths.append(("examples",))
+    if system.startswith("lstm"):
+        paths += [("start",)] if "start" in base else []
+        paths += [("optimizer", "method")] if "method" in base.get("optimizer", {}) else []
+    return paths
 
 
 def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: TaskSpec, seed: int) -> FinetuneSettings:

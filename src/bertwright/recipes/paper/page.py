@@ -7,11 +7,11 @@ from typing import Any
 
 from bertwright.files import atomic_file
 from bertwright.recipes.charts import short
-from bertwright.recipes.paper.jobs import Model, Tuning, unique
+from bertwright.recipes.paper.jobs import Model, Tuning, cannot_have, unique
 from bertwright.recipes.paper.pictures import draw
 from bertwright.recipes.paper.plan import Job, Plan
 from bertwright.recipes.paper.scores import Cell, cells_of, device_of, scores_of, seconds_spent
-from bertwright.recipes.paper.spec import Arm, Changes, Claim, Column
+from bertwright.recipes.paper.spec import Arm, Changes, Claim, Column, Scale
 from bertwright.recipes.paper.statistics import SIGNIFICANT, Verdict, judge, said
 from bertwright.recipes.paper.subsets import SEED
 from bertwright.recipes.runs import clock
@@ -20,12 +20,13 @@ _TEST = f"""\
 The test: a pair is one pre-training seed and one fine-tuning seed, with which both arms had the same rows in the same
 order; its difference is the mean over the claim's columns. Student's t over the pairs asks whether the mean
 difference is zero. *Supported*: it lies in the claimed direction with p < {SIGNIFICANT}, and does so for every
-pre-training by itself. *Not supported*: it lies the other way with p < {SIGNIFICANT}, or its 95 % interval lies within
-the margin around zero. Else *not decided at this scale*. A claim of being as good is supported where the 95 % interval
-lies within what it names, and not supported where it lies outside. Where all pairs differ by the same, p is that of
-so many tosses of a coin that fell alike, and fewer than six decide nothing. Pairs of one pre-training are not
-independent; the test takes them as if they were, so that p speaks of these pre-trainings. Nothing is corrected for the
-number of claims.
+pre-training by itself. *Not supported*: it lies the other way just so, or its 95 % interval lies within the margin
+around zero. Else *not decided at this scale*. A claim of being as good is supported where the 95 % interval lies within
+what it names, and not supported where it lies outside. Where all pairs differ by the same, p is that of so many tosses
+of a coin that fell alike, and fewer than six decide nothing. Pairs of one pre-training are not independent; the test
+takes them as if they were, so that p speaks of these pre-trainings. Nothing is corrected for the number of claims.
+Where two arms have two vocabularies, as GPT-1 has its own, rows are put into batches by other lengths: the order is
+then alike only in its seed.
 """
 
 
@@ -80,7 +81,8 @@ def _own_table(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[st
         whole = all(
             len(cells[arm.name, column.name].values) == cells[arm.name, column.name].wanted for column in scored
         )
-        mean = f"{sum(sum(part) / len(part) for part in parts) / len(parts):.1f}" if whole else "…"
+        means = [sum(part) / len(part) for part in parts] if whole else []
+        mean = f"{sum(means) / len(means):.1f}" if means else "…"
         rows.append((f"{arm.title} (`{arm.name}`)", *texts, *((mean,) if with_mean else ())))
     yield from _table(head, rows)
 
@@ -121,7 +123,7 @@ def _claims(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
 
 def _verdict_words(verdict: Verdict | None) -> str:
     if verdict is None:
-        return "No verdict: an arm of it is not here."
+        return "No verdict: an arm of it is not among those of this page."
     if verdict.word is None:
         return "No verdict: it needs two pairs of seeds at least."
     return f"{verdict.word.capitalize()}."
@@ -162,6 +164,9 @@ def _costs(plan: Plan) -> Iterator[str]:
         rows.append((arm.title, *_cost(models, jobs)))
     rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
     yield from _table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
+    yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
+    if any(arm.at < 1 for arm in plan.arms):
+        yield "A model that is looked at before its end is counted with its whole pre-training."
     devices = {device_of(part.folder) for part in (*plan.all_models, *plan.all_jobs)}
     if {"cpu", "cuda"} <= devices:
         yield from ("", "Computed partly on processors, partly on GPUs (each run's `run.json` says which): times and")
@@ -183,7 +188,7 @@ def _settings(plan: Plan) -> Iterator[str]:
     yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}. Everything else has the default."
     yield ""
     for arm in plan.arms:
-        yield f"- `{arm.name}`: {_changes(arm)}"
+        yield f"- `{arm.name}`: {_changes(arm, scale)}"
     kinds = sorted(
         {(job.folder.parent.name, _json(_task_settings(job))) for job in plan.all_jobs if isinstance(job, Tuning)}
     )
@@ -196,10 +201,12 @@ def _task_settings(job: Tuning) -> Mapping[str, Any]:
     return {**said, "learning_rate": job.settings.learning_rate or "by width"}
 
 
-def _changes(arm: Arm) -> str:
+def _changes(arm: Arm, scale: Scale) -> str:
     if arm.baseline:
         return f"no network: {arm.baseline}"
     parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
+    not_its = ", ".join(f"`{'.'.join(path)}`" for path in cannot_have(scale, arm.pretraining))
+    parts += [f"without {not_its}, which its system cannot have"] if not_its else []
     parts += [f"joined with `{_json(arm.second)}`"] if arm.second is not None else []
     parts += ["not trained"] if not arm.is_trained else []
     parts += [f"after {arm.at:.0%} of the steps"] if arm.at < 1 else []

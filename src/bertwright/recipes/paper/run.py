@@ -99,7 +99,8 @@ class Work:
                 allow_other_numerics=self.allow_other_numerics,
             )
         finally:
-            _note_memory(model.folder, self.device)
+            if not is_locked(model.folder):  # otherwise it is another process that trains there
+                _note_memory(model.folder, self.device)
         if found["stopped"] or found.get("signalled"):
             raise Stopped("stopped; the same command goes on")
         shutil.rmtree(model.folder / "checkpoints", ignore_errors=True)  # three times the model, and of no more use
@@ -122,7 +123,7 @@ class Work:
             said=self.said,
         )
         for folder in (job.folder / "model", *job.folder.glob("seed-*/model")):
-            shutil.rmtree(folder)  # of hundreds of fine-tunings only the figures are of use
+            shutil.rmtree(folder, ignore_errors=True)  # of hundreds of fine-tunings only the figures are of use
         if signalled:
             raise Stopped("stopped; the same command goes on")
 

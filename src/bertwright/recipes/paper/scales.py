@@ -64,7 +64,7 @@ _TINY: Final = Scale(
     },
     finetuning={"epochs": 4, "batch_size": 16},
     finetuning_of={name: {"epochs": 10, "learning_rate": 1e-3} for name in ("ner", "wikigold")},
-    features={"epochs": 10, "lstm_width": 128},
+    features={"epochs": 20, "learning_rate": 3e-3, "lstm_width": 128},
     sizes=("2x128", "4x128", "6x128", "8x128"),
     larger="8x128",
     lengths=(128, 512),

@@ -4,22 +4,26 @@ from typing import Any, Final
 
 from bertwright.recipes.paper.spec import Arm, Claim, Experiment, Scale
 from bertwright.recipes.paper.tables.shared import BERT, PERPLEXITY, SENTENCE_NAMES, SENTENCES
+from bertwright.training.optimizer import MUON_RATE
 
 _TIMES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 _PAPERS_RATE, _PAPERS_ROWS = 1e-4, 256
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
-    """So many times the rows, so many times fewer steps; the rate goes with the root of the rows."""
+    """So many times the rows, so many times fewer steps; the rates go with the root of the rows."""
     base = scale.pretraining
-    rows, rate = base.get("batch_size", _PAPERS_ROWS), base.get("optimizer", {}).get("learning_rate", _PAPERS_RATE)
+    rows, optimizer = base.get("batch_size", _PAPERS_ROWS), base.get("optimizer", {})
+    rates = {"learning_rate": optimizer.get("learning_rate", _PAPERS_RATE)}
+    if optimizer.get("method") == "muon":
+        rates["muon_rate"] = optimizer.get("muon_rate", MUON_RATE)
 
     def arm(times: float) -> Arm:
         own = max(1, round(times * rows))
         changes: dict[str, Any] = {
             "batch_size": own,
             "steps": round(base["steps"] * rows / own),
-            "optimizer": {"learning_rate": rate * (own / rows) ** 0.5},
+            "optimizer": {name: rate * (own / rows) ** 0.5 for name, rate in rates.items()},
         }
         same = BERT.pretraining if own == rows else changes
         return Arm(name=f"batch-{times:g}", title=f"{own} rows", pretraining=same, series="BERT", x=float(own))
@@ -50,5 +54,5 @@ BATCH_SIZE: Final = Experiment(
         ),
     ),
     axis="rows of a step",
-    note="The rate is the base's times the root of the change in rows, a rule of thumb; it was not searched for.",
+    note="Each rate is the base's times the root of the change in rows, a rule of thumb; none was searched for.",
 )

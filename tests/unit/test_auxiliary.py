@@ -16,7 +16,7 @@ from bertwright.model.bodies import body_of
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.heads import TiedOutput
-from bertwright.model.sizes import System, system_config, with_dropout
+from bertwright.model.sizes import System, TopConfig, system_config, with_dropout
 from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.prediction.auxiliary import COUNT, TERM, Heard, language_loss, overheard, with_language
 from bertwright.prediction.kinds import kind_of
@@ -223,7 +223,10 @@ def test_what_gpts_settings_are_where_none_are_named() -> None:
     named = FinetuneSettings(warmup=0.1, lm_weight=0.0, learning_rate=1e-4)
     assert (named.warmup_of(shapes["gpt"]), named.language_weight(shapes["gpt"])) == (0.1, 0.0)
     assert named.rate(shapes["gpt"]) == 1e-4
-    assert FinetuneSettings(features="last").language_weight(shapes["gpt"]) == 0.0
+    frozen = FinetuneSettings(features="last")
+    assert (frozen.language_weight(shapes["gpt"]), frozen.warmup_of(shapes["gpt"])) == (0.0, 0.1)
+    topped = TopConfig.model_validate({"inner": shapes["gpt"], "width": 16})
+    assert (plain.rate(topped), plain.warmup_of(topped)) == (6.25e-5, 0.002)
 
 
 def test_records_of_earlier_runs_have_todays_defaults() -> None:

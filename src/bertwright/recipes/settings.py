@@ -183,7 +183,10 @@ class FinetuneSettings(Settings):
 
     def warmup_of(self, config: BodyConfig) -> float:
         """The share of the steps over which the rate of a model of that shape rises."""
-        return self.warmup if self.warmup is not None else 0.002 if isinstance(config, GPTConfig) else 0.1
+        if self.warmup is not None:
+            return self.warmup
+        body = config.inner if isinstance(config, TopConfig) else config
+        return 0.002 if isinstance(body, GPTConfig) and not self.features else 0.1
 
     def language_weight(self, config: BodyConfig) -> float:
         """What the next-token loss of a model of that shape is multiplied by; 0: there is none."""

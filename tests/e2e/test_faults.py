@@ -174,7 +174,10 @@ def instants(changes: int, count: int, seed: int) -> Sequence[int]:
     return [1, 2, changes, changes + 1, *sorted(random.Random(seed).sample(range(3, changes), count - 4))]
 
 
-@pytest.mark.parametrize(("name", "count"), [("corpus", 4), ("pre-training", 2), ("fine-tuning", 2)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("corpus", 4), ("pre-training", 1), pytest.param("fine-tuning", 2, marks=pytest.mark.slow)],
+)
 def test_a_kill_before_any_change_of_a_file_loses_nothing(
     name: str, count: int, stages: dict[str, Stage], calm: Calm, tmp_path: Path
 ) -> None:
@@ -186,7 +189,15 @@ def test_a_kill_before_any_change_of_a_file_loses_nothing(
     assert sum(killed) == count
 
 
-@pytest.mark.parametrize("name", ["corpus", "planning", "pre-training", "fine-tuning", "export"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "corpus",
+        "pre-training",
+        "fine-tuning",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("planning", "export")),
+    ],
+)
 def test_a_kill_after_the_last_change_leaves_the_whole(
     name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path
 ) -> None:
@@ -227,7 +238,9 @@ def test_many_kills_by_the_clock(name: str, stages: dict[str, Stage], calm: Calm
     assert any(one["killed"] for one in found)
 
 
-@pytest.mark.parametrize("name", ["corpus", "pre-training", pytest.param("fine-tuning", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["corpus", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pre-training", "fine-tuning"))]
+)
 def test_a_full_disk_is_said_and_loses_nothing(name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path) -> None:
     assert fill_the_disk(stages[name], tmp_path, calm(name)[0], sizes=(0, 400_000)) >= 1
 
@@ -283,7 +296,9 @@ def damaged(path: Path, how: int) -> None:
         path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    "file", [pytest.param("optimizer.safetensors", marks=pytest.mark.slow), "model.safetensors", "state.json"]
+)
 @pytest.mark.parametrize("how", [200, *(pytest.param(how, marks=pytest.mark.slow) for how in (-1, 3, 998))])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     file: str, how: int, stages: dict[str, Stage], calm: Calm, tmp_path: Path
@@ -299,7 +314,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     assert stage.files(out) == expected
 
 
-@pytest.mark.parametrize("how", [377, *(pytest.param(how, marks=pytest.mark.slow) for how in (-1, 1, 130, 500, 999))])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [377, -1, 1, 130, 500, 999])
 def test_a_damaged_corpus_is_named(how: int, stages: dict[str, Stage], calm: Calm, tmp_path: Path) -> None:
     """Each of its files; what is no part of a training's input may be damaged without harm."""
     stage = stages["pre-training"]

@@ -94,15 +94,16 @@ def test_masked_lm_alone_leaves_no_rank_waiting(tmp_path: Path, sharding: str) -
     assert furthest(*weights) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "sharding"),
     [
         ("lstm-right", "fsdp2"),
-        pytest.param("lstm-left", "ddp", marks=pytest.mark.slow),
-        pytest.param("bert-left", "fsdp2", marks=pytest.mark.slow),
-        pytest.param("bert-right", "ddp", marks=pytest.mark.slow),
-        pytest.param("gpt", "fsdp2", marks=pytest.mark.slow),
-        pytest.param("gpt", "ddp", marks=pytest.mark.slow),
+        ("lstm-left", "ddp"),
+        ("bert-left", "fsdp2"),
+        ("bert-right", "ddp"),
+        ("gpt", "fsdp2"),
+        ("gpt", "ddp"),
     ],
 )
 def test_language_models_train_alike_in_two_processes(tmp_path: Path, system: str, sharding: str) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from bertwright.model.encoder import init_weights
@@ -47,6 +48,7 @@ def test_bf16_gradients_point_where_fp32s_do() -> None:
     assert_alike(model, inputs)
 
 
+@pytest.mark.slow
 def test_they_still_do_after_a_thousand_steps(tmp_path: Path) -> None:
     model = tiny_run.built(kind=torch.float32, hidden=32, intermediate=128)
     batches = tiny_run.micro_batches(tiny_run.examples(tmp_path))

@@ -3,7 +3,7 @@ takes its place, and tells as a GPU would of a tensor that was left behind.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.device import moved, own_device, place_of
 from bertwright.training.engine import Engine
 from bertwright.training.ranks import refuse_shared
-from bertwright.training.tracking import start_run
+from bertwright.training.tracking import RunFolder, start_run
 from tests import tiny_run
 from tests.task_examples import PLACES, example_data
 
@@ -304,6 +304,37 @@ def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["settings"]["device"] == record["resolved"]["device"] == "cpu"
     assert record["resolved"]["ranks"] == 1
+
+
+def test_an_epoch_measured_again_and_otherwise_keeps_figures_and_weights_together(
+    tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the best epoch was saved and before the next checkpoint, it goes on where numbers are others."""
+    task = TASKS["sst2"]
+    measured: list[float] = []
+    prepared = finetune._prepare
+
+    def otherwise(*given: Any, **more: Any) -> Any:
+        found = prepared(*given, **more)
+        return replace(found, work=replace(found.work, evaluate=lambda _: {"accuracy": measured.pop(0)}))
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetune, "_prepare", otherwise)
+    settings = FinetuneSettings(epochs=3, batch_size=8, max_length=40, threads=1, precision="fp32", seeds=1)
+    where: Any = {"model": encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
+    log = RunFolder.log
+    monkeypatch.setattr(RunFolder, "log", lambda run, line: (log if len(measured) > 1 else killed)(run, line))
+    measured += [0.5, 0.75, 0.25]
+    with pytest.raises(KeyboardInterrupt):
+        finetune.finetune(settings, task, **where)
+    monkeypatch.setattr(RunFolder, "log", log)
+    second = (tmp_path / "run" / "seed-0" / "model" / "model.safetensors").read_bytes()
+    measured[:] = [0.625, 0.6875, 0.5]
+    found = finetune.finetune(settings, task, **where, resume=True)
+    assert (found["scores"], found["seeds"][0]["epoch"]) == ([0.75], 2)
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == second
 
 
 def test_a_search_goes_on_with_another_device_where_asked(tmp_path: Path, encoder: str, capsys: Any) -> None:

@@ -15,6 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -26,7 +27,7 @@ from bertwright.prediction.asked import Asked, answer_tables
 from bertwright.recipes.evaluate import evaluate_task, predict
 from bertwright.recipes.finetune import finetune
 from bertwright.recipes.settings import FinetuneSettings
-from bertwright.tasks.choice import SWAG, choices_of
+from bertwright.tasks.choice import SWAG, add_answers, choices_of
 from bertwright.tasks.classify import get_task, with_columns, with_labels
 from bertwright.tasks.examples import learn, read_examples
 from bertwright.tasks.table_output import as_format, write_table
@@ -162,6 +163,27 @@ def test_the_same_format_gives_the_same_bytes_in_blocks(tmp_path: Path, monkeypa
         tables = [parquet.read_table(tmp_path / f"{size}.parquet") for size in (10, 1, 2)]
         assert tables[0].equals(tables[1])
         assert tables[0].equals(tables[2])
+
+
+def test_a_field_that_comes_later_does_not_change_what_answers_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of one file have one name; with the field in the first block, whether null or not, it is free."""
+
+    def named(table: Table, out: Table) -> Table:
+        return add_answers(out, np.zeros(len(out), int), [np.ones(2)] * len(out))
+
+    monkeypatch.setattr(asked_module, "BLOCK_ROWS", 1)
+    lines = ['{"text": "a"}\n', '{"text": "b"}\n', '{"text": "c", "label": 1}\n']
+    (tmp_path / "in.jsonl").write_text("".join(lines))
+    with pytest.raises(InputError, match=r"in\.jsonl: rows from line 3 on have a field 'label' of their own, and ans"):
+        answer_tables(Asked(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
+    assert not (tmp_path / "out.jsonl").exists()
+    (tmp_path / "in.jsonl").write_text("".join(['{"text": "0", "label": null}\n', *lines]))
+    answer_tables(Asked(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["predicted_label"] for row in found] == [0] * 4
+    assert [row.get("label", "absent") for row in found] == [None, "absent", "absent", 1]
 
 
 def test_blocks_end_after_rows_or_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

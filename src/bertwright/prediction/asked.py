@@ -112,12 +112,19 @@ def answer_tables(
         whole = (table.format == "jsonl" != format) or not (even or format in ("jsonl", "parquet"))
         blocks = table.blocks(None if whole else BLOCK_ROWS)
         found = answered(first := next(blocks), as_format(first, format))  # before anything is written
+        names = set(found.columns) - set(first.columns)
         with opened_target(asked) as stream, TableOut(stream) as out:
             out.write(found)
             rows += len(found)
             for block in blocks:
                 stream.flush()
-                out.write(found := answered(block, as_format(block, format)))
+                found = answered(block, as_format(block, format))
+                if taken := sorted(names & set(block.columns)):  # of JSON lines alone, whose fields may differ
+                    raise InputError(
+                        f"{block.source}: rows from line {block.lines[0]} on have a field '{taken[0]}' of their own, and "
+                        "answers before them are called so; rename it, or give it to the first row too (null will do)"
+                    )
+                out.write(found)
                 rows += len(found)
     return rows
 

@@ -221,7 +221,7 @@ def _train_seed(
     )
     if not outcome.finished:
         return None, True
-    result = best.result(seed)
+    result = best.result(seed, per_epoch)
     own.note(finished=True, result=result)
     if own.writes:
         shutil.rmtree(own.checkpoints)
@@ -256,32 +256,32 @@ def _what_fits(
 
 
 class _Best:
-    """Measures each epoch on dev and keeps the best epoch's model folder; on resume, what was measured is read back."""
+    """Measures each epoch on dev and keeps the best epoch's model folder; its figures are noted beside it, so that what
+    is told is of the weights that are kept, even where a resumed run measures an epoch anew and otherwise.
+    """
 
     def __init__(self, own: RunFolder, model: nn.Module, prepared: Prepared, numerics: Numerics, ranks: Ranks) -> None:
         self.own, self.model, self.prepared, self.numerics, self.ranks = own, model, prepared, numerics, ranks
-        self.lines = [line for line in own.metrics() if "held_out" in line]
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Dev figures after an epoch; saves the model where its primary metric is the best so far."""
         with precision(self.numerics):
             found = self.prepared.work.evaluate(self.model)
         figures: dict[str, float] = self.ranks.told(found)  # on unlike machines the last digits differ
-        self.lines = [line for line in self.lines if line["step"] < step]
         key = next(iter(figures))
-        if all(figures[key] > line["held_out"][key] for line in self.lines):
+        best = self.own.record.get("best")
+        if best is None or figures[key] > best["held_out"][key]:
             self._save()
-        self.lines.append({"step": step, "held_out": figures})
+            self.own.note(best={"step": step, "held_out": figures})
         return figures
 
-    def result(self, seed: int) -> dict[str, Any]:
+    def result(self, seed: int, steps_per_epoch: int) -> dict[str, Any]:
         """The best epoch's figures."""
-        key = next(iter(self.lines[0]["held_out"]))
-        index = max(range(len(self.lines)), key=lambda place: (self.lines[place]["held_out"][key], -place))
-        figures = self.lines[index]["held_out"]
-        scores = {name: value for name, value in figures.items() if not name.endswith("collapsed")}
-        fell = any(value for name, value in figures.items() if name.endswith("collapsed"))
-        return {"seed": seed, "epoch": index + 1, "scores": scores, "collapsed": fell, "model": str(self.own.model)}
+        best = self.own.record["best"]
+        scores = {name: value for name, value in best["held_out"].items() if not name.endswith("collapsed")}
+        fell = any(value for name, value in best["held_out"].items() if name.endswith("collapsed"))
+        epoch = best["step"] // steps_per_epoch
+        return {"seed": seed, "epoch": epoch, "scores": scores, "collapsed": fell, "model": str(self.own.model)}
 
     def _save(self) -> None:
         saved = self.prepared.saved

@@ -121,8 +121,9 @@ def answer_tables(
                 found = answered(block, as_format(block, format))
                 if taken := sorted(names & set(block.columns)):  # of JSON lines alone, whose fields may differ
                     raise InputError(
-                        f"{block.source}: rows from line {block.lines[0]} on have a field '{taken[0]}' of their own, and "
-                        "answers before them are called so; rename it, or give it to the first row too (null will do)"
+                        f"{block.source}: rows from line {block.lines[0]} on have a field '{taken[0]}' of their own, "
+                        "and answers before them are called so; rename it, or give it to the first row too "
+                        "(null will do)"
                     )
                 out.write(found)
                 rows += len(found)

@@ -1,5 +1,6 @@
 """The command line: finds the command, runs it, prints its result, turns errors into exit codes. Imports little."""
 
+import errno
 import functools
 import importlib
 import json
@@ -101,27 +102,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         name, rest = found
         result = _parse(name, rest)
         if os.environ.get("RANK", "0") == "0":  # of several processes that torchrun started, one speaks
-            _print_result(result, as_json=as_json)
+            _tell(result, as_json=as_json)
         return int(result.get("exit_code", 0))
     except Stopped as error:
-        print(f"bertwright: {error}", file=sys.stderr)
+        _complain(error)
         if as_json:
             print(json.dumps({"stopped": True}), flush=True)
         return 0
     except InputError as error:
-        print(f"bertwright: {error}", file=sys.stderr)
+        _complain(error)
         return 2
     except RunFailed as error:
-        print(f"bertwright: {error}", file=sys.stderr)
+        _complain(error)
         return 1
     except BrokenPipeError:
         sys.stderr.close()
         return 1
     except OSError as error:
-        print(f"bertwright: {error}", file=sys.stderr)
+        _complain(error)
         return 1
     except KeyboardInterrupt:
-        print("bertwright: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
 
 
@@ -177,6 +178,25 @@ def _parse(name: str, rest: list[str]) -> Result:
             for part in error.errors()
         )
         raise InputError("; ".join(places)) from None
+
+
+def _complain(what: object) -> None:
+    from bertwright.console import heard_or_not
+
+    with heard_or_not():
+        print(f"bertwright: {what}", file=sys.stderr)
+
+
+def _tell(result: Result, *, as_json: bool) -> None:
+    """Print it; where the terminal was closed meanwhile, the work is done all the same."""
+    from bertwright.console import silence
+
+    try:
+        _print_result(result, as_json=as_json)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        silence(sys.stdout)
 
 
 def _print_result(result: Result, *, as_json: bool) -> None:

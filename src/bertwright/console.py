@@ -1,12 +1,13 @@
 """What a person sees while a command runs: all on standard error, so that standard output holds results alone."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from rich.console import Console
 
@@ -32,7 +33,24 @@ def say(text: str) -> None:
         if text in said:
             return
         said.add(text)
-    console.print(text, markup=False)
+    with heard_or_not():
+        console.print(text, markup=False)
+
+
+@contextmanager
+def heard_or_not() -> Iterator[None]:
+    """Within, standard error may be a closed terminal, or a log on a full disk: the work goes on in silence."""
+    try:
+        yield
+    except OSError:
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """From now on, what is written to a standard stream goes nowhere; what it still holds too."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 @contextmanager
@@ -83,7 +101,8 @@ class Status:
 
     def __enter__(self) -> "Status":
         if self._live and not self._outer:
-            self._live.start()
+            with heard_or_not():
+                self._live.start()
         if not self._silent:
             Status._shown = self
         return self
@@ -93,13 +112,15 @@ class Status:
         if self._silent:
             return
         if self._live:
-            self._live.update(text.replace("[", "\\["))
+            with heard_or_not():
+                self._live.update(text.replace("[", "\\["))
             return
         self._unseen = text
         if time.monotonic() - self._last >= self._seconds:
             self._last = time.monotonic()
             self._unseen = None
-            print(text, file=sys.stderr, flush=True)
+            with heard_or_not():
+                print(text, file=sys.stderr, flush=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,8 +128,9 @@ class Status:
         if self._silent:
             return
         Status._shown = self._outer
-        if self._live:
-            if not self._outer:
-                self._live.stop()
-        elif self._unseen and self._ends:
-            print(self._unseen, file=sys.stderr, flush=True)
+        with heard_or_not():
+            if self._live:
+                if not self._outer:
+                    self._live.stop()
+            elif self._unseen and self._ends:
+                print(self._unseen, file=sys.stderr, flush=True)

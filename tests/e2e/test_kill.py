@@ -1,11 +1,15 @@
 """A pre-training run killed at random moments and resumed ends in the bytes of an undisturbed one."""
 
 import json
+import os
+import pty
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +85,43 @@ def test_sigterm_saves_and_exits_zero(tmp_path: Path, own_text: Path) -> None:
     assert main([*build, "--workers", "1"]) == 0
     long = arguments(tmp_path / "corpus", tmp_path / "run")
     long[long.index("--steps") + 1] = "100000"
+    long += ["--compile", "off"]  # a run of so many steps would try it first
     running = subprocess.Popen([sys.executable, "-m", "bertwright", *long], stderr=subprocess.DEVNULL)
     wait_for_step(running, tmp_path / "run", 5)
     running.terminate()
     assert running.wait(timeout=60) == 0
     saved = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert int(saved[-1].name.removeprefix("step-")) >= 5
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_saves_and_exits_zero(tmp_path: Path, own_text: Path) -> None:
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
+    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
+    assert main([*build, "--workers", "1"]) == 0
+    long = arguments(tmp_path / "corpus", tmp_path / "run")
+    long[long.index("--steps") + 1] = "100000"
+    long += ["--compile", "off"]  # a run of so many steps would try it first
+    process, terminal = pty.fork()  # whose terminal is that of its session: closed, it gets SIGHUP
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "bertwright", *long])
+    shown = threading.Thread(target=read_all, args=[terminal], daemon=True)
+    shown.start()
+    deadline = time.monotonic() + 120
+    while last_step(tmp_path / "run") < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    saved = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert int(saved[-1].name.removeprefix("step-")) >= 5
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["sessions"][-1]["how"] == "stopped"
+
+
+def read_all(terminal: int) -> None:
+    with suppress(OSError):
+        while os.read(terminal, 1 << 16):
+            pass
 
 
 @pytest.mark.slow

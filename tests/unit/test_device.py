@@ -306,6 +306,21 @@ def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
     assert record["resolved"]["ranks"] == 1
 
 
+def test_a_fine_tuning_notes_the_processor_that_it_goes_on_with(tmp_path: Path) -> None:
+    settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Together()
+    run = start_run(tmp_path / "run", kind="finetune", settings={}, data={}, resume=False)
+    begun, _ = finetune._resolved(settings, run, together, allow_other=False)
+    settled = run.record["resolved"]
+    run.note(resolved={**settled, "processor": "another"})
+    with pytest.raises(InputError, match="begun with another, here is"):
+        finetune._resolved(settings, run, together, allow_other=False)
+    assert run.record["resolved"]["processor"] == "another"
+    found, _ = finetune._resolved(settings, run, together, allow_other=True)
+    assert found.processor == begun.processor
+    assert {**run.record["resolved"], "matrix_rate": 0.0} == {**settled, "matrix_rate": 0.0}
+    assert finetune._resolved(settings, run, together, allow_other=False)[0] == found
+
+
 def test_an_epoch_measured_again_and_otherwise_keeps_figures_and_weights_together(
     tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,7 +237,7 @@ def test_the_parts_share_no_text(tmp_path):
 @pytest.mark.parametrize(
     ("documents", "settings", "part", "message"),
     [
-        ([[[5, 6]]], ExampleSettings(), "all", "at least two documents"),
+        ([[[5, 6]]], ExampleSettings(), "all", "one document; pairs need at least two"),
         ([], ExampleSettings(), "all", "no document"),
         ([[[5, 6]]] * 3, SINGLE, "held_out", "part 'held_out': no document"),
     ],

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
 
 
+def test_damaged_checkpoints_of_later_steps_crowd_out_no_good_one(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    for step in (10, 20, 30):
+        save_checkpoint(tmp_path, module, optimizer, step=step, notes={}, keep=3)
+    for step in (20, 30):
+        (tmp_path / f"step-{step:09d}" / "model.safetensors").write_bytes(b"")
+    assert load_checkpoint(tmp_path, module, optimizer) == (10, {})
+    save_checkpoint(tmp_path, module, optimizer, step=15, notes={}, keep=1)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-000000015"]
+    assert load_checkpoint(tmp_path, module, optimizer) == (15, {})
+
+
 def test_a_checkpoint_without_its_state_is_named_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "checkpoints"
     module = torch.nn.Linear(2, 2)
@@ -175,6 +189,17 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> No
         train(trainable(module), poisoned, plan=plan(save_every=5), numerics=NUMERICS, run=run, quiet=True)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in module.state_dict().values())
     assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
+
+
+def test_a_gradient_that_is_not_finite_is_called_so(tmp_path: Path) -> None:
+    def steep(batch: Batch) -> dict[str, tuple[Tensor, str]]:
+        loss = module(batch[0]).sum()
+        loss.register_hook(lambda gradient: gradient * float("inf"))
+        return {"loss": (loss, "rows")}
+
+    module = line()
+    with pytest.raises(RunFailed, match=r"step 1: the gradient is not finite \(loss "):
+        train(replace(trainable(module), step=steep), rows, plan=plan(), numerics=NUMERICS, quiet=True)
 
 
 def spoiled(bad: dict[int, float]) -> Callable[[int], list[Batch]]:

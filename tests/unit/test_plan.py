@@ -31,6 +31,7 @@ from bertwright.recipes.settings import Phase, PretrainSettings
 from bertwright.recipes.systems import task_of
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.checkpoint import save_checkpoint
+from bertwright.training.machine import Numerics
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer
 
 PHASES = (Phase(length=16, share=0.75), Phase(length=32, share=0.25))
@@ -230,6 +231,22 @@ def test_disk_that_cannot_suffice_is_refused(
         assert main([*start, *options]) == 2
         assert "3 MiB are free there" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_steps_needs_the_disk_of_the_checkpoints_that_it_will_write(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Disk] = []
+    monkeypatch.setattr(needs, "refuse_disk", lambda disk, _: asked.append(disk))
+    rate = Numerics(precision="fp32", threads=1, matrix_rate=1e9)
+    data = Corpus.open(folder)
+    for steps in (40, 10**7):
+        settings = settings_of(steps=steps)
+        config = encoder_config(settings, data.tokenizer.vocab_size)
+        needs.refuse_unfit(
+            settings, config, numerics=rate, out=tmp_path / "run", tokenizer=folder / "tokenizer", parts=1
+        )
+    assert [disk.checkpoints for disk in asked] == [1, settings.keep + 1]
 
 
 def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePlan:

@@ -16,6 +16,7 @@ from bertwright.objectives.pretraining import to_inputs
 from bertwright.recipes.pretrain import HeldOut, Pretraining, build_model, encoder_config
 from bertwright.recipes.settings import Phase, PretrainSettings
 from bertwright.text.tokenizer import train_tokenizer
+from bertwright.training.machine import resolve_numerics
 from bertwright.training.tracking import start_run
 
 
@@ -41,6 +42,30 @@ def test_phases_follow_one_another_and_rows_are_cut_by_tokens(corpus: Corpus) ->
     assert [inputs.ids.shape[1] for inputs in batches(29)] == [16, 16]
     assert [inputs.ids.shape for inputs in batches(30)] == [(2, 32)] * 3
     assert [inputs.ids.shape for inputs in batches(39)] == [(2, 32)] * 3
+
+
+def test_a_phase_goes_on_in_the_rows_of_earlier_ones_of_its_length(corpus: Corpus) -> None:
+    phases = [Phase(length=length, share=share) for length, share in ((16, 0.5), (32, 0.25), (16, 0.25))]
+    torn, whole = prepared(corpus, phases=phases).batches(40), prepared(corpus).batches(40)
+    for step, same in ((0, 0), (19, 19), (30, 20), (39, 29)):
+        for inputs, wanted in zip(torn(step), whole(same), strict=True):
+            assert torch.equal(inputs.ids, wanted.ids)
+            assert torch.equal(inputs.picked, wanted.picked)
+
+
+def test_a_run_notes_the_processor_that_it_goes_on_with(corpus: Corpus, tmp_path: Path) -> None:
+    trained, here = prepared(corpus), resolve_numerics("fp32", threads=1)
+    run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
+    trained.resolve(run, here, allow_other=False)
+    settled = run.record["resolved"]
+    run.note(resolved={**settled, "numerics": {**settled["numerics"], "processor": "another", "matrix_rate": 1.0}})
+    with pytest.raises(InputError, match="begun with another, here is"):
+        trained.resolve(run, here, allow_other=False)
+    assert run.record["resolved"]["numerics"]["processor"] == "another"
+    found, _ = trained.resolve(run, here, allow_other=True)
+    assert found == here
+    assert run.record["resolved"] == {**settled, "numerics": here.model_dump()}
+    assert trained.resolve(run, here, allow_other=False) == (here, 40)
 
 
 def test_the_cut_changes_no_row(corpus: Corpus) -> None:

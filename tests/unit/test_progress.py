@@ -1,6 +1,10 @@
 """How far it came and how long it takes still: what a person sees while rows are answered."""
 
 import io
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,3 +105,34 @@ def test_a_last_text_is_printed_or_not(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_a_clock() -> None:
     assert [clock(seconds) for seconds in (0.4, 65.0, 3723.0)] == ["0:00", "1:05", "1:02:03"]
+
+
+SPEAKS_ON = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from bertwright.console import Status, say
+with Status() as status:
+    status.update("before")
+    sys.stdin.readline()  # until the terminal is closed
+    for number in range(3):
+        status.update(f"after {number}")
+        say("somebody?")
+open(sys.argv[1], "w").write("done")
+"""
+
+
+def test_a_closed_terminal_ends_no_work(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-c", SPEAKS_ON, str(tmp_path / "mark")],
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    assert os.read(ours, 1)  # it is at its work
+    os.close(ours)
+    running.communicate(b"\n", timeout=60)
+    assert running.returncode == 0
+    assert (tmp_path / "mark").read_text() == "done"

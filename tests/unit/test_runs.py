@@ -54,6 +54,12 @@ def test_states_as_sessions_end(tmp_path: Path) -> None:
     assert [entry["how"] for entry in run.record["sessions"]] == ["stopped", "failed", "stopped", "finished"]
 
 
+def test_a_number_of_skipped_steps_is_no_loss(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    run.log(line(10, nsp=0.5, skipped=3))
+    assert read_run(run.folder).losses == {"mlm": 5.0, "nsp": 0.5}
+
+
 def test_a_refusal_leaves_the_state_as_it_was(tmp_path: Path) -> None:
     run = made(tmp_path / "r")
     with pytest.raises(RunFailed), session(run):

@@ -246,5 +246,6 @@ def _check_size(corpus: "Corpus", num_documents: int, settings: ExampleSettings,
         raise InputError(f"{where}: no document with {text}; at least one is needed{hint}")
     if num_documents == 1 and settings.second_sentence == "next":
         raise InputError(
-            f"{where}: one document; next-sentence prediction needs at least two documents (or none: off){hint}"
+            f"{where}: one document; pairs need at least two, from which a random B can come: to learn from it, say "
+            f"--second-sentence none; held-out rows are pairs whatever a run learns{hint}"
         )

@@ -173,12 +173,10 @@ def _resolved(
     settings: FinetuneSettings, run: RunFolder, together: "Together", *, allow_other: bool
 ) -> tuple[Numerics, "Together"]:
     """Settled once; a resumed run takes what was settled, its micro-batches included, whatever its ranks are."""
-    if "resolved" in run.record:
-        settled = dict(run.record["resolved"])
-    else:
+    if "resolved" not in run.record:
         numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
-        settled = together.ranks.told({**numerics.model_dump(), "ranks": together.ranks.world})
-        run.note(resolved=settled)
+        run.note(resolved=together.ranks.told({**numerics.model_dump(), "ranks": together.ranks.world}))
+    settled = dict(run.record["resolved"])
     parts = settled.pop("ranks", 1)
     numerics, world = Numerics.model_validate(settled), together.ranks.world
     numerics = numerics.shared(before=parts, now=world)
@@ -186,7 +184,12 @@ def _resolved(
         measured = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
         numerics = Numerics.model_validate(together.ranks.told(measured.model_dump()))
         run.note(resolved={**numerics.shared(before=world, now=parts).model_dump(), "ranks": parts})
-    apply_numerics(numerics, allow_other=allow_other)
+    elif allow_other and not numerics.is_here:
+        measured = resolve_numerics(numerics.precision, threads=numerics.threads, device=numerics.device)
+        numerics = numerics.moved_to(measured)
+        changed = numerics.model_dump(include={"processor", "matrix_rate"})
+        run.note(resolved={**settled, **changed, "ranks": parts})
+    apply_numerics(numerics)
     return numerics, replace(together, parts=parts)
 
 

@@ -167,11 +167,21 @@ def refuse_unfit(
     usable = usable_bytes(numerics.device)
     if usable is not None and memory.peak > usable:
         raise InputError(too_much_memory(memory.peak, usable, settings, config, numerics=numerics, parts=parts))
-    saves = 1 + int((settings.minutes or 0) // settings.save_minutes)
     model = unmade(config, second_sentence=settings.examples.second_sentence)
+    saves = 1 + int(_least_seconds(settings, model, numerics.matrix_rate * parts) // (60 * settings.save_minutes))
     numbers = count_parameters(model), count_moments(model, settings.optimizer)
     kept = {"keep": settings.keep, "snapshots": len(settings.snapshots)}
     refuse_disk(disk_needs(*numbers, tokenizer=tokenizer, saves=saves, **kept), out)
+
+
+def _least_seconds(settings: "PretrainSettings", model: "Model", rate: float) -> float:
+    """A run's minutes, or what the products of its blocks alone take where all are computed at `rate`, in FLOP/s."""
+    if settings.minutes:
+        return 60 * settings.minutes
+    assert settings.steps
+    rows = settings.steps * settings.batch_size
+    body = model.encoder
+    return 3.0 * rows * sum(phase.share * body.flops(phase.length, 1) for phase in settings.phases) / rate
 
 
 def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:

@@ -275,8 +275,13 @@ class Pretraining:
                 begun = numerics.shared(before=self.ranks.world, now=self.parts)
                 run.note(resolved={**settled, "numerics": begun.model_dump()})
                 return numerics, settled["steps"]
-            apply_numerics(numerics, allow_other=allow_other)
-            return resumed(numerics, allow_other=allow_other), settled["steps"]
+            here = numerics.moved_to(measured) if allow_other and not numerics.is_here else numerics
+            apply_numerics(here)
+            here = resumed(here, allow_other=allow_other)
+            if here != numerics:
+                changed = here.model_dump(include={"processor", "matrix_rate", "compiled"})
+                run.note(resolved={**settled, "numerics": {**settled["numerics"], **changed}})
+            return here, settled["steps"]
         apply_numerics(measured)
         measured = settle_compiled(self, measured)
         steps = self.settings.steps or affordable_steps(self, self.pace(measured, run.folder))
@@ -291,12 +296,18 @@ class Pretraining:
         return measure_pace(self, numerics, out=out, seconds=seconds)
 
     def batches(self, steps: int) -> Any:
-        """step → its micro-batches, in the phase that the step belongs to."""
+        """step → its micro-batches, in the phase that the step belongs to; one goes on in the rows of earlier phases of
+        its length."""
         bounds = self.phase_bounds(steps)
+        lengths = [examples.length for examples in self.phases]
+        before = [
+            sum(bounds[earlier][1] - bounds[earlier][0] for earlier in range(index) if lengths[earlier] == length)
+            for index, length in enumerate(lengths)
+        ]
 
         def of_step(step: int) -> list[Any]:
             index = next(index for index, (_, end) in enumerate(bounds) if step < end)
-            return self.micro_batches(self.phases[index], step - bounds[index][0])
+            return self.micro_batches(self.phases[index], before[index] + step - bounds[index][0])
 
         return of_step
 

@@ -16,7 +16,17 @@ from bertwright.training.sessions import State, state_of
 from bertwright.training.tracking import read_metrics
 
 NOT_LOSSES = frozenset(
-    {"step", "gradient_norm", "learning_rate", "seconds", "data_share", "tokens_per_second", "matrix_share", "held_out"}
+    {
+        "step",
+        "gradient_norm",
+        "skipped",
+        "learning_rate",
+        "seconds",
+        "data_share",
+        "tokens_per_second",
+        "matrix_share",
+        "held_out",
+    }
 )
 COUNTS = frozenset({"rows", "predictions"})
 """Held-out entries that count what was measured."""

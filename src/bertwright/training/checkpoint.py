@@ -34,7 +34,9 @@ def save_checkpoint(
     keep: int = 2,
     ranks: Ranks = ALONE,
 ) -> Path:
-    """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest.
+    """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest up to it.
+
+    Any of later steps are removed too: they were damaged, or the run would have gone on from them.
 
     Each of several ranks writes some of the tensors, whole, so that any number of ranks can go on from them.
     """
@@ -57,8 +59,10 @@ def save_checkpoint(
             write_json(place / "state.json", {"step": step, "notes": dict(notes), "sha256": sums})
     ranks.meet()
     if ranks.leads:
-        for old in list_checkpoints(folder)[:-keep]:
-            shutil.rmtree(old)
+        found = list_checkpoints(folder)
+        end = found.index(target) + 1
+        for other in [*found[: max(0, end - keep)], *found[end:]]:
+            shutil.rmtree(other)
     return target
 
 

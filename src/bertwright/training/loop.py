@@ -340,8 +340,10 @@ class Loop(Generic[Batch]):
     def _trouble(self, losses: Mapping[str, float], norm: float) -> str | None:
         """What is wrong with a step, before its update; None where nothing is."""
         loss = sum(losses.values())
-        if not math.isfinite(norm) or not math.isfinite(loss):
+        if not math.isfinite(loss):
             return "the loss is not finite"
+        if not math.isfinite(norm):
+            return "the gradient is not finite"
         if self.plan.leaps and self._usual and loss > 2.0 * self._usual + 2.0:
             return f"the loss leapt to {loss:.3f}, where it was {self._usual:.3f}"
         return None

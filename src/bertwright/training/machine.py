@@ -38,6 +38,15 @@ class Numerics(Settings):
         """For a run that had `before` processes and has `now`: the same threads in all, one each at least."""
         return self.model_copy(update={"threads": max(1, self.threads * before // now)})
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this processor and this torch give the same bits."""
+        return self.processor == _processor(self.device)
+
+    def moved_to(self, measured: "Numerics") -> "Numerics":
+        """What a run goes on with on another processor, or another torch, of which `measured` tells."""
+        return self.model_copy(update={"processor": measured.processor, "matrix_rate": measured.matrix_rate})
+
 
 def keep_memory() -> None:
     """Let the C allocator keep freed memory: faulting pages in again and again tripled some kernels' time."""
@@ -101,14 +110,14 @@ def has_bf16(device: Device = "cpu") -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def apply_numerics(numerics: Numerics, *, allow_other: bool = False) -> None:
+def apply_numerics(numerics: Numerics) -> None:
     """Set this process up as `numerics` says: at the start of a run, and again when it is resumed.
 
-    InputError where the run was begun on another kind of processor or with another torch, unless `allow_other`, and
-    without the device that it is computed on.
+    InputError where the run was begun on another kind of processor or with another torch, and without the device that
+    it is computed on.
     """
     place = own_device(numerics.device)
-    if numerics.processor != _processor(numerics.device) and not allow_other:
+    if not numerics.is_here:
         raise InputError(
             f"this run was begun with {numerics.processor}, here is {_processor(numerics.device)}: its bits would "
             "differ from an undisturbed run's; --allow-other-numerics goes on all the same"

@@ -17,6 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertwright import load
+from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.interop.importing import import_model
 from bertwright.model.architectures import ARCHITECTURES, open_architecture
@@ -175,7 +177,7 @@ def test_a_classifier_answers_after_its_import(tmp_path: Path, pieces: list[str]
     import_model(str(tmp_path / "m"), tmp_path / "own", labels=["bad", "fair", "good"], text=["a", "b"])
     (tmp_path / "t.tsv").write_text("a\tb\nOne word.\tAnother text here.\nThe end\tThe beginning\n")
     command = [sys.executable, "-m", "bertwright", "predict", "--model", str(tmp_path / "own")]
-    command += ["--input", str(tmp_path / "t.tsv"), "--output", str(tmp_path / "answers.tsv")]
+    command += ["--input", str(tmp_path / "t.tsv"), "--output", str(tmp_path / "answers.tsv"), "--precision", "fp32"]
     subprocess.run(command, check=True, capture_output=True)
     answered = [line.split("\t") for line in (tmp_path / "answers.tsv").read_text().splitlines()]
     assert answered[0] == ["a", "b", "label", "probability_bad", "probability_fair", "probability_good"]
@@ -245,6 +247,49 @@ def test_a_regression_is_one(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=1)
     import_model(str(tmp_path / "m"), tmp_path / "own")
     assert open_model(str(tmp_path / "own")).extra["task"]["kind"] == "regression"
+
+
+def test_a_problem_that_the_outputs_cannot_answer_is_refused(tmp_path: Path, pieces: list[str]) -> None:
+    for outputs, problem, words in (
+        (3, "regression", "problem_type is 'regression' with 3 outputs; with so many it is single_label_class"),
+        (1, "single_label_classification", "'single_label_classification' with 1 outputs; with so many it is regress"),
+        (3, "guess", "problem_type is 'guess'"),
+    ):
+        folder = tmp_path / f"{problem}{outputs}"
+        publish(folder, pieces, "BertForSequenceClassification", num_labels=outputs)
+        change(folder, problem_type=problem)
+        with pytest.raises(InputError, match=words):
+            import_model(str(folder), tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_published_masked_lm_fills_without_a_pooler(tmp_path: Path, pieces: list[str]) -> None:
+    theirs = publish(tmp_path / "m", pieces, "BertForMaskedLM")
+    import_model(str(tmp_path / "m"), tmp_path / "own")
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    row = words("The [MASK] waits.", return_tensors="pt")
+    with torch.inference_mode():
+        shares = theirs(**row).logits[0, row["input_ids"][0].tolist().index(words.mask_token_id)].softmax(-1)
+    model = load(tmp_path / "own", precision="fp32")
+    (found,) = model("The [MASK] waits.").masks
+    assert [piece.piece for piece in found] == words.convert_ids_to_tokens(shares.topk(5).indices.tolist())
+    assert [piece.probability for piece in found] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-6)
+    assert main(["fill", "The [MASK] waits.", "--model", str(tmp_path / "own")]) == 0
+    assert main(["fill", "The \ud800 [MASK]", "--model", str(tmp_path / "own")]) == 2
+
+
+def test_a_published_model_of_next_sentences_tells_them_without_filling(tmp_path: Path, pieces: list[str]) -> None:
+    theirs = publish(tmp_path / "m", pieces, "BertForNextSentencePrediction")
+    import_model(str(tmp_path / "m"), tmp_path / "own")
+    pair = ("The miller waits.", "The ferry leaves.")
+    row = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")(*pair, return_tensors="pt")
+    with torch.inference_mode():
+        wanted = float(theirs(**row).logits.softmax(-1)[0, 0])
+    model = load(tmp_path / "own", precision="fp32")
+    assert model.next_sentence(*pair) == pytest.approx(wanted, abs=1e-6)
+    assert main(["next-sentence", *pair, "--model", str(tmp_path / "own")]) == 0
+    assert main(["next-sentence", "a", "\ud800", "--model", str(tmp_path / "own")]) == 2
+    assert main(["fill", "The [MASK] waits.", "--model", str(tmp_path / "own")]) == 2
 
 
 def test_casing_is_taken_from_the_files_or_asked_for(tmp_path: Path, pieces: list[str]) -> None:
@@ -441,6 +486,9 @@ def test_labels_that_are_alike_are_refused(tmp_path: Path, pieces: list[str]) ->
     change(tmp_path / "m", id2label={"0": "a", "1": "a", "2": "b"})
     with pytest.raises(InputError, match="its labels are a, a, b; name each differently"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
+    change(tmp_path / "m", id2label={"0": "a", "1": " ", "2": "b"})
+    with pytest.raises(InputError, match="one of its labels is empty"):
+        import_model(str(tmp_path / "m"), tmp_path / "own")
     assert import_model(str(tmp_path / "m"), tmp_path / "own", labels=["x", "y", "z"])["labels"] == ["x", "y", "z"]
 
 
@@ -465,6 +513,11 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> 
         import_model("own/absent", tmp_path / "own")
     with pytest.raises(InputError, match="no checkpoint of a known format"):
         import_model(str(tmp_path), tmp_path / "own")
+    with pytest.raises(InputError, match="the checkpoint has no name"):
+        import_model("", tmp_path / "own")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"--out .*file/own: .*file is a file, and no folder"):
+        import_model(str(tmp_path), tmp_path / "file" / "own")
     publish(tmp_path / "m", pieces)
     (tmp_path / "own").mkdir()
     with pytest.raises(InputError, match="exists already"):

@@ -212,6 +212,7 @@ def test_vectors(models: dict[str, Predictor]) -> None:
         ("sst", ["a", None, "b"], "input 1: NoneType None; due is a text"),
         ("sst", ["a", math.nan], "input 1: float nan"),
         ("sst", ["a", "b\ud800c"], r"input 1: holds half of a character \(place 1\)"),
+        ("lm", "\ud800 [MASK]", r"^holds half of a character \(place 0\)"),
         ("lm", "no mask here", "'no mask here' holds no .MASK"),
         ("lm", ["a [MASK]", "none"], "input 1: 'none' holds no .MASK"),
         ("lm", "[MASK] " + "harbour " * 80, r"the text has \d+ pieces; this model takes at most 64"),

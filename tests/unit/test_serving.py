@@ -123,6 +123,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
         ("/v1/predict", b"x" * 1_000_001, 413, "1,000,001 bytes; at most 1,000,000"),
         ("/v1/fill", {"model": "sst", "inputs": ["a [MASK]"]}, 422, "is a model for classification without the head"),
         ("/v1/fill", {"inputs": ["a"]}, 422, "input 0: 'a' holds no"),
+        ("/v1/fill", b'{"inputs": ["\\ud800 [MASK]"]}', 422, "input 0: holds half of a character"),
         ("/v1/answer", {"question": "a", "context": "b"}, 422, "model lm is a model for fill, not for questions"),
         ("/v1/next-sentence", {"model": "sst", "first": "a", "second": "b"}, 422, "has no next-sentence head"),
         ("/v1/inside", {"text": "a", "layer": 3}, 422, "layer 3: allowed are 1 to 2"),

@@ -1,5 +1,6 @@
 """Span models: the loss of a row, the logits of a window, learning, answering, and what comes back from the folder."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,11 @@ def test_answers_are_written_line_by_line(
         == 0
     )
     assert (tmp_path / "o.jsonl").read_bytes() == printed
+    packed = tmp_path / "asked.jsonl.gz"
+    packed.write_bytes(gzip.compress(source.read_bytes()))
+    command = ["predict", "--model", str(trained["run"]), "--input", str(packed)]
+    assert main([*command, "--output", f"{tmp_path}/o.jsonl.gz"]) == 0
+    assert gzip.decompress((tmp_path / "o.jsonl.gz").read_bytes()) == printed
     for line, (_, context, answer) in zip(map(json.loads, printed.splitlines()), FACTS, strict=True):
         assert line["answer"] == answer == context[line["start"] : line["end"]]
         assert 0 < line["probability"] <= 1
@@ -169,7 +175,12 @@ def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], t
         predict(model, gold, str(kept / "notes.txt"))
     with pytest.raises(InputError, match=r"answers\.json: answers to questions are a folder, a file \*\.jsonl"):
         predict(model, gold, str(tmp_path / "answers.json"))
-    assert not (tmp_path / "answers.json").exists()
+    with pytest.raises(InputError, match=r"answers\.json\.gz: answers to questions are a folder, a file"):
+        predict(model, gold, str(tmp_path / "answers.json.gz"))
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"folder\.jsonl: is a folder; JSON lines are a file"):
+        predict(model, gold, str(tmp_path / "folder.jsonl"))
+    assert not list(tmp_path.glob("answers*"))
     asked = tmp_path / "asked.jsonl"
     asked.write_text(json.dumps({"question": "When?", "context": "At dawn."}) + "\n", "utf-8")
     (tmp_path / "link.jsonl").symlink_to(asked)

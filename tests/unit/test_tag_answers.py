@@ -101,6 +101,30 @@ def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
     assert json.loads(answered(tagger, only)) == {"tokens": [], "tags": []}
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("a.conll", "o.jsonl", "o.jsonl: .*a.conll has columns, which are kept; or say --raw"),
+        ("a.conll", "o.json.gz", "o.json.gz: .*a.conll has columns"),
+        ("a.jsonl", "o.tsv", "o.tsv: JSON lines are written here; name a file .jsonl"),
+        ("a.jsonl", "o.conllu.xz", "o.conllu.xz: JSON lines are written here"),
+        ("raw.txt", "o.conll", "o.conll: JSON lines are written here"),
+        ("a.conll", "folder", "folder: is a folder; answers of ner are a file"),
+    ],
+)
+def test_an_ending_that_says_otherwise_is_refused(
+    tagger: str, tmp_path: Path, source: str, target: str, words: str
+) -> None:
+    (tmp_path / "a.conll").write_text("Ada O\n")
+    (tmp_path / "a.jsonl").write_text('{"tokens": ["Ada"]}\n')
+    (tmp_path / "raw.txt").write_text("Ada leaves.\n")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match=words):
+        predict(tagger, str(tmp_path / source), str(tmp_path / target), raw=source == "raw.txt")
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_a_sentence_of_any_length_has_all_its_answers(tagger: str, write: Any) -> None:
     words, tags = sentence(1)
     lines = answered(tagger, write("a.conll", "".join(f"{word}\n" for word in words * 100))).splitlines()

@@ -47,6 +47,8 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
     architecture = _architecture(weights, described.architecture, folder)
     classes = num_outputs(weights, str(folder))
     labels = described.labels if classes else ()
+    if architecture == "BertForSequenceClassification" and "task" not in described.extra:
+        _refuse_problem(described.raw.get("problem_type"), classes, folder / "config.json")
     if labels and len(labels) != classes and architecture != "BertForMultipleChoice":
         raise InputError(
             f"{folder / 'config.json'}: id2label names {len(labels)} labels, but there are {classes} outputs"
@@ -62,6 +64,14 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
         extra=described.extra,
         multi_label=described.raw.get("problem_type") == MULTI_LABEL,
     )
+
+
+def _refuse_problem(problem: Any, outputs: int, path: Path) -> None:
+    """InputError where a classifier is told to learn what its number of outputs cannot answer here."""
+    fitting = (None, "regression") if outputs == 1 else (None, "single_label_classification", MULTI_LABEL)
+    if problem not in fitting:
+        allowed = ", ".join(map(str, fitting[1:]))
+        raise InputError(f"{path}: problem_type is {problem!r} with {outputs} outputs; with so many it is {allowed}")
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:

@@ -42,6 +42,10 @@ def import_model(
     """
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
+    if in_way := next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None):
+        raise InputError(f"--out {out}: {in_way} is a file, and no folder")
+    if not source:
+        raise InputError("the checkpoint has no name: a folder, the prefix of one of Google's, or hub:NAME is due")
     with _on_disk(source) as place:
         if openai.recognises(place):
             if cased is not None or labels or text or task:
@@ -92,6 +96,8 @@ def with_names(foreign: Foreign, labels: Sequence[str]) -> Foreign:
         )
     if any(not label.strip() or not label.isprintable() for label in labels):
         raise InputError(f"--label {', '.join(map(repr, labels))}: a label is a text in one line")
+    if not labels and any(not label.strip() for label in foreign.labels):
+        raise InputError(f"{foreign.place}: one of its labels is empty; name them (--label)")
     if not labels and len(set(foreign.labels)) != len(foreign.labels):
         raise InputError(
             f"{foreign.place}: its labels are {', '.join(foreign.labels)}; name each differently (--label)"

@@ -39,9 +39,7 @@ class Asked:
     @property
     def table_format(self) -> Format | None:
         """The format of the table that is written; None for the input's. InputError for an ending of no table."""
-        path = Path(self.target)
-        packed = self.packing
-        bare = path.with_suffix("") if packed else path
+        packed, bare = self.packing, self.bare
         named: Format | None = None if self.output_format == "auto" else self.output_format
         if named is None and self.is_file:
             if bare.suffix not in FORMATS:
@@ -64,6 +62,12 @@ class Asked:
         """The ending that says how the file is packed, if it does."""
         suffix = Path(self.target).suffix
         return suffix if self.is_file and suffix in OPENERS else ""
+
+    @property
+    def bare(self) -> Path:
+        """The target without the ending that says how it is packed."""
+        path = Path(self.target)
+        return path.with_suffix("") if self.packing else path
 
     def refuse_formats(self, task: str, *, read: Sequence[str], write: Sequence[str]) -> None:
         """InputError where another format is asked for than auto and those that a task reads and writes."""

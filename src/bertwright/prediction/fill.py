@@ -11,6 +11,7 @@ from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.sizes import NAMES, encoder_shape, system_of
 from bertwright.objectives.examples import SecondSentence
 from bertwright.objectives.pretraining import Inputs, PretrainingModel
+from bertwright.tasks.values import refuse_halves
 from bertwright.text.tokenizer import Tokenizer
 
 
@@ -22,15 +23,21 @@ class Filled:
     probabilities: tuple[float, ...]
 
 
-def open_pretrained(saved: SavedModel, *, second_sentence: SecondSentence = "none") -> PretrainingModel:
-    """The model with its masked-LM head, and the second head where one is wanted; InputError without them."""
+def open_pretrained(
+    saved: SavedModel, *, second_sentence: SecondSentence = "none", fills: bool = True
+) -> PretrainingModel:
+    """The model with its masked-LM head where it `fills`, and the second head where one is wanted.
+
+    InputError without them. Published models have the parts alone that their use reads; the others stay random here.
+    """
     if saved.weights is None:
         raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
     system = system_of(saved.config)
     if system not in (None, "bert"):
         raise InputError(f"{saved.place}: is a {NAMES[system]}, which predicts the next token and fills no [MASK]")
     model = PretrainingModel(encoder_shape(saved.config, saved.place), second_sentence=second_sentence)
-    load_weights(model, saved)
+    unread = (*(() if fills else ("masked_lm",)), *(("pooler",) if second_sentence == "none" else ()))
+    load_weights(model, saved, fresh=unread)
     return model.eval()
 
 
@@ -49,6 +56,7 @@ def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int
     """Candidates for each [MASK] of `text`, in order; InputError without one or for a text that is too long."""
     if top_k < 1:
         raise InputError(f"top_k {top_k}: at least 1")
+    refuse_halves([text], "the text ")
     pieces = tokenizer.ids([text], special=True)[0]
     if tokenizer.mask_id not in pieces:
         raise InputError(f"{text!r} holds no [MASK]")

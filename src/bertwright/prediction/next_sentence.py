@@ -9,6 +9,7 @@ from bertwright.objectives.pretraining import PretrainingModel
 from bertwright.prediction.classifier import padded
 from bertwright.prediction.fill import open_pretrained, second_objective
 from bertwright.tasks.classify import encode
+from bertwright.tasks.values import refuse_halves
 from bertwright.text.any_tokenizer import AnyTokenizer
 
 
@@ -22,12 +23,13 @@ def open_next_sentence(saved: SavedModel) -> PretrainingModel:
         )
     if saved.weights is not None and learned == "none":
         raise InputError(f"{saved.place}: has no next-sentence head; it was pre-trained without that task")
-    return open_pretrained(saved, second_sentence="next")
+    return open_pretrained(saved, second_sentence="next", fills=False)
 
 
 def next_sentence_probability(model: PretrainingModel, tokenizer: AnyTokenizer, first: str, second: str) -> float:
     """The probability of IsNext, of a model from `open_next_sentence`."""
     assert model.next_sentence is not None
+    refuse_halves((first, second), "one of the two texts ")
     encoded = encode(tokenizer, [first], [second], max_length=model.encoder.config.max_positions)
     if encoded.num_truncated:
         say(f"the two texts exceed {model.encoder.config.max_positions} tokens and are cut")

@@ -199,9 +199,11 @@ def predict(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, A
     model, task, max_length, threshold = open_span_model(saved)
     asked.refuse_formats(f"questions ({task.name})", read=("jsonl",), write=("jsonl",))
     target = asked.target
-    as_lines = target == "-" or target.endswith(".jsonl") or asked.output_format == "jsonl"
+    as_lines = target == "-" or asked.bare.suffix == ".jsonl" or asked.output_format == "jsonl"
+    if as_lines and Path(target).is_dir():
+        raise InputError(f"--output {target}: is a folder; JSON lines are a file, or - for standard output")
     if not as_lines:
-        _refuse_foreign(Path(target))
+        _refuse_foreign(Path(target), asked.bare.suffix)
     questions = read_asked(asked.source)
     windows = encode_windows(words, questions, task, max_length=max_length)
     _say_what_is_cut(windows, questions)
@@ -250,11 +252,11 @@ def _write_folder(folder: Path, answers: list[Answer], task: SpanTask) -> None:
         write_json(folder / _FILES[2], {answer.id: answer.null_odds for answer in answers})
 
 
-def _refuse_foreign(target: Path) -> None:
-    """InputError for a file, or for a folder that holds anything but an earlier answer."""
+def _refuse_foreign(target: Path, ending: str) -> None:
+    """InputError for a file, for a name with the `ending` of one, or a folder with anything but an earlier answer."""
     if target.exists() and not target.is_dir():
         raise InputError(f"--output {target}: is a file; answers are a folder, a new file *.jsonl, or - for lines")
-    if target.suffix in FORMATS and not target.exists():  # else a folder of that name would surprise
+    if ending in FORMATS and not target.exists():  # else a folder of that name would surprise
         raise InputError(f"--output {target}: answers to questions are a folder, a file *.jsonl, or - for lines")
     others = sorted(path.name for path in target.iterdir() if path.name not in _FILES) if target.exists() else []
     if others:

@@ -133,10 +133,10 @@ def predict(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, A
     """Tag every word of a file: its lines as they are, with one more column or field; of plain text, find entities."""
     task = task_of_model(saved)
     asked.refuse_formats(f"words with tags ({task.name})", read=("jsonl", "lines"), write=("jsonl",))
-    target = Path(asked.target)
-    bare = target.with_suffix("") if asked.packing else target
-    if asked.is_file and FORMATS.get(bare.suffix) in ("csv", "parquet"):
-        raise InputError(f"--output {asked.target}: {task.name} writes the input's columns, or JSON lines (.jsonl)")
+    if asked.is_file and FORMATS.get(asked.bare.suffix) in ("csv", "parquet"):
+        raise InputError(
+            f"--output {asked.target}: {task.name} writes columns where columns are read, and JSON lines (.jsonl) else"
+        )
     if asked.input_format == "lines":
         return predict_texts(saved, words, asked)
     task = with_tag_columns(task, text=asked.text)
@@ -145,11 +145,23 @@ def predict(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, A
         lines = replace(lines, format="jsonl")
     if asked.output_format == "jsonl" != lines.format:
         raise InputError(f"--output-format jsonl: {lines.source} has columns, which are kept; or say --raw")
+    _refuse_ending(asked, objects=lines.format == "jsonl")
     check_columns(task, lines)
     sentences = sentences_of(lines, task.columns, with_tags=False)
     tagged = open_tagging(saved, words)[1](sentences, task.context)
     _write(asked, tagged_lines(task, lines, tagged))
     return {"sentences": len(sentences), "words": sentences.num_words}
+
+
+def _refuse_ending(asked: Asked, *, objects: bool) -> None:
+    """InputError for a file whose ending says JSON lines where columns are written, or columns where `objects` are."""
+    ending = asked.bare.suffix
+    if not asked.is_file or asked.output_format != "auto":
+        return
+    if not objects and FORMATS.get(ending) == "jsonl":
+        raise InputError(f"--output {asked.target}: {asked.source} has columns, which are kept; or say --raw")
+    if objects and (ending == ".tsv" or ending.startswith(".conll")):
+        raise InputError(f"--output {asked.target}: JSON lines are written here; name a file .jsonl")
 
 
 def predict_texts(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, Any]:
@@ -159,6 +171,7 @@ def predict_texts(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[
         raise InputError(
             f"{asked.source}: --raw is for plain text, one a line; JSON lines hold words, in a field `tokens`"
         )
+    _refuse_ending(asked, objects=True)
     texts = [line.rstrip("\r\n") for line in lines.lines]
     task, tagged = open_tagging(saved, words)
     found, num_words = tag_texts(task, tagged, words, texts, source=lines.source)

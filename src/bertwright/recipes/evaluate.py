@@ -20,6 +20,7 @@ from bertwright.recipes.settings import HELD_OUT_ROWS
 from bertwright.recipes.systems import open_learned, second_of
 from bertwright.tasks.classify import ClassificationTask, with_columns
 from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.squad import SpanTask
 from bertwright.tasks.table_files import InputFormat
 from bertwright.tasks.tagging import TaggingTask, with_tag_columns
 from bertwright.training.device import Device, own_device
@@ -112,6 +113,8 @@ def predict(
         way = "--raw" if raw else "--input-format lines"
         raise InputError(f"{way} is for plain text, without columns; leave --text-column out")
     kind, words = kind_of(task), open_tokenizer(saved)
+    if Path(target).is_dir() and not isinstance(task, SpanTask):
+        raise InputError(f"--output {target}: is a folder; answers of {task.name} are a file, or - for standard output")
     found = unless_full(lambda: kind.predict(saved, words, asked), lambda: ON_PROCESSORS)
     return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
 

@@ -46,6 +46,7 @@ from bertwright.tasks.classify import ClassificationTask, decode, encode
 from bertwright.tasks.squad import Question, Questions, SpanTask
 from bertwright.tasks.squad_windows import encode_windows
 from bertwright.tasks.tagging import TaggingTask
+from bertwright.tasks.values import refuse_halves
 from bertwright.text.any_tokenizer import AnyTokenizer, wordpiece
 
 Item = TypeVar("Item")
@@ -248,6 +249,8 @@ class ChoiceHead(Head[tuple[str, tuple[str, ...]]]):
             return None
         if len(choices) < 2:
             raise InputError(f"{len(choices)} choices; at least two are due")
+        if not all(choice.strip() for choice in choices):
+            raise InputError("a choice is empty; each is a text")
         return context, choices
 
     def texts(self, item: tuple[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -334,6 +337,7 @@ class FillHead(TextHead):
         """A text that holds [MASK] and is not too long."""
         if not isinstance(given, str):
             return None
+        refuse_halves([given])
         pieces = self.words.ids([given], special=True)[0]
         if self.words.mask_id not in pieces:
             raise InputError(f"{shown(given)!r} holds no [MASK]")

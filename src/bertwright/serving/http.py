@@ -330,7 +330,8 @@ def _base64(values: Any) -> str:
 
 def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
     uses = ["predict"] if model.kind != "vectors" else []
-    uses += [use for use in ("fill", "next sentence") if model.can(use)] + ["inside"] * bool(model.heads)
+    uses += [use for use in ("fill", "next sentence") if model.can(use)]
+    uses += ["inside"] * bool(model.heads and getattr(model.words, "has_special", True))
     return schemas.ModelEntry(
         id=name,
         kind=model.kind,

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from bertwright.config import Positive
 from bertwright.errors import InputError, shown
 from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.table_files import open_bytes
 
 Version = Literal["1.1", "2.0"]
 Answers = Literal["checked", "texts", "ignored"]
@@ -87,15 +88,20 @@ def questions_of(raw: Any, source: str, *, answers: Answers = "checked") -> Ques
 
 
 def read_text(path: Path | str) -> str:
-    """A whole file as text; "-" is standard input. InputError where it is missing or no UTF-8."""
+    """A whole file as text, unpacked where its ending says so; "-" is standard input.
+
+    InputError where it is missing, broken or no UTF-8.
+    """
     source = "standard input" if str(path) == "-" else str(path)
+    if Path(path).is_dir():
+        raise InputError(f"{source}: is a folder; a file is due")
+    if str(path) == "-":
+        raw = sys.stdin.buffer.read()
+    else:
+        with open_bytes(Path(path)) as lines:
+            raw = b"".join(lines)
     try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
         return raw.decode("utf-8").removeprefix("\ufeff")
-    except FileNotFoundError:
-        raise InputError(f"{source}: there is no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{source}: is a folder; a file is due") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start + 1})") from None
 

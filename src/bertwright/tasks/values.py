@@ -26,10 +26,10 @@ def column_values(table: Any, place: int) -> list[Any]:
     return values
 
 
-def refuse_halves(texts: Iterable[str]) -> None:
-    """InputError for a text that holds one of the two halves in which JSON may write a character."""
+def refuse_halves(texts: Iterable[str], what: str = "") -> None:
+    """InputError for a text that holds one of the two halves in which JSON may write a character; `what` begins it."""
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError(f"holds half of a character (place {error.start}), which is no text") from None
+            raise InputError(f"{what}holds half of a character (place {error.start}), which is no text") from None

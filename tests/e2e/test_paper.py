@@ -80,7 +80,7 @@ def test_the_page_says_all_of_it(made: Path) -> None:
     assert '- `no-nsp`: pre-training `{"examples": {"second_sentence": "none"}}`' in page
     assert "bertwright paper table5 --scale smoke --out out --arms bert,no-nsp --tasks rte" in page
     assert (made / "out/results/table5.png").read_bytes().startswith(b"\x89PNG")
-    assert "\nComputed on processors.\n" in page
+    assert "\nComputed on processors, in fp32.\n" in page
     assert "Not finished" not in page
 
 
@@ -91,10 +91,10 @@ def test_the_page_says_where_a_gpu_computed_some_of_it(
     shutil.copytree(made / "out", out)
     for path in (out / "tuned/rte").glob("*/run.json"):
         record = json.loads(path.read_text())
-        record["settings"]["device"] = "cuda"
+        record["resolved"] |= {"device": "cuda", "precision": "bf16"}
         path.write_text(json.dumps(record))
     paper(capsys, made, out, "table5", *TWO, "--page")
-    assert "Computed partly on processors, partly on GPUs (each run's `run.json` says which)" in page_of(out)
+    assert "Computed on GPUs and processors, in bf16 and fp32.\nEach run's `run.json` says which; times" in page_of(out)
 
 
 def test_only_the_figures_of_fine_tunings_stay(made: Path) -> None:

@@ -10,7 +10,7 @@ from bertwright.recipes.charts import short
 from bertwright.recipes.paper.jobs import Model, Tuning, cannot_have, unique
 from bertwright.recipes.paper.pictures import draw
 from bertwright.recipes.paper.plan import Job, Plan
-from bertwright.recipes.paper.scores import Cell, cells_of, device_of, scores_of, seconds_spent
+from bertwright.recipes.paper.scores import Cell, cells_of, numerics_of, scores_of, seconds_spent
 from bertwright.recipes.paper.spec import Arm, Changes, Claim, Column, Scale
 from bertwright.recipes.paper.statistics import SIGNIFICANT, Verdict, judge, said
 from bertwright.recipes.paper.subsets import SEED
@@ -167,12 +167,13 @@ def _costs(plan: Plan) -> Iterator[str]:
     yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
     if any(arm.at < 1 for arm in plan.arms):
         yield "A model that is looked at before its end is counted with its whole pre-training."
-    devices = {device_of(part.folder) for part in (*plan.all_models, *plan.all_jobs)}
-    if {"cpu", "cuda"} <= devices:
-        yield from ("", "Computed partly on processors, partly on GPUs (each run's `run.json` says which): times and")
-        yield "memory of the arms do not compare."
-    elif devices & {"cpu", "cuda"}:
-        yield from ("", "Computed on GPUs." if "cuda" in devices else "Computed on processors.")
+    numerics = [found for part in (*plan.all_models, *plan.all_jobs) if (found := numerics_of(part.folder))]
+    precisions = " and ".join(sorted({found.precision for found in numerics}))
+    places = " and ".join(sorted({"processors" if found.device == "cpu" else "GPUs" for found in numerics}))
+    if numerics:
+        yield from ("", f"Computed on {places}, in {precisions}.")
+    if " and " in places:
+        yield "Each run's `run.json` says which; times and memory of the arms do not compare."
 
 
 def _cost(models: Sequence[Model], jobs: Sequence[Job]) -> tuple[str, str, str, str]:

@@ -14,6 +14,7 @@ from bertwright.recipes.paper.plan import Plan
 from bertwright.recipes.paper.spec import Arm, Column
 from bertwright.recipes.paper.statistics import Pair
 from bertwright.recipes.runs import read_run
+from bertwright.training.machine import Numerics
 
 COST = "cost.json"
 """In the folder of a pre-training: what it held in memory at most."""
@@ -113,7 +114,9 @@ def seconds_spent(folder: Path) -> float:
     )
 
 
-def device_of(folder: Path) -> str | None:
-    """What computed a run, or the last part of it; None where nothing was trained."""
+def numerics_of(folder: Path) -> Numerics | None:
+    """What computed a run, or the last part of it, and how precisely; None where nothing was trained."""
     path = folder / "run.json"
-    return str(read_object(path)["settings"].get("device", "cpu")) if path.is_file() else None
+    settled = dict(read_object(path).get("resolved", {})) if path.is_file() else {}
+    settled = settled.get("numerics", settled)
+    return Numerics.model_validate({key: settled[key] for key in settled if key != "ranks"}) if settled else None

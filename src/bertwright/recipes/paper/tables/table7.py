@@ -98,5 +98,5 @@ TABLE_7: Final = Experiment(
             ("features: weighted sum of all 12", "95.5", "–"),
         ),
     ),
-    note="The paper's model for names is cased. A model of fewer than four layers has fewer to put side by side.",
+    note="The paper's model for names is cased. Of four layers the last four are all; fewer layers have fewer.",
 )

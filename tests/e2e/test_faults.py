@@ -87,6 +87,8 @@ def stages(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
         "8",
         "--threads",
         "1",
+        "--precision",
+        "fp32",
         "--seeds",
         "2",
         "--max-length",

@@ -1,6 +1,6 @@
 """What `--precision auto` means."""
 
-import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -33,11 +33,11 @@ def test_what_cannot_be_chosen_is_not_measured(monkeypatch: pytest.MonkeyPatch) 
     """A product in bf16 takes seconds on a processor without instructions for it, and every command measures."""
     asked: list[torch.dtype] = []
 
-    def rate(kind: torch.dtype, shape: tuple[int, int, int], *, place: torch.device) -> float:
-        asked.append(kind)
-        return 1e9
+    def rates(kinds: list[torch.dtype], shape: tuple[int, int, int], *, place: torch.device) -> list[float]:
+        asked.extend(kinds)
+        return [1e9] * len(kinds)
 
-    monkeypatch.setattr(machine, "matrix_rate", rate)
+    monkeypatch.setattr(machine, "matrix_rates", rates)
     monkeypatch.setattr(machine, "has_bf16", lambda device: False)
     assert machine.resolve_numerics("auto", threads=1).precision == "fp32"
     assert machine.resolve_numerics("fp32", threads=1).precision == "fp32"
@@ -48,8 +48,30 @@ def test_what_cannot_be_chosen_is_not_measured(monkeypatch: pytest.MonkeyPatch) 
     assert machine.square_rates() == {"fp32": 1e9, "bf16": 1e9}
 
 
+def clocked(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[torch.dtype, int], float]) -> list[torch.dtype]:
+    """The kinds in the order in which their products are timed; the n-th product of all takes `seconds(kind, n)`."""
+    timed: list[torch.dtype] = []
+    now = 0.0
+
+    def product(left: torch.Tensor, right: torch.Tensor) -> None:
+        nonlocal now
+        now += seconds(left.dtype, len(timed))
+        timed.append(left.dtype)
+
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(machine.torch, "mm", product)
+    return timed
+
+
 def test_a_slow_product_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(step=2.0)
-    monkeypatch.setattr(machine.time, "perf_counter", lambda: next(clock))
-    assert machine.matrix_rate(torch.float32, (10, 10, 10)) == 2 * 10**3 / 2.0
-    assert next(clock) == 4.0
+    timed = clocked(monkeypatch, lambda kind, _: 2.0 if kind == torch.bfloat16 else 0.01)
+    rates = machine.matrix_rates([torch.float32, torch.bfloat16], (10, 10, 10))
+    assert rates == pytest.approx([2 * 10**3 / 0.01, 2 * 10**3 / 2.0])
+    assert timed == [torch.float32, torch.bfloat16, *[torch.float32] * 6]
+
+
+def test_who_disturbs_the_timing_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 is twice as fast; from the seventh product on, all take four times as long, by another program."""
+    clocked(monkeypatch, lambda kind, done: (0.01 if kind == torch.bfloat16 else 0.02) * (4 if done >= 7 else 1))
+    rates = machine.matrix_rates([torch.float32, torch.bfloat16], (10, 10, 10))
+    assert rates[1] == pytest.approx(2 * rates[0])

@@ -27,7 +27,7 @@ from bertwright.training.machine import (
     choose_precision,
     has_bf16,
     keep_memory,
-    matrix_rate,
+    matrix_rates,
     usable_cores,
 )
 from bertwright.training.memory import limit_bytes, total_bytes, usable_bytes
@@ -233,7 +233,7 @@ def _torch_kernels() -> str:
 def _rates(kind: Precision) -> dict[str, float]:
     # Without instructions for bf16 each of these takes seconds, and the square one says enough.
     names = SHAPES if kind == "fp32" or has_bf16() else ("square",)
-    return {name: matrix_rate(KINDS[kind], SHAPES[name], repeats=3) for name in names}
+    return {name: matrix_rates([KINDS[kind]], SHAPES[name], repeats=3)[0] for name in names}
 
 
 def _device(index: int) -> tuple[str, int]:

@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import torch
@@ -84,7 +84,8 @@ def square_rates(device: Device = "cpu", asked: Literal["auto", "fp32", "bf16"] 
     wanted: tuple[Precision, ...] = ("fp32", "bf16") if has_bf16(device) else ("fp32",)
     if asked != "auto":
         wanted = (asked,)
-    return {name: matrix_rate(KINDS[name], (size, size, size), place=place) for name in wanted}
+    rates = matrix_rates([KINDS[name] for name in wanted], (size, size, size), place=place)
+    return dict(zip(wanted, rates, strict=True))
 
 
 def usable_cores() -> int:
@@ -136,18 +137,30 @@ def _processor(device: Device) -> str:
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def matrix_rate(
-    kind: torch.dtype, shape: tuple[int, int, int] = (1024, 1024, 1024), *, repeats: int = 7, place: torch.device = CPU
-) -> float:
-    """Best rate of a matrix product [n, k] x [k, m] in FLOP/s, `shape` being n, k, m; repeated less where slow."""
+def matrix_rates(
+    kinds: Sequence[torch.dtype], shape: tuple[int, int, int], *, repeats: int = 7, place: torch.device = CPU
+) -> list[float]:
+    """Best rate of a matrix product [n, k] x [k, m] in each of the kinds, in FLOP/s, `shape` being n, k, m.
+
+    They take turns, so that what else the machine does for a moment slows all of them; a slow one is repeated less.
+    """
     rows, inner, columns = shape
-    left = torch.ones(rows, inner, dtype=kind, device=place)
-    right = torch.ones(inner, columns, dtype=kind, device=place)
-    times: list[float] = []
-    while len(times) < repeats and sum(times) < _ENOUGH:
-        finish(place)
-        start = time.perf_counter()
-        torch.mm(left, right)
-        finish(place)
-        times.append(time.perf_counter() - start)
-    return 2.0 * rows * inner * columns / min(times)
+    pairs = [
+        (torch.ones(rows, inner, dtype=kind, device=place), torch.ones(inner, columns, dtype=kind, device=place))
+        for kind in kinds
+    ]
+    times: list[list[float]] = [[] for _ in kinds]
+    for _ in range(repeats):
+        for pair, own in zip(pairs, times, strict=True):
+            if sum(own) < _ENOUGH:
+                own.append(_seconds(*pair, place))
+    return [2.0 * rows * inner * columns / min(own) for own in times]
+
+
+def _seconds(left: torch.Tensor, right: torch.Tensor, place: torch.device) -> float:
+    """Of one product."""
+    finish(place)
+    start = time.perf_counter()
+    torch.mm(left, right)
+    finish(place)
+    return time.perf_counter() - start

@@ -3,6 +3,7 @@
 import errno
 import functools
 import importlib
+import io
 import json
 import math
 import os
@@ -101,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _overview(arguments)
         name, rest = found
         result = _parse(name, rest)
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+            sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is shown its number
         if os.environ.get("RANK", "0") == "0":  # of several processes that torchrun started, one speaks
             _tell(result, as_json=as_json)
         return int(result.get("exit_code", 0))

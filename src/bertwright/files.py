@@ -53,7 +53,11 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty sibling folder to fill; it takes the place of `path` when the block ends without an error."""
+    """Yield an empty sibling folder to fill; it takes the place of `path` when the block ends without an error.
+
+    A link stays, and what it leads to is replaced.
+    """
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     os.chmod(temporary, 0o777 & ~_umask())
@@ -66,8 +70,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         sync_folder(temporary)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-            os.replace(path, old)
-            os.replace(temporary, path)
+            try:
+                os.replace(path, old)
+            except BaseException:
+                old.rmdir()
+                raise
+            try:
+                os.replace(temporary, path)
+            except BaseException:
+                os.replace(old, path)
+                raise
             shutil.rmtree(old)
         else:
             os.replace(temporary, path)
@@ -76,6 +88,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         _say_where(error, path)
         raise
     sync_folder(path.parent)
+
+
+def refuse_file_above(out: Path) -> None:
+    """InputError where a file stands where a folder would have to be made."""
+    if in_way := next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None):
+        raise InputError(f"--out {out}: {in_way} is a file, and no folder")
 
 
 def sync_folder(path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.recipes import doctor_machine, doctor_software
+from bertwright.recipes.doctor import Examination, Request
 from bertwright.recipes.doctor_findings import Finding, summary
 from bertwright.training import machine
 from tests.doctor_patients import CASED, LOWER, WORDS, levels, random_sentences, write_corpus, write_model
@@ -229,6 +230,24 @@ def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
     assert end.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "The exit code is 1 where there is an error, and 0 otherwise" in shown
+
+
+@pytest.mark.parametrize("system", ["bert-left", "lstm-left"])
+def test_a_language_model_is_not_tried_as_a_masked_one(tmp_path: Path, system: str) -> None:
+    write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)])
+    looked = Examination(Request(model=f"random:{system}:tiny", corpus=tmp_path / "corpus"))
+    looked.model()
+    looked.read_corpus()
+    assert [(found.name, found.level) for found in looked.training()] == [("begins", "note")]
+
+
+def test_more_tokens_than_positions_are_an_error(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", max_positions=64)
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "one\tgood\ntwo\tbad\n" * 20)
+    for length, is_error in ((64, False), (65, True)):
+        looked = Examination(Request(model=str(model), data=tmp_path / "rows.tsv", max_length=length))
+        looked.model()
+        assert ("positions" in [found.name for found in looked.read_data() if found.level == "error"]) == is_error
 
 
 def test_random_weights_take_the_vocabulary_of_the_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bertwright.errors import InputError
 from bertwright.model.architectures import open_architecture
 from bertwright.model.described import FEATURES
 from bertwright.model.encoder import init_weights
@@ -260,6 +261,11 @@ def test_lengths_against_positions(tmp_path: Path) -> None:
     assert named(found_in(fits), "length").level == "note"
     long = write_model(tmp_path / "long", architecture=kind, labels=both, extra={"max_length": 128}, max_positions=64)
     assert named(found_in(long), "length").level == "error"
+    for noted in ("64x", None, 2, 9999):
+        edited(long / "config.json", bertwright={"max_length": noted})
+        assert named(found_in(long), "length").level == "error"
+        with pytest.raises(InputError, match=f"notes the max_length {noted!r} of its task"):
+            _ = open_model(str(long)).max_length
 
 
 @pytest.fixture(scope="module")

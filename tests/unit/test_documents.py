@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import re
 import tracemalloc
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from bertwright.errors import InputError
 from bertwright.text import opening
-from bertwright.text.documents import Document, TextSettings, find_inputs, read_all, read_documents
+from bertwright.text.documents import Document, TextSettings, find_inputs, read_all, read_documents, read_sources
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -106,7 +107,7 @@ def test_wikiextractor_is_known_by_content(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "a.jsonl.gz", "wiki_00", "a.txt"])
 def test_json_lines(tmp_path: Path, name: str) -> None:
     records = [
-        {"id": "1", "title": "Oak", "text": "Oak\n\nA tree.\r\nIt is tall."},
+        {"id": "1", "url": "http://x", "title": "Oak", "text": "Oak\n\nA tree.\r\nIt is tall."},
         {"text": "Oak\nis wood."},
         {"title": "Elm", "text": " \n"},
         {"title": None, "text": "Last \U0001f642."},
@@ -131,7 +132,11 @@ def test_text_that_begins_with_a_brace_stays_text(tmp_path: Path) -> None:
     ("name", "content", "line", "words"),
     [
         ("a.txt", b"fine\n\nbad \xff here\n", 3, "not UTF-8 text: byte 0xff at byte 10"),
-        ("a.txt", "fine\n".encode("utf-16"), 1, "not UTF-8 text: byte 0xff at byte 0"),
+        ("a.txt", b"one\rtwo\r\xffthree\r", 3, "not UTF-8 text: byte 0xff at byte 8"),
+        ("a.txt", "하나\n둘".encode()[:-1], 2, "it ends in the middle of a character; was the file cut short?"),
+        ("a.txt", "fine\n".encode("utf-16"), 1, "NUL bytes: UTF-16? convert it to UTF-8"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "\xc3\x28"}\n', 2, "not UTF-8 text: byte 0xc3 at byte 10 of the line"),
+        ("a.txt", "end of an article\n</doc>\n" + ARTICLES, 3, "an article of WikiExtractor begins here"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', 2, "not valid JSON"),
         ("a.jsonl", b"just words\n", 1, "one JSON object"),
         ("a.jsonl", b'["text"]\n', 1, "a JSON list"),
@@ -152,10 +157,90 @@ def test_text_that_begins_with_a_brace_stays_text(tmp_path: Path) -> None:
     ],
 )
 def test_bad_content_is_named_with_file_and_line(
-    tmp_path: Path, name: str, content: bytes, line: int, words: str
+    tmp_path: Path, name: str, content: str | bytes, line: int, words: str
 ) -> None:
     with pytest.raises(InputError, match=rf"^{re.escape(str(tmp_path / name))}:{line}: .*{re.escape(words)}"):
         read(tmp_path / name, content)
+
+
+def test_a_title_is_part_of_the_text_but_in_wikiextractors_lines(tmp_path: Path) -> None:
+    review = {"title": "Great", "text": "Great\nReally."}
+    article = {"id": "7", "url": "http://x/?id=7", **review}
+    lines = "\n".join(map(json.dumps, (review, article)))
+    assert paragraphs(read(tmp_path / "a.jsonl", lines)) == [("Great", "Really."), ("Really.",)]
+    assert paragraphs(read(tmp_path / "a.jsonl", lines, field="title")) == [("Great",), ("Great",)]
+
+
+def read_to_the_error(path: Path) -> tuple[list[tuple[str, ...]], str]:
+    """The paragraphs of the documents before an error, and what it says."""
+    found: list[tuple[str, ...]] = []
+    try:
+        found += (document.paragraphs for document in read_documents(path, TextSettings()))
+    except InputError as error:
+        return found, str(error)
+    raise AssertionError(f"{path} was read without an error")
+
+
+def test_what_stands_before_a_bad_byte_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"".join(b"Document %d.\n\n" % number for number in range(3000)) + b"bad \xff\n")
+    found, error = read_to_the_error(path)
+    assert "a.txt:6001: not UTF-8" in error
+    assert found == [(f"Document {number}.",) for number in range(3000)]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_what_stands_before_the_end_of_a_cut_archive_is_read(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    lines = b"".join(b"Document %d.\n\n" % number for number in range(3000))
+    path.write_bytes(PACK[suffix](lines)[:-4])  # the end of the last check sum
+    found, error = read_to_the_error(path)
+    assert "broken or cut short" in error
+    assert found == [(f"Document {number}.",) for number in range(3000)]
+
+
+def test_of_json_lines_the_bad_ones_alone_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "one"}\n{"text": "\xff"}\n{"text": \n{"text": "four"}\n')
+    errors: list[InputError] = []
+    found = [source for source in read_sources(path, TextSettings(), errors.append) if isinstance(source, Document)]
+    assert paragraphs(found) == [("one",), ("four",)]
+    assert [re.search(r":(\d): (not \S+)", str(error)).groups() for error in errors] == [  # type: ignore[union-attr]
+        ("2", "not UTF-8"),
+        ("3", "not valid"),
+    ]
+
+
+@pytest.mark.parametrize("harm", [-1, 0])
+def test_a_damaged_later_stream_of_bz2_is_told(tmp_path: Path, harm: int) -> None:
+    """In its check sum, or where its mark stands; Python's own reader takes the second for the end of the file."""
+    second = bytearray(bz2.compress(b"Second.\n"))
+    second[harm if harm == 0 else -5] ^= 0xFF
+    with pytest.raises(InputError, match=r"b\.txt\.bz2:\d+: the compressed file is broken"):
+        read(tmp_path / "b.txt.bz2", bz2.compress(b"First.\n\n") + bytes(second))
+    two = bz2.compress(b"First.\n\n") + bz2.compress(b"Second.\n")
+    assert paragraphs(read(tmp_path / "b.txt.bz2", two)) == [("First.",), ("Second.",)]
+
+
+def test_much_padding_between_streams_of_xz_is_none_of_the_text(tmp_path: Path) -> None:
+    packed = lzma.compress(b"First.\n\n") + bytes(400_000) + lzma.compress(b"Second.\n")
+    assert paragraphs(read(tmp_path / "a.txt.xz", packed)) == [("First.",), ("Second.",)]
+
+
+@pytest.mark.parametrize("begin", ["BZh", "BZhang Wei wrote this.", "PAR1", "PAR1 is how a Parquet file begins."])
+def test_a_text_may_begin_as_other_files_do(tmp_path: Path, begin: str) -> None:
+    assert paragraphs(read(tmp_path / "a.txt", f"{begin}\n\nMore.")) == [(begin,), ("More.",)]
+
+
+def test_a_pipe_and_a_strange_name_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: not a regular file"):
+        find_inputs([tmp_path / "pipe"])
+    folder = tmp_path / "names"
+    folder.mkdir()
+    (Path(os.fsdecode(os.fsencode(folder) + b"/\xf0\x9f\x98\x80\xff.txt"))).write_text("Text.")
+    with pytest.raises(InputError, match="the name of this file is not UTF-8"):
+        find_inputs([folder])
 
 
 @pytest.mark.parametrize("suffix", list(PACK))

@@ -24,6 +24,37 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_link_to_a_folder_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "before").touch()
+    (tmp_path / "link").symlink_to("target")
+    with atomic_folder(tmp_path / "link") as folder:
+        (folder / "after").touch()
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["after"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_that_cannot_be_replaced_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two renames fails."""
+    really = os.replace
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "before").touch()
+    for failing in (1, 2):
+        left = [failing]
+
+        def replace(source: Path, target: Path, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError("no")
+            really(source, target)
+
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.raises(OSError, match="no"), atomic_folder(tmp_path / "folder") as folder:
+            (folder / "after").touch()
+        assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["folder", "folder/before"]
+
+
 def test_a_device_stays_a_device() -> None:
     with atomic_file(Path("/dev/null")) as stream:
         stream.write(b"gone")
@@ -62,7 +93,7 @@ def test_a_full_disk_is_told_with_the_place_and_leaves_nothing(tmp_path: Path, f
     with pytest.raises(OSError, match=r"File too large: '.*/answers'"), atomic_folder(tmp_path / "answers") as folder:
         (folder / "file").write_bytes(b"x" * 5000)
     with pytest.raises(RunFailed, match=r"model: the model cannot be written \(is the disk full\?\)"):
-        write_folder(tmp_path / "model", {"weight": torch.zeros(5000)}, described={}, beside=[])
+        write_folder(tmp_path / "model", {"weight": torch.zeros(5000)}, described={}, beside=[], positions=8)
     assert not list(tmp_path.iterdir())
 
 

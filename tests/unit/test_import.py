@@ -492,6 +492,31 @@ def test_labels_that_are_alike_are_refused(tmp_path: Path, pieces: list[str]) ->
     assert import_model(str(tmp_path / "m"), tmp_path / "own", labels=["x", "y", "z"])["labels"] == ["x", "y", "z"]
 
 
+def test_a_folder_of_ours_keeps_the_labels_of_its_task(tmp_path: Path, pieces: list[str]) -> None:
+    publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=2)
+    change(tmp_path / "m", id2label={"0": "bad", "1": "good"})
+    import_model(str(tmp_path / "m"), tmp_path / "ours")
+    with pytest.raises(InputError, match=r"--label no, yes: .*ours was fine-tuned by bertwright for the labels bad"):
+        import_model(str(tmp_path / "ours"), tmp_path / "other", labels=["no", "yes"])
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    del config["id2label"], config["label2id"]
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(config))
+    assert import_model(str(tmp_path / "ours"), tmp_path / "again")["labels"] == ["bad", "good"]
+    assert load(tmp_path / "again", precision="fp32")("a text").label in ("bad", "good")
+    for note in ("x", {"labels": 3}):
+        config["bertwright"]["task"] = note
+        (tmp_path / "ours" / "config.json").write_text(json.dumps(config))
+        with pytest.raises(InputError, match=r"config\.json notes a task that is not known here"):
+            import_model(str(tmp_path / "ours"), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_other_programs_are_told_the_models_positions(tmp_path: Path, pieces: list[str]) -> None:
+    publish(tmp_path / "m", pieces)
+    import_model(str(tmp_path / "m"), tmp_path / "own")
+    assert json.loads((tmp_path / "own" / "tokenizer_config.json").read_text())["model_max_length"] == 40
+
+
 def test_labels_must_fit(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForTokenClassification", num_labels=3)
     for labels in (["a", "b"], ["a", "b", "b"]):

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def test_a_graph_that_is_not_the_model_is_refused(at_hand: Callable[..., str], t
     """One of its numbers is another; nothing is left behind."""
     model = at_hand("BertForPreTraining", lambda weights: change_one(weights, value))
     with pytest.raises(
-        InputError, match=r"the exported prediction_logits differ from PyTorch's by up to .*, over 1e-04"
+        InputError, match=r"the exported prediction_logits differ from PyTorch's by up to .*, over \d+e-0[34]"
     ):
         export_onnx(model, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -317,7 +318,44 @@ def test_scores_agree_as_far_as_they_rise_and_fall_together(made: Maker) -> None
     tally.add(scores[2:], 2 * scores[2:] + 1, None)
     assert (tally.result().agreement, tally.result().count) == (pytest.approx(1.0), 3)
     model = open_architecture(open_model(str(made("BertForSequenceClassification", labels=("score",)))))
-    assert onnx_compare._measure(model.architecture, (8, model.classifier.linear.out_features)) == "correlation"
+    assert onnx_compare._measure(model.architecture, (8, model.classifier.linear.out_features), False) == "correlation"
+
+
+def test_sets_of_labels_agree_where_every_label_does(made: Maker) -> None:
+    """The highest output is the same in all four rows, the labels that apply in two."""
+    tally = onnx_compare._Tally(onnx_compare._measure("BertForSequenceClassification", (4, 3), True))
+    wanted = np.array([[3, 1, -1], [3, 1, -1], [-1, -2, -3], [3, -1, -1]], dtype=np.float32)
+    found = np.array([[3, 0.5, -1], [3, -0.5, -1], [0.5, -2, -3], [2, -3, -2]], dtype=np.float32)
+    tally.add(wanted, found, None)
+    assert tally.result().agreement == 0.5
+    assert tally.result().text == "50.00% of 4 sets of labels equal"
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_multilabel_model_is_known_by_its_task(
+    several: bool, made: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(export, "write_graph", lambda *_, **__: onnx_graph.Written(attention_nodes=1, files=()))
+    monkeypatch.setattr(export, "_session", lambda _: None)
+    monkeypatch.setattr(export, "compare", lambda *_, is_multilabel: asked.append(is_multilabel) or {})
+    saved = open_model(str(made("BertForSequenceClassification")))
+    noted = {"task": {"kind": "multilabel"}} if several else {}
+    monkeypatch.setattr(export, "open_model", lambda _: replace(saved, extra=noted))
+    export_onnx("model", tmp_path / "out")
+    assert asked == [several]
+
+
+def test_large_numbers_may_differ_by_as_much_as_their_last_digits() -> None:
+    for scale, difference, is_right in ((2e5, 0.03, True), (2e5, 30.0, False), (1.0, 5e-5, True), (0.1, 2e-4, False)):
+        tally = onnx_compare._Tally("correlation")
+        wanted = scale * np.array([[0.5], [1.0], [0.75]], dtype=np.float32)
+        tally.add(wanted, wanted + np.float32(difference), None)
+        if is_right:
+            export._refuse_wrong({"logits": tally.result()}, "model")
+        else:
+            with pytest.raises(InputError, match="the exported logits differ"):
+                export._refuse_wrong({"logits": tally.result()}, "model")
 
 
 def test_too_little_agreement_is_refused(at_hand: Callable[..., str], tmp_path: Path) -> None:

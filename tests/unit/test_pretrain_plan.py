@@ -13,7 +13,8 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.pretraining import to_inputs
-from bertwright.recipes.pretrain import HeldOut, Pretraining, build_model, encoder_config
+from bertwright.recipes.held_out import HeldOut
+from bertwright.recipes.pretrain import Pretraining, build_model, encoder_config
 from bertwright.recipes.settings import Phase, PretrainSettings
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.machine import resolve_numerics

@@ -26,6 +26,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import validate_data
 
 import bertwright
+from bertwright import load
+from bertwright.cli import main
 from bertwright.errors import InputError, MissingExtra
 from bertwright.model.folder import save_model
 from bertwright.model.sizes import EncoderConfig
@@ -298,10 +300,40 @@ def test_classes_may_weigh() -> None:
     assert found["same"] == found["none"]
 
 
+@pytest.mark.parametrize("weight", ["balanced", {10: 2.0, 9: 1.0}])
+def test_the_weights_of_classes_are_kept(weight: Any, tmp_path: Path) -> None:
+    model = BertClassifier("small", class_weight=weight, **ONCE).fit(X, [10, 9] * 4)
+    model.save(tmp_path / "m")
+    assert BertClassifier.load(tmp_path / "m").class_weight == weight
+
+
+def test_a_command_in_a_message_stays_one(models: Path) -> None:
+    with pytest.raises(EstimatorError, match="make one with: bertwright finetune TASK --model"):
+        BertClassifier.load("model")
+
+
 def test_numbers_are_learned() -> None:
     model = BertRegressor("model", **FAST | {"epochs": 40}).fit(pd.Series(X), NUMBERS)
     assert model.score(X, NUMBERS) > 0.95
     assert model.predict(X).dtype == np.float64
+
+
+def test_large_and_small_numbers_are_answered_in_every_precision(tmp_path: Path) -> None:
+    """Of years and of shares of a millionth, by every way of asking."""
+    for name, centre, scale in (("years", 1950.0, 1.0), ("shares", 3e-7, 1e-7)):
+        numbers = centre + scale * NUMBERS
+        model = BertRegressor("model", **FAST | {"epochs": 40}).fit(X, numbers)
+        model.save(tmp_path / name)
+        for precision in ("fp32", "bf16"):
+            answers = [float(answer.score) for answer in load(tmp_path / name, precision=precision)(X)]
+            assert np.corrcoef(answers, numbers)[0, 1] > 0.98
+            assert answers == pytest.approx(model.predict(X), abs=0.2 * scale)
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in X))
+        where = ["--input", str(tmp_path / "rows.jsonl"), "--output", str(tmp_path / "answers.jsonl")]
+        assert main(["predict", "--model", str(tmp_path / name), *where, "--precision", "fp32"]) == 0
+        written = [json.loads(line)["score"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+        assert written == pytest.approx(model.predict(X).tolist(), rel=1e-5)
+        (tmp_path / "answers.jsonl").unlink()
 
 
 @pytest.mark.parametrize("scheme", ["auto", "plain"])
@@ -372,16 +404,23 @@ def test_a_run_of_the_command_line_becomes_an_estimator(tmp_path: Path) -> None:
     assert BertClassifier.load(tmp_path / "run").classes_.tolist() == ["10", "2"]
 
 
-def test_it_trains_as_the_command_line_does(tmp_path: Path) -> None:
-    """The same rows, seed and steps: the same bytes."""
+@pytest.mark.parametrize("labels", [("dry", "wet"), ("Zed", "apple"), ("class10", "class2")])
+def test_it_trains_as_the_command_line_does(tmp_path: Path, labels: tuple[str, str]) -> None:
+    """The same rows, seed and steps: the same bytes, and answers by the names of scikit-learn's order."""
+    y = list(labels) * 4
     for name in ("train", "dev"):
-        rows = [{"text": text, "label": said} for text, said in zip(X, Y.tolist(), strict=True)]
+        rows = [{"text": text, "label": said} for text, said in zip(X, y, strict=True)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = FinetuneSettings(**FAST | {"epochs": 1}, threads=1, first_seed=3)
     finetune(settings, CLASSIFY, model="small", data=tmp_path, out=tmp_path / "run")
-    BertClassifier("small", **FAST | {"epochs": 1}, threads=1, random_state=3).fit(X, Y).save(tmp_path / "m")
+    model = BertClassifier("small", **FAST | {"epochs": 1}, threads=1, random_state=3).fit(X, y)
+    model.save(tmp_path / "m")
     ours, theirs = (path / "model.safetensors" for path in (tmp_path / "m", tmp_path / "run" / "model"))
     assert ours.read_bytes() == theirs.read_bytes()
+    assert model.classes_.tolist() == sorted(labels)
+    answer = load(tmp_path / "m", precision="fp32")(X[0])
+    shares = dict(zip(model.classes_, model.predict_proba(X[:1])[0], strict=True))
+    assert answer.probabilities == pytest.approx(shares, abs=1e-6)
 
 
 def test_a_copy_needs_no_folder_and_leaves_none(fitted: BertClassifier, tmp_path: Path, monkeypatch: Any) -> None:
@@ -427,6 +466,8 @@ TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"y": ["dry"] * 8}, "y: holds one class alone, 'dry'"),
     ({}, {"y": [*Y[:7], None]}, r"y\[7\]: None; a label is due"),
     ({}, {"y": [*Y[:7], " "]}, r"y\[7\]: ' '; a label is due"),
+    ({}, {"y": [*Y[:7], "a\tb"]}, r"y\[7\]: 'a\\tb'; a label is a text in one line, without control characters"),
+    ({}, {"y": [*Y[:7], "a\udc00"]}, r"y\[7\]: 'a\\udc00'; a label is a text"),
     ({}, {"y": np.array([1, "1"] * 4, dtype=object)}, "y: labels of several types, int, str"),
     ({}, {"y": [0.5, 1.5] * 4}, "y: Unknown label type: continuous"),
     ({}, {"sample_weight": [1.0] * 7}, r"sample_weight: has shape \(7,\)"),
@@ -459,6 +500,8 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
         tagger.fit([["a"], ["b", None]], [["O"], ["O", "O"]])
     with pytest.raises(EstimatorError, match=r"X\[0\]: str a text; a list of words is due"):
         tagger.fit(["a text"], [["O"]])
+    with pytest.raises(EstimatorError, match=r"y\[0\]\[1\]: 'B-x\\ny'; a label is a text in one line"):
+        tagger.fit([["a", "b"]], [["B-PER", "B-x\ny"]])
     with pytest.raises(EstimatorError, match=r"y\[0\]\[1\]: .*'FOO'"):
         tagger.fit([["a", "b"]], [["B-PER", "FOO"]])
     with pytest.raises(EstimatorError, match=r"y\[2\]: inf; a finite number is due"):

@@ -18,7 +18,9 @@ import pytest
 from bertwright.errors import InputError
 from bertwright.text import tokenizer as module
 from bertwright.text.any_tokenizer import open_tokenizer_folder
+from bertwright.text.bpe import train_bpe
 from bertwright.text.documents import TextSettings, read_documents
+from bertwright.text.extension import extend_tokenizer
 from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer, import_vocabulary, train_tokenizer
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
@@ -277,6 +279,8 @@ def test_a_folder_whose_files_disagree_is_refused(tmp_path: Path) -> None:
         ({"model__vocab": None}, "holds no vocabulary"),
         ({"model__vocab": {"[PAD]": 0, "a": 2}}, "the piece 'a' has id 2, where 1 was expected"),
         ({"added_tokens": [{"id": 99, "content": "<new>"}]}, "the added token '<new>' is not in its vocabulary"),
+        ({"added_tokens": True}, "added_tokens is True; it must be a list"),
+        ({"added_tokens": [{"id": 0, "content": []}]}, "no object with a text as its content"),
     ],
 )
 def test_other_kinds_of_tokenizer_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -356,7 +360,32 @@ def test_rarest_words_go_when_there_are_too_many(
     monkeypatch.setattr(module, "_MOST_WORDS", 3)
     found = train_tokenizer(["xy xy xy xy", "ab ab", "cd", "ef ef ef", "gh"], vocab_size=20)
     assert sorted(piece for piece in found.pieces if len(piece) == 2) == ["ab", "ef", "xy"]
-    assert "those seen 1 times or less were not learned from" in capsys.readouterr().err
+    assert "some that were seen 1 times or less were not learned from" in capsys.readouterr().err
+
+
+def test_what_is_seen_often_counts_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words that come again and again among ever new ones, in the beginning, the end, or all over the text."""
+    monkeypatch.setattr(module, "_MOST_WORDS", 40)
+    monkeypatch.setattr(module, "_FOLD_CHARACTERS", 200)
+    rules = Rules(cased=False, strip_accents=False)
+    new = [f"n{number}" for number in range(600)]
+    for begin, every in ((0, 1), (500, 1), (0, 6)):
+        text = [f"{word} often" if at >= begin and (at - begin) % every == 0 else word for at, word in enumerate(new)]
+        text = text if begin or every > 1 else [*text[:100], *new[100:]]
+        true = sum(line.endswith("often") for line in text)
+        assert true == 100
+        counted = module.count_words(text, rules)
+        assert len(counted) <= 40
+        assert true - 60 <= counted["often"] <= true
+
+
+def test_more_pieces_than_there_is_room_for_are_refused() -> None:
+    with pytest.raises(InputError, match="100,000,000,000,000,000,000 pieces: at most 10,000,000 are learned"):
+        train_tokenizer(own_lines(), vocab_size=10**20)
+    with pytest.raises(InputError, match="20,000,000,000 merges: at most"):
+        train_bpe(own_lines(), merges=20_000_000_000)
+    with pytest.raises(InputError, match="10,000,001 pieces to add: at most"):
+        extend_tokenizer(own(), own_lines(), add=10_000_001)
 
 
 def test_rare_characters_are_left_out_by_count_then_code_point(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,12 +128,10 @@ def test_an_input_that_was_not_yet_read_may_change(
     assert built(texts, tokenizer, tmp_path / "fresh") == changed
 
 
-@pytest.mark.parametrize("done", range(9))
-def test_a_build_killed_while_it_ends_is_done(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, done: int, monkeypatch: pytest.MonkeyPatch
+def killed_at_the_end(
+    texts: list[Path], tokenizer: Path, out: Path, done: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After `done` of the last operations: five files move up, three folders and files go, and one more folder."""
-    out = tmp_path / "corpus"
     left = [done]
 
     def counted(really: Any) -> Any:
@@ -158,11 +156,37 @@ def test_a_build_killed_while_it_ends_is_done(
         with pytest.raises(Dies):
             built(texts, tokenizer, out, shard_tokens=10_000)
     assert left == [0]
+
+
+@pytest.mark.parametrize("done", range(9))
+def test_a_build_killed_while_it_ends_is_done(
+    texts: list[Path], tokenizer: Path, tmp_path: Path, done: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "corpus"
+    killed_at_the_end(texts, tokenizer, out, done, monkeypatch)
     found = built(texts, tokenizer, out, shard_tokens=10_000)
     assert found == built(texts, tokenizer, tmp_path / "whole", shard_tokens=10_000)
     assert contents(out) == contents(tmp_path / "whole")
     with pytest.raises(InputError, match="not an empty folder"):
         built(texts, tokenizer, out)
+
+
+@pytest.mark.parametrize("done", [0, 4, 5])
+@pytest.mark.parametrize("change", ["Another text, which is longer. " * 100, None])
+def test_a_build_killed_while_it_ends_is_none_of_a_text_that_changed(
+    texts: list[Path], tokenizer: Path, tmp_path: Path, done: int, change: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its size, or as its time tells alone."""
+    out = tmp_path / "corpus"
+    killed_at_the_end(texts, tokenizer, out, done, monkeypatch)
+    before = contents(out)
+    texts[1].write_text(change or texts[1].read_text().upper())
+    if change is None:
+        later = os.stat(out).st_mtime_ns + 10**9
+        os.utime(texts[1], ns=(later, later))
+    with pytest.raises(InputError, match=r"1\.txt: was changed since the build in .* read it; remove .*corpus to"):
+        built(texts, tokenizer, out, shard_tokens=10_000)
+    assert contents(out) == before
 
 
 def test_a_link_and_the_working_folder_may_be_filled(
@@ -296,10 +320,13 @@ def test_a_link_that_leads_nowhere_is_named_or_left_out(texts: list[Path], token
 
 def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:
     paths: list[Input] = []
-    for number, size in enumerate((5, 1, 1, 1, 8, 4)):
+    for number, size in enumerate((5, 1, 1, 1, 8, 4, 6, 5, 9, 1, 100, 99)):
         path = tmp_path / f"{number}.txt"
         path.write_bytes(b"x" * size)
         paths.append(path)
+    for three in (paths[6:9], paths[9:]):
+        assert [len(part_of(three, (i, 2))) for i in (1, 2)] == [2, 1]
+    paths = paths[:6]
     for n in range(1, 7):
         parts = [part_of(paths, (i + 1, n)) for i in range(n)]
         assert [path for part in parts for path in part] == paths

@@ -60,7 +60,8 @@ def build_corpus(
         raise InputError(f"{workers} workers: at least 1 is needed")
     out = Path(out)
     sources = part_of(find_inputs(inputs), part)
-    _refuse_unreadable(sources, skip=skip)
+    if not skip:
+        _refuse_missing(sources)
     loaded = open_tokenizer_folder(Path(tokenizer))
     config: dict[str, Any] = {
         "version": __version__,
@@ -71,7 +72,7 @@ def build_corpus(
         "on_error": "skip" if skip else "stop",
         "keep_duplicates": keep_duplicates,
     }
-    if manifest := built_already(out, config):
+    if manifest := built_already(out, config, sources):
         return manifest
     if not is_free(out):
         raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
@@ -192,12 +193,7 @@ def _nothing(sources: Sequence[Input], settings: TextSettings, messages: Sequenc
     )
 
 
-def _refuse_unreadable(sources: Sequence[Input], *, skip: bool) -> None:
+def _refuse_missing(sources: Sequence[Input]) -> None:
     for source in sources:
-        if not isinstance(source, Path):
-            continue
-        if not source.exists():
-            if not skip:
-                raise InputError(f"{source}: a link that leads nowhere")
-        elif not source.is_file():
-            raise InputError(f"{source}: not a regular file (a pipe cannot be read twice); write the text into a file")
+        if isinstance(source, Path) and not source.exists():
+            raise InputError(f"{source}: a link that leads nowhere")

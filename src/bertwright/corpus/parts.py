@@ -32,7 +32,8 @@ def part_of(sources: Sequence[Input], part: tuple[int, int] | None) -> list[Inpu
     ends = list(accumulate(bytes_of))
     bounds = [0]
     for number in range(1, n):
-        nearest = sum(2 * end <= 2 * ends[-1] * number // n + 1 for end in ends)
+        # files whose middle lies before the bound: the bound is then at the end of a file that is nearest to it
+        nearest = sum((2 * end - size) * n <= 2 * ends[-1] * number for end, size in zip(ends, bytes_of, strict=True))
         bounds.append(min(max(nearest, bounds[-1] + 1), len(sources) - (n - number)))
     bounds.append(len(sources))
     return list(sources[bounds[i - 1] : bounds[i]])

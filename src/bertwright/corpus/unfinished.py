@@ -52,8 +52,11 @@ class Unfinished:
         self.state = state
 
 
-def built_already(out: Path, config: dict[str, Any]) -> Manifest | None:
-    """The manifest of a build that was killed after its last write and before it was cleaned up, which is done now."""
+def built_already(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> Manifest | None:
+    """The manifest of a build that was killed after its last write and before it was cleaned up, which is done now.
+
+    InputError for inputs that have changed since.
+    """
     home = out / _HOME
     if not home.is_dir() or not any((folder / MANIFEST).is_file() for folder in (out, home / "corpus")):
         return None
@@ -63,8 +66,19 @@ def built_already(out: Path, config: dict[str, Any]) -> Manifest | None:
                 return None
         elif not _is_of(read_manifest(out), config):
             return None
+        _refuse_newer(inputs, home / "corpus" if (home / "corpus" / MANIFEST).is_file() else out, out)
         _move_up(home, out)
     return read_manifest(out)
+
+
+def _refuse_newer(inputs: Sequence[Input], corpus: Path, out: Path) -> None:
+    """InputError for files that were changed after the corpus was written, or are of another size than was read."""
+    written = (corpus / MANIFEST).stat().st_mtime_ns
+    for source, read in zip(inputs, read_manifest(corpus).sources, strict=False):
+        if isinstance(source, Path) and source.exists():
+            size, changed = stamp_of(source)
+            if size != read.bytes or changed > written:
+                raise InputError(f"{source}: was changed since the build in {out} read it; remove {out} to begin anew")
 
 
 def is_free(out: Path) -> bool:
@@ -90,9 +104,9 @@ def unfinished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> It
         _clear(work.folder, work.state)
         if work.state.shards:
             say(f"goes on after {len(work.state.shards)} shard(s), {work.state.documents:,} documents")
-        else:
-            write_json(home / _STATE, {"config": config, "state": work.state.model_dump(mode="json")})
         try:
+            if not work.state.shards:
+                work.save(work.state)
             yield work
         except BaseException:
             if work.state.shards:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
+from bertwright.files import refuse_file_above
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
 from bertwright.tasks.choice import SWAG
@@ -42,8 +43,7 @@ def import_model(
     """
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
-    if in_way := next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None):
-        raise InputError(f"--out {out}: {in_way} is a file, and no folder")
+    refuse_file_above(out)
     if not source:
         raise InputError("the checkpoint has no name: a folder, the prefix of one of Google's, or hub:NAME is due")
     with _on_disk(source) as place:
@@ -63,7 +63,7 @@ def import_model(
         "vocabulary": foreign.tokenizer.vocab_size,
         "cased": foreign.tokenizer.cased,
         "labels": list(foreign.labels),
-        "task": foreign.extra.get("task", {}).get("name", ""),
+        "task": foreign.extra["task"].get("name", "") if "task" in foreign.extra else "",
         "parameters": sum(tensor.numel() for tensor in foreign.weights.values()),
         "left_out": list(foreign.left_out),
         "model": str(out),
@@ -102,8 +102,26 @@ def with_names(foreign: Foreign, labels: Sequence[str]) -> Foreign:
         raise InputError(
             f"{foreign.place}: its labels are {', '.join(foreign.labels)}; name each differently (--label)"
         )
+    if own := _noted_labels(foreign):
+        if labels and tuple(labels) != own:
+            raise InputError(
+                f"--label {', '.join(labels)}: {foreign.place} was fine-tuned by bertwright for the labels "
+                f"{', '.join(own)}; leave the option out"
+            )
+        return replace(foreign, labels=foreign.labels or own)
     names = tuple(labels) or foreign.labels or tuple(f"LABEL_{index}" for index in range(classes))
     return replace(foreign, labels=names)
+
+
+def _noted_labels(foreign: Foreign) -> tuple[str, ...]:
+    """Those of the task that a folder of ours notes; InputError for a note that is none."""
+    noted = foreign.extra.get("task")
+    if noted is None:
+        return ()
+    labels = noted.get("labels", ()) if isinstance(noted, dict) else None
+    if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
+        raise InputError(f"{foreign.place}: config.json notes a task that is not known here: {noted!r}")
+    return tuple(labels)
 
 
 def with_task(foreign: Foreign, text: Sequence[str], task: str | None = None) -> Foreign:

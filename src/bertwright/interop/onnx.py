@@ -12,16 +12,16 @@ import torch
 from bertwright import __version__
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.files import atomic_folder, write_json
+from bertwright.files import atomic_folder, refuse_file_above, write_json
 from bertwright.interop.onnx_compare import Agreement, batches_of, compare, rows_of, texts_of
 from bertwright.interop.onnx_graph import OPSET, Written, write_graph
 from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
-from bertwright.model.folder import SavedModel, copy_description, open_model
+from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
 from bertwright.prediction.classifier import Rows
 from bertwright.prediction.work import open_tokenizer
 
 TOLERANCE = 1e-4
-"""Largest absolute difference of any output of the fp32 graph."""
+"""Largest difference of any output of the fp32 graph: absolute, and of outputs beyond 1 as a share of the largest."""
 LEAST_AGREEMENT = 0.97
 """Of the int8 graph: share of equal answers, cosine of vectors, correlation of scores."""
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -46,6 +46,7 @@ def export_onnx(
     versions = _versions()
     if out.exists():
         raise InputError(f"--out {out}: exists already; name another folder or remove it")
+    refuse_file_above(out)
     if not 0 <= least_agreement <= 1:
         raise InputError(f"--least-agreement {least_agreement}: allowed are 0 to 1")
     if model.startswith("random:"):
@@ -61,11 +62,13 @@ def export_onnx(
         say("writing model.onnx")
         written = write_graph(plain, folder / "model.onnx", metadata=_metadata(saved))
         say(f"comparing it with PyTorch on {len(rows)} rows")
-        exact = compare(plain, _session(folder / "model.onnx"), batches)
+        several = is_multilabel(saved)
+        exact = compare(plain, _session(folder / "model.onnx"), batches, is_multilabel=several)
         _refuse_wrong(exact, model)
         result = _described(saved, written) | _compared(rows, batches, exact)
         if int8:
-            result["int8"] = _int8(plain, folder, batches, written, reduce_range=reduce_range, least=least_agreement)
+            lowest: Any = {"least": least_agreement, "is_multilabel": several}
+            result["int8"] = _int8(plain, folder, batches, written, reduce_range=reduce_range, **lowest)
         copy_description(saved, folder)
         result["versions"] = versions
         result["files"] = {file.name: file.stat().st_size for file in sorted(folder.glob("*.onnx*"))}
@@ -74,7 +77,14 @@ def export_onnx(
 
 
 def _int8(
-    plain: Bert, folder: Path, batches: Iterable[Rows], written: Written, *, reduce_range: bool, least: float
+    plain: Bert,
+    folder: Path,
+    batches: Iterable[Rows],
+    written: Written,
+    *,
+    reduce_range: bool,
+    least: float,
+    is_multilabel: bool,
 ) -> dict[str, Any]:
     """Write model_quantized.onnx and measure it; InputError where it agrees too little."""
     from bertwright.interop.onnx_int8 import quantise, saturates  # imports the extra's packages
@@ -84,7 +94,7 @@ def _int8(
     say(f"writing model_quantized.onnx: weights of {7 if reduced else 8} bits ({why})")
     target = folder / "model_quantized.onnx"
     quantise(folder / "model.onnx", target, reduce_range=reduced, outside=len(written.files) > 1)
-    found = compare(plain, _session(target), batches)
+    found = compare(plain, _session(target), batches, is_multilabel=is_multilabel)
     for name, agreement in found.items():
         if not agreement.agreement >= least:  # a NaN too
             raise InputError(
@@ -97,10 +107,10 @@ def _int8(
 
 def _refuse_wrong(exact: Mapping[str, Agreement], model: str) -> None:
     for name, agreement in exact.items():
-        largest = agreement.largest_difference
-        if not largest <= TOLERANCE:  # a NaN too
+        largest, allowed = agreement.largest_difference, TOLERANCE * max(1.0, agreement.largest_value)
+        if not largest <= allowed:  # a NaN too
             raise InputError(
-                f"{model}: the exported {name} differ from PyTorch's by up to {largest:.2g}, over {TOLERANCE:.0e}; "
+                f"{model}: the exported {name} differ from PyTorch's by up to {largest:.2g}, over {allowed:.0e}; "
                 "nothing was written"
             )
 

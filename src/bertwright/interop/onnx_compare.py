@@ -19,7 +19,7 @@ from bertwright.model.architectures import Bert
 from bertwright.prediction.classifier import Rows, padded
 from bertwright.tasks.classify import Encoded, encode
 from bertwright.text.any_tokenizer import AnyTokenizer
-from bertwright.text.opening import read_lines
+from bertwright.text.opening import decoded_lines, read_lines
 
 MOST_TEXTS = 256
 """Texts of a file that are compared, from the first on."""
@@ -69,12 +69,16 @@ TEXTS = (
 """Sentences of our own, short and long, for where no text is given."""
 
 
+ANSWERS, SETS = "equal answers", "equal sets of labels"
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How near one output comes to PyTorch's, over all real positions."""
 
     largest_difference: float  # absolute, as is the mean
     mean_difference: float
+    largest_value: float  # of PyTorch's, without the sign
     agreement: float  # what `measure` says; 1 is perfect
     measure: str
     count: int  # of answers, vectors or scores
@@ -82,8 +86,8 @@ class Agreement:
     @property
     def text(self) -> str:
         """In words."""
-        if self.measure == "equal answers":
-            return f"{self.agreement:.2%} of {self.count:,} answers equal"
+        if self.measure in (ANSWERS, SETS):
+            return f"{self.agreement:.2%} of {self.count:,} {self.measure.removeprefix('equal ')} equal"
         return f"{self.measure} {self.agreement:.4f} over {self.count:,}"
 
 
@@ -93,7 +97,7 @@ def texts_of(path: Path | None) -> tuple[list[str], int]:
         return list(TEXTS), len(TEXTS)
     found: list[str] = []
     there = 0
-    for _, line in read_lines(path):
+    for _, line in decoded_lines(path, read_lines(path)):
         if text := line.strip():
             there += 1
             if len(found) < MOST_TEXTS:
@@ -145,8 +149,11 @@ def batches_of(model: Bert, rows: Encoded, apart: int) -> Iterator[Rows]:
         yield _shaped(padded(rows, chosen, pad_id=pad_id), 2 if choices else None)
 
 
-def compare(model: Bert, session: Any, batches: Iterable[Rows]) -> dict[str, Agreement]:
-    """Each output of an ONNX Runtime session beside that of `model`, over all batches; padding is left out."""
+def compare(model: Bert, session: Any, batches: Iterable[Rows], *, is_multilabel: bool = False) -> dict[str, Agreement]:
+    """Each output of an ONNX Runtime session beside that of `model`, over all batches; padding is left out.
+
+    is_multilabel: an answer is all the labels that apply.
+    """
     tallies: dict[str, _Tally] = {}
     for rows in batches:
         ids, segments = rows.ids.long(), rows.segments.long()
@@ -155,7 +162,7 @@ def compare(model: Bert, session: Any, batches: Iterable[Rows]) -> dict[str, Agr
         found = session.run(list(wanted), feed(rows))
         mask = rows.mask.numpy()
         for (name, values), other in zip(wanted.items(), found, strict=True):
-            tally = tallies.setdefault(name, _Tally(_measure(model.architecture, values.shape)))
+            tally = tallies.setdefault(name, _Tally(_measure(model.architecture, values.shape, is_multilabel)))
             tally.add(values.numpy(), other, mask if _by_token(model.architecture, name) else None)
     return {name: tally.result() for name, tally in tallies.items()}
 
@@ -172,7 +179,7 @@ class _Tally:
 
     def __init__(self, measure: str) -> None:
         self.measure = measure
-        self.largest = self.total = 0.0
+        self.largest = self.total = self.value = 0.0
         self.numbers = 0
         self.answers: list[NDArray[Any]] = []  # per row or token: equal or not, a cosine, or the two scores
 
@@ -181,6 +188,7 @@ class _Tally:
         real = slice(None) if mask is None else mask
         difference = np.abs(wanted[real] - found[real])
         self.largest = float(np.maximum(self.largest, difference.max()))  # unlike max(), keeps a NaN
+        self.value = float(np.maximum(self.value, np.abs(wanted[real]).max()))
         self.total += float(difference.sum(dtype=np.float64))
         self.numbers += difference.size
         self.answers.append(self._answers(wanted, found, real))
@@ -194,7 +202,9 @@ class _Tally:
                 return cosines
             case "correlation":
                 return np.concatenate([wanted[real], found[real]], axis=-1)  # [rows or tokens, 2]
-            case "equal answers" if wanted.ndim == 2 and not isinstance(real, slice):  # start and end: one a row
+            case _ if self.measure == SETS:
+                return np.asarray(((wanted[real] > 0) == (found[real] > 0)).all(-1))
+            case _ if wanted.ndim == 2 and not isinstance(real, slice):  # start and end: one a row
                 logits = [np.where(real, values, -np.inf) for values in (wanted, found)]
                 return np.asarray(logits[0].argmax(-1) == logits[1].argmax(-1))
             case _:
@@ -204,13 +214,16 @@ class _Tally:
         """Over all batches."""
         answers = np.concatenate(self.answers)
         share = np.corrcoef(answers.T)[0, 1] if self.measure == "correlation" else answers.mean(dtype=np.float64)
-        return Agreement(self.largest, self.total / self.numbers, float(share), self.measure, len(answers))
+        mean = self.total / self.numbers
+        return Agreement(self.largest, mean, self.value, float(share), self.measure, len(answers))
 
 
-def _measure(architecture: str, shape: Sequence[int]) -> str:
+def _measure(architecture: str, shape: Sequence[int], is_multilabel: bool) -> str:
     if architecture == "BertModel":
         return "cosine"
-    return "correlation" if shape[-1] == 1 else "equal answers"  # one output is a score, which is no choice
+    if is_multilabel:
+        return SETS
+    return "correlation" if shape[-1] == 1 else ANSWERS  # one output is a score, which is no choice
 
 
 def _by_token(architecture: str, output: str) -> bool:

@@ -32,7 +32,7 @@ _CONFIG_NAMES = {
 }
 MULTI_LABEL = "multi_label_classification"
 """The `problem_type` by which transformers knows a classifier whose outputs are each a yes or no of their own."""
-_UNWRITABLE = re.compile("[\x00-\x1f\ud800-\udfff]")
+UNWRITABLE = re.compile("[\x00-\x1f\ud800-\udfff]")
 """Control characters, which would tear a table, and halves of characters, which no file can hold."""
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
@@ -129,7 +129,7 @@ def check_values(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> None:
 def labels_of(named: Any, path: Path) -> tuple[str, ...]:
     """The label names of a config.json's id2label, in the order of the outputs; InputError for anything else."""
     labels = [named.get(str(index)) for index in range(len(named))] if isinstance(named, dict) else [None]
-    if not all(isinstance(label, str) and not _UNWRITABLE.search(label) for label in labels):
+    if not all(isinstance(label, str) and not UNWRITABLE.search(label) for label in labels):
         last = max(0, len(labels) - 1)
         raise InputError(f"{path}: id2label must name the labels 0 to {last}, each a text; got {named!r}")
     return tuple(map(str, labels))

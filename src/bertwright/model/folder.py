@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.files import atomic_folder, file_digest
+from bertwright.files import atomic_folder, file_digest, read_object, write_json
 from bertwright.model.bodies import body_of
 from bertwright.model.described import MULTI_LABEL
 from bertwright.model.forms import described, named_weights, read_described, stored_names
@@ -41,6 +41,17 @@ class SavedModel:
     architecture: str = "BertModel"
     labels: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def max_length(self) -> int:
+        """The tokens of a row of its task, as its fine-tuning noted them; InputError for what cannot be."""
+        noted, most = self.extra.get("max_length"), self.config.max_positions
+        if type(noted) is not int or not 3 <= noted <= most:
+            raise InputError(
+                f"{self.place}: config.json notes the max_length {noted!r} of its task; "
+                f"a whole number from 3 to {most}, the model's positions, is due"
+            )
+        return noted
 
 
 def save_model(
@@ -79,11 +90,21 @@ def save_weights(
     """As `save_model`, for weights by our names; `card` becomes its README.md."""
     noted = dict(extra or {})
     said = described(config, architecture, labels) | {"bertwright": noted}
-    if isinstance(noted.get("task"), Mapping) and noted["task"].get("kind") == "multilabel":
+    if _answers_several(noted):
         said |= {"problem_type": MULTI_LABEL}
     beside = map(tokenizer.joinpath, TOKENIZER_FILES)
     tensors = stored_names(weights, config, architecture)
-    write_folder(folder, tensors, described=said, beside=beside, card=card)
+    write_folder(folder, tensors, described=said, beside=beside, card=card, positions=config.max_positions)
+
+
+def is_multilabel(saved: SavedModel) -> bool:
+    """Whether it is a classifier of which several outputs may apply at once, or none."""
+    return _answers_several(saved.extra)
+
+
+def _answers_several(noted: Mapping[str, Any]) -> bool:
+    task = noted.get("task")
+    return isinstance(task, Mapping) and task.get("kind") == "multilabel"
 
 
 def write_folder(
@@ -92,9 +113,13 @@ def write_folder(
     *,
     described: Mapping[str, Any],
     beside: Iterable[Path],
+    positions: int,
     card: str | None = None,
 ) -> None:
-    """Write tensors, `described` as config.json and the files `beside` that exist as one folder, atomically."""
+    """Write tensors, `described` as config.json and the files `beside` that exist as one folder, atomically.
+
+    positions: the most tokens that other programs are told to give to the model.
+    """
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
         stored = temporary / "model.safetensors"
@@ -106,9 +131,17 @@ def write_folder(
         for file in beside:
             if file.is_file():  # a published folder may lack vocab.txt or tokenizer.json
                 shutil.copyfile(file, temporary / file.name)
+        _tell_length(temporary / "tokenizer_config.json", positions)
         if card is not None:
             (temporary / CARD).write_text(card, "utf-8")
         (temporary / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _tell_length(path: Path, positions: int) -> None:
+    """Change the length that a tokenizer's file tells, where it is not the model's."""
+    told = read_object(path) if path.is_file() else {}
+    if told.get("model_max_length", positions) != positions:
+        write_json(path, {**told, "model_max_length": positions})
 
 
 def copy_description(saved: SavedModel, folder: Path) -> None:

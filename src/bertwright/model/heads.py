@@ -16,6 +16,15 @@ def for_loss(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+def in_own_precision(linear: nn.Linear, rows: Tensor) -> Tensor:
+    """The layer in the precision of its weights: a model that answers in bf16 keeps those of its task's head in fp32.
+
+    Of three digits, as bf16 has, a regression of years would be one number, and probabilities near 1 would be steps.
+    """
+    found: Tensor = linear(rows.to(linear.weight.dtype))
+    return found
+
+
 class MaskedLMHead(nn.Module):
     """Dense with GELU, LayerNorm, then the transposed word embeddings (tied) and one bias per vocabulary entry."""
 
@@ -72,8 +81,7 @@ class NextSentenceHead(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """[B, D] → [B, 2]."""
-        logits: Tensor = self.linear(pooled)
-        return logits
+        return in_own_precision(self.linear, pooled)
 
 
 class ClassificationHead(nn.Module):
@@ -86,8 +94,7 @@ class ClassificationHead(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """[B, D] → [B, L], or [B, T, D] → [B, T, L]."""
-        logits: Tensor = self.linear(dropout(pooled, self.dropout, self.training))
-        return logits
+        return in_own_precision(self.linear, dropout(pooled, self.dropout, self.training))
 
 
 class SpanHead(nn.Module):
@@ -99,5 +106,4 @@ class SpanHead(nn.Module):
 
     def forward(self, last: Tensor) -> Tensor:
         """[B, T, D] → [B, T, 2]: start, end."""
-        logits: Tensor = self.linear(last)
-        return logits
+        return in_own_precision(self.linear, last)

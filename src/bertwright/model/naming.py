@@ -133,8 +133,9 @@ def own_weights(given: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
     if decoder in found and not (words in found and torch.equal(found[decoder], found[words])):
         raise InputError(f"{place}: {decoder} is not {words}; only models that tie the two can be read")
     found.pop(decoder, None)
-    if "cls.predictions.decoder.bias" in found:  # the same tensor under its other name
-        found.setdefault("cls.predictions.bias", found.pop("cls.predictions.decoder.bias"))
+    bias = found.pop("cls.predictions.decoder.bias", None)  # the same tensor under its other name
+    if bias is not None and not torch.equal(found.setdefault("cls.predictions.bias", bias), bias):
+        raise InputError(f"{place}: cls.predictions.decoder.bias is not cls.predictions.bias; they are one tensor")
     try:
         return from_foreign(found)
     except ValueError as error:

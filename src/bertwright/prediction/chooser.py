@@ -176,7 +176,7 @@ def open_chooser(saved: SavedModel) -> tuple[Classifier, int]:
     """The model of a fine-tuned folder, ready to answer, and its maximal length."""
     model = Classifier(saved.config, 1)
     load_weights(model, saved)
-    return ready(model, saved), int(saved.extra["max_length"])
+    return ready(model, saved), saved.max_length
 
 
 def _answers(

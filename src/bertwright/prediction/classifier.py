@@ -185,4 +185,4 @@ def noted_task(saved: SavedModel) -> tuple[ClassificationTask, int]:
     task = ClassificationTask.model_validate(saved.extra["task"])
     if task.has_labels:
         task = with_labels(task, saved.labels)
-    return task, int(saved.extra["max_length"])
+    return task, saved.max_length

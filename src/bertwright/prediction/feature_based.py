@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertwright.console import say
+from bertwright.errors import InputError
 from bertwright.model.bodies import Body, body_of
 from bertwright.model.described import FEATURES
 from bertwright.model.encoder import init_weights
@@ -116,6 +117,9 @@ def feature_work(
 def open_with_features(saved: SavedModel) -> Callable[[Places], NDArray[np.float32]]:
     """A model folder that was learned on features, ready to answer: → logits [R, L] or [N, L]."""
     noted = saved.extra["features"]
+    names = ("way", "outputs", "width", "each")
+    if not isinstance(noted, dict) or not set(names) <= noted.keys():
+        raise InputError(f"{saved.place}: config.json notes the features {noted!r}; {', '.join(names)} are due")
     model = FrozenModel(saved.config, noted["way"], outputs=noted["outputs"], width=noted["width"], each=noted["each"])
     load_weights(model, saved)
     encoder = precision.ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]

@@ -22,7 +22,8 @@ def open_next_sentence(saved: SavedModel) -> PretrainingModel:
             "not whether the second follows the first; only --second-sentence next teaches that"
         )
     if saved.weights is not None and learned == "none":
-        raise InputError(f"{saved.place}: has no next-sentence head; it was pre-trained without that task")
+        why = "fine-tuning keeps none" if "task" in saved.extra else "it was pre-trained without that task"
+        raise InputError(f"{saved.place}: has no next-sentence head; {why}")
     return open_pretrained(saved, second_sentence="next", fills=False)
 
 

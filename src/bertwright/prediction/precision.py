@@ -9,6 +9,7 @@ from torch import nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
+from bertwright.model.heads import ClassificationHead, NextSentenceHead, SpanHead
 from bertwright.model.quick import Model, quick
 from bertwright.model.sizes import attends_both_ways
 from bertwright.training.device import Device, own_device
@@ -79,7 +80,12 @@ def ready(model: Model, saved: SavedModel) -> Model:
 
 
 def _in_bf16(model: Model) -> Model:
+    """All in bf16 but the last layer of a task's head."""
+    heads = [part for part in model.modules() if isinstance(part, ClassificationHead | NextSentenceHead | SpanHead)]
+    exact = [{name: tensor.clone() for name, tensor in head.state_dict().items()} for head in heads]
     found: nn.Module = model.bfloat16()
+    for head, weights in zip(heads, exact, strict=True):
+        head.float().load_state_dict(weights)
     return found.eval()  # type: ignore[return-value]
 
 

@@ -223,7 +223,7 @@ def open_span_model(saved: SavedModel) -> tuple[SpanModel, SpanTask, int, float]
     task = SpanTask.model_validate(saved.extra["task"])
     model = SpanModel(saved.config)
     load_weights(model, saved)
-    return ready(model, saved), task, int(saved.extra["max_length"]), float(saved.extra.get("null_threshold", 0.0))
+    return ready(model, saved), task, saved.max_length, float(saved.extra.get("null_threshold", 0.0))
 
 
 def _say_what_is_cut(windows: Windows, questions: Questions) -> None:

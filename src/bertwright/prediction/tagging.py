@@ -209,7 +209,7 @@ def task_of_model(saved: SavedModel) -> TaggingTask:
 
 def open_tagging(saved: SavedModel, words: AnyTokenizer) -> tuple[TaggingTask, Tag]:
     """The task of a fine-tuned model folder, and what tags sentences as it says, given their context."""
-    task, max_length = task_of_model(saved), int(saved.extra["max_length"])
+    task, max_length = task_of_model(saved), saved.max_length
     if "features" in saved.extra:
         answered = open_with_features(saved)
 
@@ -238,7 +238,7 @@ def _windows(words: AnyTokenizer, sentences: Sentences, context: Context, max_le
         word = windows.vanished[0] - int(ends[row]) + len(sentences.words[row])
         say(
             f"{sentences.source}: words of which the tokenizer leaves nothing, for which [UNK] stands: "
-            f"{len(windows.vanished)}, the first on line {sentences.lines[row][word]} ({sentences.words[row][word]!a})"
+            f"{len(windows.vanished)}, the first {sentences.place(row, word)} ({sentences.words[row][word]!a})"
         )
     return windows
 

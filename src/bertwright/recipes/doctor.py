@@ -9,7 +9,8 @@ from typing import Any, Final
 from bertwright.console import Status
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, RunFailed
-from bertwright.model.sizes import encoder_shape, size_config
+from bertwright.model.folder import SavedModel
+from bertwright.model.sizes import attends_both_ways, encoder_shape, size_config
 from bertwright.prediction.kinds import task_of
 from bertwright.recipes.doctor_corpus import look_at_corpus, sentences_of
 from bertwright.recipes.doctor_data import Data, fit_findings, labels_of_model, look_at_data
@@ -134,9 +135,19 @@ class Examination:
         saved, words = self.patient.saved, self.words()
         if self.data and saved:
             found += labels_of_model(saved, self.data.task)
+            found += self.too_long(saved)
         if self.data and words:
             found += fit_findings(self.data, words, max_length=self.max_length())
         return found
+
+    def too_long(self, saved: SavedModel) -> list[Finding]:
+        """Rows longer than the model has positions, which no training begins with."""
+        positions = saved.config.max_positions
+        if self.max_length() <= positions:
+            return []
+        text = f"rows of {self.max_length()} tokens are asked for, and {saved.place} has {positions} positions"
+        advice = f"--max-length {positions} at most, here and in finetune"
+        return [Finding("data", "positions", "error", self.max_length(), text, advice)]
 
     def left_out(self) -> list[Finding]:
         """What --quick did not do."""
@@ -161,7 +172,10 @@ class Examination:
                     saved, words, self.data.task, self.data.train, max_length=self.max_length()
                 )
             is_random = saved is not None and saved.weights is None
-            if self.corpus and self.matches and (is_random or not self.request.model):
+            if self.corpus and self.matches and is_random and saved and not attends_both_ways(saved.config):
+                text = f"{saved.place}: not tried: the trial is of masked LM, and this is a language model"
+                found.append(Finding("training", "begins", "note", saved.place, text, "nothing: pretrain trains it"))
+            elif self.corpus and self.matches and (is_random or not self.request.model):
                 config = (
                     encoder_shape(saved.config, saved.place)
                     if saved
@@ -208,4 +222,4 @@ class Examination:
     def max_length(self) -> int:
         """As given, or as the model was fine-tuned with, or as finetune has it."""
         noted = self.patient.saved.extra.get("max_length") if self.patient.saved else None
-        return self.request.max_length or int(noted or self.task().max_length)
+        return self.request.max_length or (noted if type(noted) is int else self.task().max_length)

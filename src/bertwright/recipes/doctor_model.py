@@ -279,8 +279,8 @@ def length_findings(saved: SavedModel) -> Iterator[Finding]:
     said = _said(saved.tokenizer, "model_max_length")
     trained_with = saved.extra.get("max_length")
     value = {"positions": positions, "max_length": trained_with, "model_max_length": said}
-    if trained_with and trained_with > positions:
-        text = f"fine-tuned for {trained_with} tokens, but there are {positions} positions"
+    if "max_length" in saved.extra and (type(trained_with) is not int or not 3 <= trained_with <= positions):
+        text = f"fine-tuned for {trained_with!r} tokens, says config.json, but there are {positions} positions"
         advice = "the weights are not those of the fine-tuning: put the right model.safetensors back"
         yield _finding("length", "error", value, text, advice)
     elif isinstance(said, int | float) and positions < said < 1e9:  # transformers writes 1e30 for "not said"

@@ -15,7 +15,7 @@ from bertwright.prediction.kinds import kind_of, task_of
 from bertwright.prediction.precision import Answerable, choose
 from bertwright.prediction.work import open_tokenizer
 from bertwright.recipes.foresee import ON_PROCESSORS, unless_full
-from bertwright.recipes.pretrain import HeldOut
+from bertwright.recipes.held_out import HeldOut
 from bertwright.recipes.settings import HELD_OUT_ROWS
 from bertwright.recipes.systems import open_learned, second_of
 from bertwright.tasks.classify import ClassificationTask, with_columns

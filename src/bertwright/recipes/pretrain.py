@@ -1,12 +1,11 @@
 """text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,17 +15,16 @@ from bertwright.corpus.verify import refuse_changed
 from bertwright.errors import InputError
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
-from bertwright.model.sizes import NAMES, OneBody, System, system_config, with_dropout
+from bertwright.model.sizes import NAMES, OneBody, system_config, with_dropout
 from bertwright.model.starts import start_attention
-from bertwright.objectives.characters import characters_of
-from bertwright.objectives.examples import ExampleSettings, SecondSentence
-from bertwright.objectives.shuffled import TokenBatch, cut
+from bertwright.objectives.shuffled import cut
 from bertwright.prediction.fill import second_objective
 from bertwright.recipes.adaptation import adapted_config, load_adapted, with_shape_of
 from bertwright.recipes.card import origin, pretraining_card
 from bertwright.recipes.compiling import resumed, settle_compiled
 from bertwright.recipes.curve import try_curve
 from bertwright.recipes.foresee import fitting, refuse_near
+from bertwright.recipes.held_out import HeldOut
 from bertwright.recipes.needs import count_moments, count_parameters, refuse_unfit
 from bertwright.recipes.pace import Pace, affordable_steps, measure_pace
 from bertwright.recipes.report import try_report
@@ -35,7 +33,6 @@ from bertwright.recipes.systems import (
     Model,
     Rows,
     architecture_of,
-    figures_of,
     inputs_of,
     new_model,
     refuse_vocabulary,
@@ -49,51 +46,6 @@ from bertwright.training.machine import Numerics, apply_numerics, resolve_numeri
 from bertwright.training.ranks import ALONE, Ranks
 from bertwright.training.sessions import say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Fixed rows with fixed masks for measuring: the same for masked LM whatever a run trains on; with sentence order,
-    as many rows of its walk for that figure. Language models have rows of their own.
-
-    characters [V]: of each piece.
-    """
-
-    examples: Rows
-    rows: int
-    characters: np.ndarray
-    ordered: Rows | None = None
-
-    @classmethod
-    def of(
-        cls,
-        corpora: Sequence[tuple[Corpus, float]],
-        second_sentence: SecondSentence,
-        *,
-        rows: int,
-        length: int,
-        system: System = "bert",
-        **part: Any,
-    ) -> Self:
-        """The protocol's rows of a corpus, or of a part of it (as `rows_of` takes it); several give their shares."""
-        kinds = [ExampleSettings(), *([ExampleSettings(second_sentence="order")] if second_sentence == "order" else [])]
-        if system != "bert":
-            kinds = [ExampleSettings(second_sentence="none")]
-        examples = [rows_of(system, corpora, kind, length=length, seed=0, **part) for kind in kinds]
-        return cls(examples[0], rows, characters_of(corpora[0][0]), *examples[1:])
-
-    @property
-    def num_rows(self) -> int:
-        """The rows there are, up to those asked for."""
-        return min(self.rows, self.examples.num_rows(0))
-
-    def __iter__(self) -> Iterator[TokenBatch]:
-        return self.examples.first(self.rows)
-
-    def figures(self, model: Model, *, ranks: Ranks = ALONE) -> dict[str, float]:
-        """Held-out figures of a model in evaluation mode; several ranks share out the rows."""
-        ordered = self.ordered.first(self.rows) if self.ordered else ()
-        return figures_of(model, self, ordered, self.characters, ranks=ranks)
 
 
 def pretrain(

@@ -171,7 +171,7 @@ class TaggingHead(TextHead):
 
     def __init__(self, saved: SavedModel, words: AnyTokenizer) -> None:
         self.task, self._tagged = open_tagging(saved, words)
-        self.labels, self.words, self.max_length = self.task.labels, words, int(saved.extra["max_length"])
+        self.labels, self.words, self.max_length = self.task.labels, words, saved.max_length
 
     def answers(self, items: Sequence[str]) -> list[Entities]:
         """Each text alone, without its neighbours as context."""

@@ -128,8 +128,8 @@ class Predictor:
         if pool not in ("mean", "max", "cls"):
             raise InputError(f"pool {pool!r}: allowed are mean, max and cls")
         layers = self.config.layers
-        if not -layers - 1 <= layer <= layers:
-            raise InputError(f"layer {layer}: allowed are {-layers - 1} to {layers}; 0 is the embeddings")
+        if layer not in range(-layers - 1, layers + 1):
+            raise InputError(f"layer {layer!r}: allowed are {-layers - 1} to {layers}; 0 is the embeddings")
         head = self.used_for("vectors")
         found = self._mapped(given, head, partial(head.answers, pool=pool, layer=layer))
         if isinstance(found, list):

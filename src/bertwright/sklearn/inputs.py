@@ -19,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from bertwright.console import told_to
 from bertwright.errors import InputError, MissingExtra, shown
+from bertwright.model.described import UNWRITABLE
 from bertwright.tasks.examples import FLOAT32_MAX
 from bertwright.tasks.values import column_names, column_values, refuse_halves
 
@@ -64,7 +65,11 @@ def in_python(*, verbose: bool = False) -> Iterator[None]:
         raise
     except InputError as error:
         raise EstimatorError(
-            re.sub(r"(?<![\w-])--([a-z][a-z-]+)", lambda found: found[1].replace("-", "_"), str(error))
+            re.sub(
+                r"bertwright \w+ .*|(?<![\w-])--([a-z][a-z-]+)",  # a command stays as it is
+                lambda found: found[1].replace("-", "_") if found[1] else found[0],
+                str(error),
+            )
         ) from None
     for text in heard:
         warnings.warn(text, UserWarning, stacklevel=4)
@@ -108,6 +113,8 @@ def tags_of(y: Any, words: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ..
     for row, (tags, of_row) in enumerate(zip(found, words, strict=True)):
         if len(tags) != len(of_row):
             raise EstimatorError(f"y[{row}]: {len(tags)} tags; X[{row}] has {len(of_row)} words")
+        for at, tag in enumerate(tags):
+            _refuse_unwritable(tag, f"y[{row}][{at}]")
     return found
 
 
@@ -117,6 +124,7 @@ def labels_of(y: Any, count: int) -> NDArray[Any]:
     for row, label in enumerate(column.tolist()):
         if not _is_label(label):
             raise EstimatorError(f"y[{row}]: {label!r}; a label is due")
+        _refuse_unwritable(label, f"y[{row}]")
     try:
         np.unique(column)
         check_classification_targets(column)
@@ -221,6 +229,12 @@ def _is_label(given: Any) -> bool:
     if isinstance(given, str):
         return bool(given.strip())
     return isinstance(given, int) or (isinstance(given, float) and math.isfinite(given))
+
+
+def _refuse_unwritable(label: Any, place: str) -> None:
+    """EstimatorError for a label that no model folder can hold."""
+    if isinstance(label, str) and UNWRITABLE.search(label):
+        raise EstimatorError(f"{place}: {label!r}; a label is a text in one line, without control characters")
 
 
 def _is_number(given: Any) -> bool:

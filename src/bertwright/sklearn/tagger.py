@@ -20,8 +20,8 @@ class _Given(Sentences):
     """Sentences of lists, whose places are Python's."""
 
     def place(self, row: int, word: int = 0) -> str:
-        """Where a tag stands."""
-        return f"y[{row}][{word}]"
+        """Where a tag or, without tags, a word stands."""
+        return f"{self.source}[{row}][{word}]"
 
 
 class BertTagger(Trained):
@@ -124,7 +124,7 @@ class BertTagger(Trained):
         if not isinstance(task, TaggingTask):
             raise InputError(f"{learned.saved.place}: is a model for {task.name}, and BertTagger is not")
         self.learned_, self.classes_ = learned, np.array(learned.saved.labels)
-        self.max_length, self.scheme = int(learned.saved.extra["max_length"]), task.scheme
+        self.max_length, self.scheme = learned.saved.max_length, task.scheme
 
 
 def _given(X: Any, y: Any = None) -> Sentences:

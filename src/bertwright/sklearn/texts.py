@@ -20,7 +20,7 @@ from bertwright.sklearn.inputs import (
     weights_of,
 )
 from bertwright.tasks.classify import CLASSIFY, REGRESS, ClassificationTask, Predictions, decode, encode
-from bertwright.tasks.examples import Examples, standardised
+from bertwright.tasks.examples import Examples, natural, standardised
 from bertwright.tasks.long_texts import Long
 from bertwright.tasks.weights import weigh
 
@@ -58,7 +58,7 @@ class _OfTexts(Trained):
         if not isinstance(task, ClassificationTask) or task.kind != self._kind:
             raise InputError(f"{learned.saved.place}: is a model for {task.name}, and {type(self).__name__} is not")
         self.learned_, self.n_features_in_ = learned, len(task.text)
-        self.max_length, self.long = int(learned.saved.extra["max_length"]), task.long
+        self.max_length, self.long = learned.saved.max_length, task.long
 
     def _answers(self, X: Any) -> tuple[Predictions, NDArray[np.float64]]:
         """The answers and the logits they come from."""
@@ -133,9 +133,12 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
             classes, targets = np.unique(labels, return_inverse=True)
             if len(classes) < 2:
                 raise EstimatorError(f"y: holds one class alone, {label_name(classes[0])!r}; at least two are due")
-            task = self._task(CLASSIFY, texts, labels=tuple(map(label_name, classes)), **self._weighing(classes))
+            # The outputs are in the order in which `bertwright finetune` puts the labels of a table.
+            order = np.array(sorted(range(len(classes)), key=lambda at: natural(label_name(classes[at]))))
+            outputs = classes[order]
+            task = self._task(CLASSIFY, texts, labels=tuple(map(label_name, outputs)), **self._weighing(outputs))
             self.classes_ = classes
-            self._fit(task, texts, targets.astype(np.int64), weights)
+            self._fit(task, texts, np.argsort(order)[targets].astype(np.int64), weights)
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -190,7 +193,12 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
 
     def _take(self, learned: Any) -> None:
         super()._take(learned)
-        self.classes_ = np.sort(self._of_outputs())
+        outputs = self._of_outputs()
+        self.classes_ = np.sort(outputs)
+        task = ClassificationTask.model_validate(learned.saved.extra["task"])
+        if task.weights:
+            named = dict(zip(outputs.tolist(), task.weights, strict=True))
+            self.class_weight = "balanced" if task.class_weights == "balanced" else named
 
 
 class BertRegressor(RegressorMixin, _OfTexts):  # type: ignore[misc]

@@ -270,7 +270,7 @@ def add_predictions(task: ClassificationTask, table: Table, predictions: Predict
     answer = "score" if predictions.labels is None else "label"
     name = f"predicted_{answer}" if answer in table.available else answer
     if predictions.labels is None or predictions.probabilities is None:
-        return add_columns(table, {name: [round(float(value), 6) for value in predictions.values]})
+        return add_columns(table, {name: [float(f"{value:.7g}") for value in predictions.values]})
     rounded = np.round(predictions.probabilities, 6).tolist()
     columns: dict[str, Sequence[object]] = {name: predictions.labels}
     if task.kind == "multilabel":

@@ -126,7 +126,7 @@ def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
     read = _label_texts if several else _label_text
     found = [read(cell, task.label, table, row) for row, cell in enumerate(table.column(task.label))]
     cells = [label for names in found for label in ([names] if isinstance(names, str) else names)]
-    labels = sorted(set(cells), key=_natural)
+    labels = sorted(set(cells), key=natural)
     if len(labels) < (1 if several else 2):
         holds = f"'{labels[0]}' alone; at least two labels are needed" if labels else "no label in any row"
         raise InputError(f"{table.source}: column '{task.label}' holds {holds}")
@@ -279,7 +279,7 @@ def _number(cell: object, column: str, table: Table, row: int) -> float:
     return number
 
 
-def _natural(label: str) -> list[tuple[int, float, str]]:
+def natural(label: str) -> list[tuple[int, float, str]]:
     """A sort key: numbers by value ("2" before "10", inside a text too) and before text; the label itself on ties."""
     if re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?", label):
         return [(0, float(label), ""), (2, 0.0, label)]

@@ -35,7 +35,7 @@ from bertwright.text.bpe_files import (
     read_described,
     read_merges,
 )
-from bertwright.text.tokenizer import alphabet_of, as_text, count_words, places_of_words
+from bertwright.text.tokenizer import alphabet_of, as_text, count_words, places_of_words, refuse_too_many
 from bertwright.text.vocabulary import Rules, pieces_by_id
 
 MERGES = 40_000
@@ -212,6 +212,7 @@ def train_bpe(
     """
     if merges < 1:
         raise InputError(f"{merges} merges: at least 1 is needed")
+    refuse_too_many(merges, "merges")
     words = count_words(texts, _RULES)
     if not words:
         raise InputError("the text holds no word, so no vocabulary can be learned from it")

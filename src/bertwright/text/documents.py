@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bertwright.errors import InputError
 from bertwright.text.document import Document, OnError, TextSettings, bounded, paragraphs_of, stop, tidy
-from bertwright.text.opening import MAGIC, open_bytes, read_lines, reading
+from bertwright.text.opening import MAGIC, decoded_lines, open_bytes, read_lines, reading
 from bertwright.text.records import (
     PARQUET_MAGIC,
     HubDataset,
@@ -76,8 +76,12 @@ def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
             kind = "holds no file" if Path(given).is_dir() else "no such file or folder, nor a pattern that fits one"
             raise InputError(f"{given}: {kind}")
         for file in files:
-            if not str(file).isprintable() and "\udc80" <= max(str(file)) <= "\udfff":
+            if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
                 raise InputError(f"{str(file)!r}: the name of this file is not UTF-8; rename it")
+            if file.exists() and not file.is_file():
+                raise InputError(
+                    f"{file}: not a regular file (a pipe cannot be read twice); write the text into a file"
+                )
             found.setdefault(file.resolve(), file)
     return list(found.values())
 
@@ -133,11 +137,12 @@ def _read_file(path: Path, settings: TextSettings, on_error: OnError) -> Iterato
     if is_dump(first):
         lines.close()
         return _read_dump(path)
-    numbered = chain([opening] if first else [], lines)
+    numbered: Iterable[tuple[int, str]] = chain([opening] if first else [], lines)
     if opens_article(first):
-        return read_wikiextractor(path, numbered, settings)
+        return read_wikiextractor(path, decoded_lines(path, numbered), settings)
     if _is_json(path, first):
         return read_json_lines(path, numbered, settings, on_error)
+    numbered = _without_articles(path, decoded_lines(path, numbered))
     if settings.documents == "file":
         return _read_whole(path, numbered, settings)
     return _read_blocks(path, numbered, settings)
@@ -179,6 +184,17 @@ def _read_dump(path: Path) -> Iterator[Page]:
         yield from read_pages(path, binary)
 
 
+def _without_articles(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines of plain text; WikiExtractor's output without its first line would be learned with its mark-up."""
+    for number, line in lines:
+        if line.startswith("<doc ") and opens_article(line.strip()):
+            raise InputError(
+                f"{path}:{number}: an article of WikiExtractor begins here, in a file that does not begin with one; "
+                "remove the lines before it"
+            )
+        yield number, line
+
+
 def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
     block: list[str] = []
     begin = size = 0
@@ -211,7 +227,11 @@ def _is_parquet(path: Path) -> bool:
     if path.suffix.lower() == ".parquet":
         return True
     with open_bytes(path) as stream, reading(path, lambda: 0):
-        return stream.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
+        if stream.read(len(PARQUET_MAGIC)) != PARQUET_MAGIC:
+            return False
+    with path.open("rb") as file:
+        file.seek(-len(PARQUET_MAGIC), os.SEEK_END)
+        return file.read() == PARQUET_MAGIC  # otherwise a text that begins so
 
 
 def _is_json(path: Path, first: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bertwright.errors import InputError
-from bertwright.text.tokenizer import Tokenizer, count_words, learn_pieces
+from bertwright.text.tokenizer import Tokenizer, count_words, learn_pieces, refuse_too_many
 from bertwright.text.vocabulary import CONTINUATION, SPECIAL, Base, vocabulary_hash
 
 _SPARE = 4
@@ -40,6 +40,7 @@ def extend_tokenizer(old: Tokenizer, texts: Iterable[str], *, add: int) -> Exten
     """
     if add < 1:
         raise InputError(f"{add} pieces to add: at least 1 is needed")
+    refuse_too_many(add, "pieces to add")
     _refuse_open(old)
     words = dict(sorted(count_words(texts, old.rules).items()))
     if not words:

@@ -9,9 +9,11 @@ import codecs
 import gzip
 import io
 import lzma
+import re
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -29,6 +31,8 @@ MOST_UNPACKED = 300
 _ALWAYS_UNPACKED = 100_000_000  # bytes that any packed file may become
 _XZ_MEMORY = 1 << 28  # bytes that unpacking xz may take; xz -9 takes a quarter of them
 _BLOCK = 1 << 16
+_BZ2 = re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)")  # a block follows, or an empty stream's end
+_UNDECODED = re.compile("[\udc80-\udcff]")  # what bytes that are no UTF-8 are read as
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -38,10 +42,12 @@ def open_bytes(path: Path) -> BinaryIO:
     """
     try:
         with path.open("rb") as stream:
-            begin = stream.read(6)
+            begin = stream.read(10)
         kind = path.suffix.lower()
         if kind not in MAGIC:
             kind = next((name for name, magic in MAGIC.items() if begin.startswith(magic)), "")
+            if kind == ".bz2" and not _BZ2.match(begin):  # a text may begin with these three letters
+                kind = ""
         if not kind:
             return path.open("rb")
         most = max(_ALWAYS_UNPACKED, MOST_UNPACKED * path.stat().st_size)
@@ -51,10 +57,14 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path) -> Generator[tuple[int, str], None, None]:
-    """Yield (line number from 1, line); any of the three usual line ends, a leading byte order mark dropped."""
+    """Yield (line number from 1, line); any of the three usual line ends, a leading byte order mark dropped.
+
+    A line that is not UTF-8 is given too: `decoded_lines` refuses it, `is_undecoded` tells it.
+    """
     number = 0
     binary = open_bytes(path)
-    with reading(path, lambda: number), io.TextIOWrapper(binary, encoding="utf-8-sig", newline=None) as text:
+    kind: Any = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": None}
+    with reading(path, lambda: number), io.TextIOWrapper(binary, **kind) as text:
         while line := text.readline(LONGEST + 1):
             number += 1
             if len(line) > LONGEST:
@@ -64,13 +74,24 @@ def read_lines(path: Path) -> Generator[tuple[int, str], None, None]:
             yield number, line
 
 
+def decoded_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a text, in which one that is not UTF-8 ends the file with InputError."""
+    for number, line in lines:
+        if is_undecoded(line):
+            raise _not_utf8(path, number)
+        yield number, line
+
+
+def is_undecoded(line: str) -> bool:
+    """Whether a line holds bytes that are not UTF-8."""
+    return not line.isascii() and _UNDECODED.search(line) is not None
+
+
 @contextmanager
 def reading(path: Path, line: Callable[[], int]) -> Iterator[None]:
     """Turn what goes wrong while reading into errors that name the file and the last whole line."""
     try:
         yield
-    except UnicodeDecodeError:
-        raise _not_utf8(path) from None
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise _broken(path, line(), error) from None
     except OSError as error:
@@ -84,20 +105,22 @@ def _unpacked(path: Path, kind: str) -> BinaryIO:
     if kind == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
     if kind == ".bz2":
-        return cast(BinaryIO, bz2.open(path, "rb"))
+        return cast(BinaryIO, io.BufferedReader(_Streams(path.open("rb"), bz2.BZ2Decompressor), _BLOCK))
     if kind == ".xz":
-        return cast(BinaryIO, io.BufferedReader(_Xz(path.open("rb")), _BLOCK))
+        # lzma.open takes as much memory as a file asks for, up to 4 GB
+        bounded = partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY)
+        return cast(BinaryIO, io.BufferedReader(_Streams(path.open("rb"), bounded), _BLOCK))
     import pyarrow as pa
 
     return cast(BinaryIO, pa.input_stream(str(path), compression="zstd"))
 
 
-class _Xz(io.RawIOBase):
-    """What xz streams unpack to. lzma.open takes as much memory as a file asks for, up to 4 GB."""
+class _Streams(io.RawIOBase):
+    """What the streams in a file unpack to, one behind the other. bz2.open takes a damaged one for the file's end."""
 
-    def __init__(self, packed: BinaryIO) -> None:
-        self._packed = packed
-        self._unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+    def __init__(self, packed: BinaryIO, begin: Callable[[], Any]) -> None:
+        self._packed, self._begin = packed, begin
+        self._unpacker = begin()
 
     def readable(self) -> bool:
         return True
@@ -106,10 +129,13 @@ class _Xz(io.RawIOBase):
         data = b""
         while not data:
             if self._unpacker.eof:
-                behind = self._unpacker.unused_data.lstrip(b"\0") or self._packed.read(_BLOCK).lstrip(b"\0")
-                if not behind:
-                    return 0
-                self._unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+                behind = self._unpacker.unused_data.lstrip(b"\0")
+                while not behind:
+                    block = self._packed.read(_BLOCK)
+                    if not block:
+                        return 0
+                    behind = block.lstrip(b"\0")
+                self._unpacker = self._begin()
                 data = self._unpacker.decompress(behind, len(buffer))
             else:
                 packed = self._packed.read(_BLOCK) if self._unpacker.needs_input else b""
@@ -127,14 +153,14 @@ class _Xz(io.RawIOBase):
 class _Bounded(io.RawIOBase):
     """A stream that ends with an error after `most` bytes."""
 
-    def __init__(self, path: Path, stream: BinaryIO, most: int) -> None:
+    def __init__(self, path: Path, stream: Any, most: int) -> None:
         self._path, self._stream, self._left = path, stream, most
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._stream.read(len(buffer))
+        data = self._stream.read1(len(buffer))  # what came before a fault is given before the fault is told
         self._left -= len(data)
         if self._left < 0:
             raise InputError(
@@ -152,8 +178,8 @@ def _broken(path: Path, number: int, error: Exception) -> InputError:
     return InputError(f"{path}:{number + 1}: the compressed file is broken or cut short: {error}")
 
 
-def _not_utf8(path: Path) -> InputError:
-    """Find the line by reading again in bytes, since the decoder works in blocks.
+def _not_utf8(path: Path, number: int) -> InputError:
+    """Find the byte, which is in that line, by reading again in bytes.
 
     The whole file is read: an archive that breaks also gives wrong bytes, and its end tells which it was.
     """
@@ -167,12 +193,13 @@ def _not_utf8(path: Path) -> InputError:
                 try:
                     decoder.decode(block)
                 except UnicodeDecodeError as error:
-                    line = lines + 1 + error.object[: error.start].count(b"\n")
                     where = f"byte 0x{error.object[error.start]:02x} at byte {offset - held + error.start} of the text"
-                    found = found or f"{path}:{line}: not UTF-8 text: {where} ({error.reason}); convert it to UTF-8"
+                    found = found or f"{path}:{number}: not UTF-8 text: {where} ({error.reason}); convert it to UTF-8"
                     decoder.reset()
                 offset += len(block)
                 lines += block.count(b"\n")
+        if not found and decoder.getstate()[0]:
+            found = f"{path}:{number}: not UTF-8 text: it ends in the middle of a character; was the file cut short?"
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         return _broken(path, lines, error)
-    return InputError(found or f"{path}: not UTF-8 text; convert it to UTF-8")
+    return InputError(found or f"{path}:{number}: not UTF-8 text; convert it to UTF-8")

@@ -16,6 +16,7 @@ from bertwright.text.document import (
     paragraphs_of,
     without_title,
 )
+from bertwright.text.opening import is_undecoded
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -138,7 +139,9 @@ def _documents(text: str, title: str, place: str, settings: TextSettings) -> Ite
 
 
 def _json_record(line: str, place: str, field: str) -> tuple[str, str]:
-    """Give (title or "", text) of one JSON line."""
+    """Give (title or "", text) of one JSON line; WikiExtractor's form alone begins with its title."""
+    if is_undecoded(line):
+        raise InputError(f"{place}: not UTF-8 text: {_first_undecodable(line)}; convert it to UTF-8")
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
@@ -153,8 +156,18 @@ def _json_record(line: str, place: str, field: str) -> tuple[str, str]:
     except UnicodeEncodeError as error:
         bad = ord(text[error.start])
         raise InputError(f"{place}: the field {field!r} holds half a surrogate pair, \\u{bad:04x}") from None
-    title = record.get("title")
+    title = record.get("title") if field == "text" and {"id", "url"} <= record.keys() else ""
     return (title if isinstance(title, str) else ""), text
+
+
+def _first_undecodable(line: str) -> str:
+    """Which byte of such a line is not UTF-8."""
+    raw = line.encode("utf-8", "surrogateescape")
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return f"byte 0x{raw[error.start]:02x} at byte {error.start} of the line ({error.reason})"
+    raise AssertionError("every byte is UTF-8")
 
 
 def _field_text(record: dict[str, Any], place: str, field: str, *, may_be_null: bool = False) -> str:

@@ -43,6 +43,7 @@ from bertwright.text.vocabulary import (
 )
 
 _FOLD_CHARACTERS = 32_000_000  # text counted by white space alone before its words are normalised
+_MOST_PIECES = 10_000_000  # the largest published vocabularies have a million
 _MOST_WORDS = 2_000_000  # distinct words kept while counting, which bounds the memory
 _FEED_CHARACTERS = 10_000  # larger blocks were seen to be far slower on a busy machine
 
@@ -220,6 +221,7 @@ def train_tokenizer(
     The order is [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, the same with "##", then pieces as learned.
     Raises InputError for texts without a word and for a `vocab_size` that cannot hold the alphabet.
     """
+    refuse_too_many(vocab_size, "pieces")
     rules = Rules(cased=cased, strip_accents=strip_accents)
     words = count_words(texts, rules)
     if not words:
@@ -237,6 +239,12 @@ def train_tokenizer(
     if len(learned) < vocab_size:
         say(f"the text gives {len(learned):,} pieces, fewer than the {vocab_size:,} asked for: it is too short")
     return Tokenizer(learned, rules)
+
+
+def refuse_too_many(number: int, what: str) -> None:
+    """InputError beyond what the trainer, which makes room for all of them beforehand, is asked for."""
+    if number > _MOST_PIECES:
+        raise InputError(f"{number:,} {what}: at most {_MOST_PIECES:,} are learned")
 
 
 def learn_pieces(words: Mapping[str, int], num_pieces: int, *, min_count: int = 2) -> list[str]:
@@ -273,8 +281,13 @@ def _normalizer(rules: Rules) -> normalizers.BertNormalizer:
 
 
 def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
-    """Count the words of the texts as the tokenizer will see them; the rarest go where there are too many."""
+    """Count the words of the texts as the tokenizer will see them; rare ones go where there are too many.
+
+    By lossy counting (Manku and Motwani 2002): a word that was seen more often than is said then is among them,
+    wherever in the text it stands.
+    """
     words: dict[str, int] = {}
+    missed: dict[str, int] = {}  # how often a word may have been seen before it was counted
     raw: Counter[str] = Counter()
     size = 0
     rare = 0
@@ -282,12 +295,11 @@ def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
         raw.update(text.split())
         size += len(text)
         if size >= _FOLD_CHARACTERS:
-            words = _folded(words, raw, rules)
-            words, rare = _without_rarest(words, rare)
+            words, missed, rare = _without_rarest(_folded(words, raw, rules), missed, rare)
             raw, size = Counter(), 0
-    words, rare = _without_rarest(_folded(words, raw, rules), rare)
+    words, _, rare = _without_rarest(_folded(words, raw, rules), missed, rare)
     if rare:
-        say(f"more than {_MOST_WORDS:,} distinct words: those seen {rare} times or less were not learned from")
+        say(f"more than {_MOST_WORDS:,} distinct words: some that were seen {rare} times or less were not learned from")
     return words
 
 
@@ -305,12 +317,18 @@ def _folded(words: dict[str, int], raw: Counter[str], rules: Rules) -> dict[str,
     return {word: count for word, count in total.items() if len(word) <= rules.longest_word}
 
 
-def _without_rarest(words: dict[str, int], rare: int) -> tuple[dict[str, int], int]:
-    """Drop all words up to the smallest count that leaves few enough; give them and that count, which never falls."""
+def _without_rarest(
+    words: dict[str, int], missed: dict[str, int], rare: int
+) -> tuple[dict[str, int], dict[str, int], int]:
+    """Drop the words that cannot have been seen more often than the smallest number that leaves few enough.
+
+    missed: what is said of words from earlier; a new one may have been dropped `rare` times. That number never falls.
+    """
+    missed = {word: missed.get(word, rare) for word in words} if rare else {}
     while len(words) > _MOST_WORDS:
         rare += 1
-        words = {word: count for word, count in words.items() if count > rare}
-    return words, rare
+        words = {word: count for word, count in words.items() if count + missed.get(word, 0) > rare}
+    return words, {word: missed.get(word, 0) for word in words} if rare else {}, rare
 
 
 def alphabet_of(words: Mapping[str, int], coverage: float) -> set[str]:

@@ -172,9 +172,12 @@ def _pieces_of(described: Any, path: Path) -> list[str]:
     if not isinstance(vocabulary, dict):
         raise InputError(f"{path}: holds no vocabulary")
     pieces = pieces_by_id(vocabulary, path)
-    for token in described.get("added_tokens") or []:
-        if not isinstance(token, dict):
-            raise InputError(f"{path}: the added token {token!r} is no object")
+    added = described.get("added_tokens") or []
+    if not isinstance(added, list):
+        raise InputError(f"{path}: added_tokens is {added!r}; it must be a list")
+    for token in added:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            raise InputError(f"{path}: the added token {token!r} is no object with a text as its content")
         if vocabulary.get(token.get("content")) != token.get("id"):
             raise InputError(f"{path}: the added token {token.get('content')!r} is not in its vocabulary")
     return pieces
@@ -206,7 +209,7 @@ def _check_tokens(pieces: Sequence[str], config: dict[str, Any], path: Path) -> 
         raise InputError(f"{path}: added_tokens_decoder is {decoder!r}; it must be an object")
     added += [(token.get("content") if isinstance(token, dict) else token, id) for id, token in decoder.items()]
     for token, id in added:
-        place = int(id) if str(id).isdigit() else -1
+        place = int(id) if str(id).isdecimal() else -1
         if not 0 <= place < len(pieces) or pieces[place] != token:
             raise InputError(f"{path.parent}: the added token {token!r} with the id {id} is not in its vocabulary")
 

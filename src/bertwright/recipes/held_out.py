@@ -1,0 +1,60 @@
+"""corpus → the rows that a pre-training is measured on, and a model's figures on them (paper §3.1)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from bertwright.corpus.shards import Corpus
+from bertwright.model.sizes import System
+from bertwright.objectives.characters import characters_of
+from bertwright.objectives.examples import ExampleSettings, SecondSentence
+from bertwright.objectives.shuffled import TokenBatch
+from bertwright.recipes.systems import Model, Rows, figures_of, rows_of
+from bertwright.training.ranks import ALONE, Ranks
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Fixed rows with fixed masks for measuring: the same for masked LM whatever a run trains on; with sentence order,
+    as many rows of its walk for that figure. Language models have rows of their own.
+
+    characters [V]: of each piece.
+    """
+
+    examples: Rows
+    rows: int
+    characters: np.ndarray
+    ordered: Rows | None = None
+
+    @classmethod
+    def of(
+        cls,
+        corpora: Sequence[tuple[Corpus, float]],
+        second_sentence: SecondSentence,
+        *,
+        rows: int,
+        length: int,
+        system: System = "bert",
+        **part: Any,
+    ) -> Self:
+        """The protocol's rows of a corpus, or of a part of it (as `rows_of` takes it); several give their shares."""
+        kinds = [ExampleSettings(), *([ExampleSettings(second_sentence="order")] if second_sentence == "order" else [])]
+        if system != "bert":
+            kinds = [ExampleSettings(second_sentence="none")]
+        examples = [rows_of(system, corpora, kind, length=length, seed=0, **part) for kind in kinds]
+        return cls(examples[0], rows, characters_of(corpora[0][0]), *examples[1:])
+
+    @property
+    def num_rows(self) -> int:
+        """The rows there are, up to those asked for."""
+        return min(self.rows, self.examples.num_rows(0))
+
+    def __iter__(self) -> Iterator[TokenBatch]:
+        return self.examples.first(self.rows)
+
+    def figures(self, model: Model, *, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Held-out figures of a model in evaluation mode; several ranks share out the rows."""
+        ordered = self.ordered.first(self.rows) if self.ordered else ()
+        return figures_of(model, self, ordered, self.characters, ranks=ranks)

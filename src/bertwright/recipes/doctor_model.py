@@ -279,11 +279,13 @@ def length_findings(saved: SavedModel) -> Iterator[Finding]:
     said = _said(saved.tokenizer, "model_max_length")
     trained_with = saved.extra.get("max_length")
     value = {"positions": positions, "max_length": trained_with, "model_max_length": said}
-    if "max_length" in saved.extra and (type(trained_with) is not int or not 3 <= trained_with <= positions):
-        text = f"fine-tuned for {trained_with!r} tokens, says config.json, but there are {positions} positions"
+    try:
+        trained_with = saved.max_length if "max_length" in saved.extra else None
+    except InputError as error:
         advice = "the weights are not those of the fine-tuning: put the right model.safetensors back"
-        yield _finding("length", "error", value, text, advice)
-    elif isinstance(said, int | float) and positions < said < 1e9:  # transformers writes 1e30 for "not said"
+        yield _finding("length", "error", value, str(error), advice)
+        return
+    if isinstance(said, int | float) and positions < said < 1e9:  # transformers writes 1e30 for "not said"
         yield _finding(
             "length",
             "note",

@@ -322,13 +322,13 @@ def _without_rarest(
 ) -> tuple[dict[str, int], dict[str, int], int]:
     """Drop the words that cannot have been seen more often than the smallest number that leaves few enough.
 
-    missed: what is said of words from earlier; a new one may have been dropped `rare` times. That number never falls.
+    missed: of words from earlier; a new one may have been seen, and dropped, `rare` times. That number never falls.
     """
-    missed = {word: missed.get(word, rare) for word in words} if rare else {}
+    before = rare
     while len(words) > _MOST_WORDS:
         rare += 1
-        words = {word: count for word, count in words.items() if count + missed.get(word, 0) > rare}
-    return words, {word: missed.get(word, 0) for word in words} if rare else {}, rare
+        words = {word: count for word, count in words.items() if count + missed.get(word, before) > rare}
+    return words, {word: missed.get(word, before) for word in words} if rare else {}, rare
 
 
 def alphabet_of(words: Mapping[str, int], coverage: float) -> set[str]:

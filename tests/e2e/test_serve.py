@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,17 @@ def test_a_client_that_talks_nonsense_does_no_harm(served: Served, sent: bytes) 
     assert served.ask("POST", "/v1/fill", FILL)[0] == 200
 
 
+@pytest.mark.parametrize("size", [3_000_000, 30_000_000])
+def test_too_large_a_request_is_answered_before_it_ends(served: Served, size: int) -> None:
+    """A client that sends it all before it reads gets the answer, and no broken connection."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{served.port}/v1/fill", b" " * size, {"Content-Type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError, match="413") as refused, urllib.request.urlopen(request, timeout=30):
+        pass
+    refused.value.close()
+
+
 def test_slow_clients_are_let_go(model: str) -> None:
     """One that never ends its first line, and one that never ends its body; the others are answered meanwhile."""
     code = (
@@ -239,6 +252,8 @@ def test_a_port_that_is_taken_is_told(model: str) -> None:
         (["serve", "--model", "="], "write MODEL or NAME=MODEL"),
         (["serve", "--model", "a=x", "--model", "a=y"], "there are two models called a"),
         (["serve", "--model", "nowhere"], "nowhere: not a model folder"),
+        (["serve", "--model", "search/learning-rate=0.001"], "search/learning-rate=0.001: not a model folder"),
+        (["serve", "--model", "small-wiki", "--host", "a.invalid"], "--host a.invalid --port 8000: "),
         (["serve", "--model", "x", "--port", "99999"], "port: Input should be less than or equal to 65535"),
     ],
 )

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.serving.batcher import Batcher, Overloaded, Work
+from bertwright.serving.batcher import Batcher, Overloaded, Work, _Speed
 
 
 class Held:
@@ -68,6 +68,24 @@ def test_one_input_that_takes_too_long_is_refused() -> None:
     assert found[0] == [100]
     assert isinstance(found[1], InputError)
     assert "input 1: 30 tokens take about 3 s; at most 2 s" in str(found[1])
+
+
+def test_one_bad_measurement_does_not_refuse_for_ever() -> None:
+    """Something held the machine up for a while; the work is as quick as it was, and is found to be so again."""
+
+    async def run() -> tuple[list[Any], list[Any]]:
+        batcher = Held(rate=1000.0, longest_seconds=0.5).batcher
+        batcher.start()
+        batcher._speeds["a"] = _Speed(tokens=1.0, seconds=0.2)
+        quick = Work("a", "a", list)
+        found = [await batcher.answers(quick, [2], [100])]
+        too_much = await asyncio.gather(batcher.answers(quick, [3], [1000]), return_exceptions=True)
+        await batcher.stop()
+        return found, too_much
+
+    found, too_much = asyncio.run(run())
+    assert found == [[2]]
+    assert isinstance(too_much[0], InputError)  # at the first speed too
 
 
 def test_what_was_given_up_is_not_computed() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bertwright.errors import InputError
 from bertwright.recipes.adaptation import with_means
+from bertwright.text import extension
 from bertwright.text.extension import Extension, extend_tokenizer, new_pieces, split_piece
 from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer, train_tokenizer
 from bertwright.text.vocabulary import Base
@@ -177,6 +178,12 @@ def test_the_same_text_gives_the_same_bytes_on_any_number_of_threads(tmp_path: P
         subprocess.run(command, env=environment, check=True, timeout=120)
         made.add(b"".join((out / name).read_bytes() for name in FILES))
     assert len(made) == 1
+
+
+def test_more_pieces_than_can_be_told_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extension, "_MOST_USED", 1)
+    with pytest.raises(InputError, match=r"split into \d+ pieces of the vocabulary; at most 1 can be told apart"):
+        extend_tokenizer(OLD, TEXT, add=1)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,12 @@ from bertwright.model.architectures import Bert
 from bertwright.model.folder import open_model, save_model
 from bertwright.prediction import precision
 from bertwright.prediction.classifier import Classifier
+from bertwright.prediction.features import features_of, pooled
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.results import Filled, Label, Labels, Score
 from bertwright.tasks.choice import SWAG
-from bertwright.tasks.squad import SQUAD1
+from bertwright.tasks.squad import SQUAD1, Question, Questions
+from bertwright.tasks.squad_windows import encode_windows
 from tests.served import TEXTS, broken, write_models
 
 needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this processor has no VNNI")
@@ -151,6 +153,17 @@ def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: P
     questions, choices = (load(tmp_path / name, precision="fp32") for name in modules)
     found = questions(pa.table({"context": TEXTS, "id": [1, 2, 3, 4], "question": ["who"] * 4}))
     assert [one.text for one in found] == [one.text for one in questions(["who"] * 4, TEXTS)]
+    assert not any(one.truncated for one in found)
+    with pytest.warns(UserWarning, match="1 of 2 inputs exceed the 16 pieces of a question"):
+        told = questions(["who", "harbour " * 20], TEXTS[:2])
+    assert [one.truncated for one in told] == [False, True]
+    for question, passage in (("who", "rain"), ("who", "harbour " * 200), ("harbour " * 40, "rain " * 90)):
+        windows = encode_windows(
+            questions.words, Questions((Question("0", question, passage),), "1.1", ""), asked, max_length=64
+        )
+        assert questions.head.tokens((question, passage), questions.words) == pytest.approx(
+            windows.lengths.sum(), abs=64
+        )
     table = pd.DataFrame({"choices": [["a", "b"], ("rain", "harbour", "river")], "context": TEXTS[:2]})
     assert [len(one.probabilities) for one in choices(table)] == [2, 3]
 
@@ -189,9 +202,12 @@ def test_vectors(models: dict[str, Predictor]) -> None:
     model = models["lm"]
     assert model.vectors([]).shape == (0, 64)
     assert not np.allclose(model.vectors("rain", pool="cls"), model.vectors("rain"))
+    (found,) = features_of(model.plain_encoder(), model.words, ["rain"], layers=[0, 2])
+    assert all(pooled(found, pool).base is None for pool in ("cls", "mean", "max"))  # else it keeps all tokens' states
     assert np.allclose(model.vectors("rain", layer=2), model.vectors("rain"))
-    with pytest.raises(InputError, match="layer 3: allowed are -3 to 2"):
-        model.vectors("rain", layer=3)
+    for layer in (3, 1.0, "last"):
+        with pytest.raises(InputError, match=f"layer {layer!r}: allowed are -3 to 2"):
+            model.vectors("rain", layer=layer)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="pool 'sum': allowed are"):
         model.vectors("rain", pool="sum")
 

@@ -146,7 +146,8 @@ def test_a_bad_request_is_told_what_is_wrong(ask: Asking, path: str, body: Any, 
 def test_a_body_that_is_not_sent_as_json_is_not_read(ask: Asking) -> None:
     """Else a page of another site could post to a service on the visitor's own machine."""
     (response,) = ask(("POST", "/v1/fill", b'{"inputs": ["a [MASK]"]}', {"content-type": "text/plain"}))
-    assert response.status_code == 422
+    assert response.status_code == 415
+    assert response.json()["error"]["message"].startswith("sent as 'text/plain'; send JSON with the header Content-Ty")
 
 
 def test_another_sites_name_is_refused(ask: Asking) -> None:

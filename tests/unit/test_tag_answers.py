@@ -20,8 +20,11 @@ from bertwright.model.folder import open_model
 from bertwright.recipes.evaluate import evaluate_task, predict
 from bertwright.recipes.finetune import finetune
 from bertwright.recipes.settings import FinetuneSettings
+from bertwright.serving.predictor import load
 from bertwright.tasks.classify import get_task
+from bertwright.tasks.conll import Sentences
 from bertwright.tasks.spec import get_spec
+from bertwright.tasks.tag_windows import windows_of
 from bertwright.tasks.tagging import (
     NER,
     POS,
@@ -182,11 +185,20 @@ def test_entities_lie_where_they_stand_in_the_text(tagger: str, write: Any) -> N
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.text(st.sampled_from("abÁe\u0301 \u0308가の.,\u200d\u00a0\U0001f642\t'"), max_size=20), max_size=4))
-def test_words_lie_where_they_stand_in_a_text(own_text_words: Tokenizer, texts: list[str]) -> None:
+@given(
+    st.booleans(),
+    st.lists(
+        st.text(st.sampled_from("abÁe\u0301 \u0308가の.,\u203c\ufe0f\u200d\u00a0\U0001f642\t'"), max_size=20),
+        max_size=4,
+    ),
+)
+def test_words_lie_where_they_stand_in_a_text(
+    own_text_words: dict[bool, Tokenizer], strip_accents: bool, texts: list[str]
+) -> None:
     """Left to right, apart, never a blank or only marks at a word's ends, and the same pieces as the whole text has."""
-    for text, spans, whole in zip(texts, own_text_words.words(texts), own_text_words.ids(texts), strict=True):
-        assert [id for ids in own_text_words.ids([text[a:b] for a, b in spans]) for id in ids] == whole
+    words = own_text_words[strip_accents]
+    for text, spans, whole in zip(texts, words.words(texts), words.ids(texts), strict=True):
+        assert [id for ids in words.ids([text[a:b] for a, b in spans]) for id in ids] == whole
         at = 0
         for begin, end in spans:
             assert at <= begin < end
@@ -196,8 +208,20 @@ def test_words_lie_where_they_stand_in_a_text(own_text_words: Tokenizer, texts: 
 
 
 @pytest.fixture(scope="module")
-def own_text_words(own_text: Path) -> Tokenizer:
-    return train_tokenizer([own_text.read_text("utf-8")], vocab_size=400, strip_accents=True)
+def own_text_words(own_text: Path) -> dict[bool, Tokenizer]:
+    """By whether accents are taken off; where they are kept, a mark behind a symbol is a word to the rules."""
+    text = own_text.read_text("utf-8")
+    return {strip: train_tokenizer([text], vocab_size=400, strip_accents=strip) for strip in (False, True)}
+
+
+def test_a_long_text_is_counted_as_all_that_is_read(tagger: str) -> None:
+    """A service refuses by it, and learns from it how fast a model is."""
+    head = load(tagger, precision="fp32").head
+    for text in ("Ada leaves Oslo today.", "Ada van Vaduz leaves Oslo today. " * 40):
+        words = [text[begin:end] for begin, end in head.words.words([text])[0]]
+        sentences = Sentences("", (tuple(words),), None, ((1,) * len(words),))
+        rows = windows_of(head.words, sentences, context="off", max_length=head.max_length)
+        assert head.tokens(text, head.words) == pytest.approx(sum(map(len, rows.ids)), rel=0.15)
 
 
 def test_plain_tags_of_a_text_are_words(tmp_path: Path, tokenizer: Path, write: Any) -> None:

@@ -37,7 +37,7 @@ def tokenizer_train(
         vocab_size: pieces in all, special tokens included (the paper: 30,000); of a WordPiece vocabulary.
         kind: wordpiece, or bpe: GPT-1's byte pairs, whose text is lower-cased and without accents.
         merges: of a byte-pair vocabulary, the joined pieces, to which the letters are added (default: GPT-1's 40,000).
-        cased: keep capitals and accents (WordPiece).
+        cased: keep capitals (WordPiece); accents are kept with it and without.
         strip_accents: take accents off as the released uncased vocabularies do (this decomposes Hangul too; WordPiece).
         documents: what parts documents of plain text.
         field: the field of JSON lines, or the column, that holds the text.

@@ -75,7 +75,7 @@ def check_pool(config: BodyConfig, pool: Pool) -> None:
 def pooled(found: Features, pool: Pool) -> NDArray[np.float32]:
     """One vector for each state: [S, D]."""
     if pool == "cls":
-        return found.states[:, 0]
+        return found.states[:, 0].copy()  # a view would keep the states of all tokens
     vectors: NDArray[np.float32] = found.states.mean(axis=1) if pool == "mean" else found.states.max(axis=1)
     return vectors
 

@@ -227,9 +227,9 @@ def open_span_model(saved: SavedModel) -> tuple[SpanModel, SpanTask, int, float]
 
 
 def _say_what_is_cut(windows: Windows, questions: Questions) -> None:
-    if windows.num_cut:
+    if num_cut := int(windows.cut.sum()):
         longest = np.diff(windows.asked_at).max()  # of those that were cut
-        say(f"{questions.source}: {windows.num_cut} of {len(questions)} questions exceed {longest} pieces and are cut")
+        say(f"{questions.source}: {num_cut} of {len(questions)} questions exceed {longest} pieces and are cut")
 
 
 def _line(answer: Answer) -> dict[str, Any]:

@@ -140,7 +140,9 @@ class Batcher:
     async def answers(self, work: Work, items: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
         """The results for all items, in order.
 
-        Overloaded where they would wait for too long, InputError for one that alone takes too long.
+        Overloaded where they would wait for too long, InputError for one that alone takes too long. That rests on how
+        fast its kind was: where nothing waits and it would be quick at the speed that all began with, it is computed,
+        and the speed measured anew, so that one bad measurement does not refuse for ever.
         """
         if not self.works:
             raise RunFailed("the service has stopped to work")
@@ -154,7 +156,8 @@ class Batcher:
             for item, size in zip(items, tokens, strict=True)
         ]
         for place, job in enumerate(jobs):
-            if job.seconds > self.longest_seconds:
+            is_trial = not ahead and job.tokens / self._rate <= self.longest_seconds
+            if job.seconds > self.longest_seconds and not is_trial:
                 told = f"{job.tokens:,} tokens take about {job.seconds:.0f} s; at most {self.longest_seconds:g} s"
                 raise InputError(f"input {place}: {told}")
         self._queue.put(jobs)

@@ -20,6 +20,9 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_THROWN_AWAY: Final = 64_000_000
+"""Bytes of a request that is too large which are read all the same, and seconds that this may take."""
+_THROWING_SECONDS: Final = 5.0
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -129,6 +132,8 @@ class Guard:
         most = self.settings.max_body
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
+            if b"expect" not in headers:  # who asks first has sent nothing yet
+                await _thrown_away(receive)
             raise _Refused(413, f"a request of {int(length):,} bytes; at most {most:,}", close=True)
         try:
             async with asyncio.timeout(self.settings.read_timeout):
@@ -140,6 +145,7 @@ class Guard:
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
                     if len(body) > most:
+                        await _thrown_away(receive)
                         raise _Refused(413, f"a request of more than {most:,} bytes", close=True)
         except TimeoutError:
             raise _Refused(408, f"not sent within {self.settings.read_timeout:g} s", close=True) from None
@@ -164,6 +170,20 @@ class Guard:
 def now() -> str:
     """The time for a line of the log."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+async def _thrown_away(receive: Receive) -> None:
+    """Read on for a while: a client that still sends sees a connection that is closed, and no answer, otherwise."""
+    left = _THROWN_AWAY
+    try:
+        async with asyncio.timeout(_THROWING_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
 
 
 async def _gone(receive: Receive) -> None:

@@ -44,7 +44,7 @@ from bertwright.tasks import squad_answers as spans
 from bertwright.tasks.choice import Choices, ChoiceTask, decode_choices, encode_choices
 from bertwright.tasks.classify import ClassificationTask, decode, encode
 from bertwright.tasks.squad import Question, Questions, SpanTask
-from bertwright.tasks.squad_windows import encode_windows
+from bertwright.tasks.squad_windows import NUM_SPECIAL, encode_windows, longest_question
 from bertwright.tasks.tagging import TaggingTask
 from bertwright.tasks.values import refuse_halves
 from bertwright.text.any_tokenizer import AnyTokenizer, wordpiece
@@ -78,6 +78,11 @@ class Head(ABC, Generic[Item]):
     @abstractmethod
     def texts(self, item: Item) -> tuple[str, ...]:
         """The texts of an input, which decide how long it takes."""
+
+    @property
+    def limit(self) -> str:
+        """What is read of an input that is cut, for messages."""
+        return f"the {self.max_length} tokens"
 
     def tokens(self, item: Item, words: AnyTokenizer) -> int:
         """About how many tokens are computed for an input."""
@@ -144,7 +149,7 @@ class ClassificationHead(Head[tuple[str, ...]]):
     def tokens(self, item: tuple[str, ...], words: AnyTokenizer) -> int:
         """Windows overlap by half."""
         length = _length(words, item)
-        return 2 * length if self.task.long == "windows" and length > self.max_length else min(length, self.max_length)
+        return _in_halves(length, self.max_length) if self.task.long == "windows" else min(length, self.max_length)
 
     def answers(self, items: Sequence[tuple[str, ...]]) -> list[Result]:
         """Label, Labels or Score."""
@@ -172,6 +177,10 @@ class TaggingHead(TextHead):
     def __init__(self, saved: SavedModel, words: AnyTokenizer) -> None:
         self.task, self._tagged = open_tagging(saved, words)
         self.labels, self.words, self.max_length = self.task.labels, words, saved.max_length
+
+    def tokens(self, item: str, words: AnyTokenizer) -> int:
+        """Windows overlap by half."""
+        return _in_halves(_length(words, self.texts(item)), self.max_length)
 
     def answers(self, items: Sequence[str]) -> list[Entities]:
         """Each text alone, without its neighbours as context."""
@@ -205,10 +214,18 @@ class QuestionHead(Head[tuple[str, str]]):
         """Both."""
         return item
 
+    @property
+    def limit(self) -> str:
+        """Passages are read whole."""
+        return f"the {longest_question(self.task, self.max_length)} pieces of a question"
+
     def tokens(self, item: tuple[str, str], words: AnyTokenizer) -> int:
-        """Windows of a long passage overlap by what the stride leaves."""
-        length = _length(words, item)
-        return length if length <= self.max_length else length * self.max_length // self.task.stride
+        """The question is read with each window of the passage; windows overlap by what the stride leaves."""
+        question, passage = map(len, words.ids(item))
+        question = min(question, longest_question(self.task, self.max_length))
+        room = self.max_length - NUM_SPECIAL - question
+        more = max(0, -((room - passage) // min(room, self.task.stride)))
+        return question + NUM_SPECIAL + passage if not more else (more + 1) * self.max_length
 
     def answers(self, items: Sequence[tuple[str, str]]) -> list[Answer]:
         """The best span over all windows of a passage, however long it is."""
@@ -218,13 +235,13 @@ class QuestionHead(Head[tuple[str, str]]):
         found = spans.decode_spans(
             windows, span_logits(self.model, windows), questions, self.task, threshold=self.threshold
         )
-        return [self._answer(answer) for answer in found]
+        return [self._answer(answer, cut) for answer, cut in zip(found, windows.cut.tolist(), strict=True)]
 
-    def _answer(self, found: spans.Answer) -> Answer:
+    def _answer(self, found: spans.Answer, cut: bool) -> Answer:
         none = None if found.null_odds is None else _logistic(found.null_odds - self.threshold)
         chosen = found.chosen
         probability = found.probability if chosen.text or none is None else none
-        return Answer(chosen.text, chosen.first, chosen.last, probability, none)
+        return Answer(chosen.text, chosen.first, chosen.last, probability, none, cut)
 
 
 class ChoiceHead(Head[tuple[str, tuple[str, ...]]]):
@@ -289,7 +306,7 @@ class VectorHead(TextHead):
         check_pool(self.encoder.config, pool)
         layers = [layer % (self.encoder.config.layers + 1)]
         found = features_of(self.encoder, self.words, items, layers=layers)
-        vectors = [Vector(pooled(one, pool)[0].copy(), one.truncated) for one in found]
+        vectors = [Vector(pooled(one, pool)[0], one.truncated) for one in found]
         for vector in vectors:
             _finite(float(vector.values.sum()))
         return vectors
@@ -366,6 +383,11 @@ def _entities(found: Mapping[str, Any]) -> Entities:
 def _length(words: AnyTokenizer, texts: Sequence[str]) -> int:
     """Tokens of a text or pair, with those at the beginning, between and at the end."""
     return sum(map(len, words.ids(texts))) + 1 + len(texts)
+
+
+def _in_halves(length: int, room: int) -> int:
+    """Tokens of a text that is read in windows which overlap by half, where it does not fit."""
+    return length if length <= room else 2 * length
 
 
 def _finite(*values: float) -> tuple[float, ...]:

@@ -41,9 +41,10 @@ _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
         404: "no such model",
         408: "sent too slowly",
         413: "too large",
+        415: "not sent as JSON",
         421: "asked under a foreign name",
         422: "not what the model takes",
-        503: "too much to do; Retry-After says when to come back",
+        503: "too much to do, where Retry-After says when to come back; not done in time; or a model that fails",
     }.items()
 }
 
@@ -117,7 +118,7 @@ class Service:
         for place, value in enumerate(given):
             item = checked(head, tuple(value) if isinstance(value, list) else value, place)
             if item is None:
-                raise InputError(f"input {place}: model {name} takes {head.form}; in JSON a tuple is a list")
+                raise InputError(f"input {place}: model {name} takes {head.form}; in JSON a pair is a list, and a choice an object")
             for text in head.texts(item):
                 if len(text) > self.settings.max_characters:
                     most = self.settings.max_characters
@@ -286,8 +287,12 @@ def _handle_errors(app: FastAPI) -> None:
         return refuse(404 if isinstance(error, UnknownModel) else 422, str(error))
 
     @app.exception_handler(RequestValidationError)
-    async def not_valid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def not_valid(request: Request, error: RequestValidationError) -> JSONResponse:
         found = error.errors()
+        if any(isinstance(one.get("input"), bytes) for one in found):  # what is not called JSON is not read as such
+            kind = request.headers.get("content-type")
+            told = f"sent as {kind[:60]!r}" if kind else "sent without a Content-Type"
+            return refuse(415, f"{told}; send JSON with the header Content-Type: application/json")
         if any(one["type"] == "json_invalid" for one in found):
             return refuse(400, _NOT_JSON)
         places = [".".join(map(str, one["loc"][1:])) or "body" for one in found[:3]]

@@ -60,6 +60,7 @@ class Answer:
                   of no answer, `no_answer`
     no_answer     over one half where the passage is taken to hold none: the logistic function of how far "no answer"
                   scores above the best piece and the threshold of training; None where the model always answers
+    truncated     part of the question was not read; a passage is, however long
     """
 
     text: str
@@ -67,6 +68,7 @@ class Answer:
     end: int | None
     probability: float
     no_answer: float | None = None
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ import errno
 import json
 import logging
 import math
-import os
 import socket
 import sys
 import time
@@ -136,7 +135,7 @@ def _bound(settings: ServeSettings) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             told = f"--port {settings.port}: another program listens there; name another, or 0 for any that is free"
             raise InputError(told) from None
-        raise InputError(f"--host {settings.host} --port {settings.port}: {os.strerror(error.errno or 0)}") from None
+        raise InputError(f"--host {settings.host} --port {settings.port}: {error.strerror}") from None
     except OverflowError as error:
         found.close()
         raise InputError(f"--port {settings.port}: {error}") from None

@@ -37,7 +37,7 @@ class Windows:
     span        [N, 2] its piece of the passage: (first, one past last) place
     own         [N, 2] the part of it that has most context in this window; over a question's windows, every place once
     target      [N, 2] first and last position of the answer in the row, (0, 0), which is [CLS], in a window without it
-    num_cut     questions that were too long
+    cut         [Q] which questions were too long
     """
 
     pieces: Ints
@@ -51,7 +51,7 @@ class Windows:
     begin_id: int
     between_id: int
     end_id: int
-    num_cut: int
+    cut: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.question)
@@ -85,7 +85,7 @@ def encode_windows(
     A question keeps its first pieces, at most half of the room. InputError for a length without room, and for an
     answer, to be learned, of which no piece is left.
     """
-    longest = min(task.question, (max_length - NUM_SPECIAL) // 2)
+    longest = longest_question(task, max_length)
     if longest < 1:
         raise InputError(f"a maximal length of {max_length} leaves no room for question and passage; at least 5")
     contexts = {context: place for place, context in enumerate(dict.fromkeys(q.context for q in questions.items))}
@@ -114,8 +114,13 @@ def encode_windows(
         begin_id=words.begin_id,
         between_id=words.between_id,
         end_id=words.end_id,
-        num_cut=sum(len(ids) > longest for ids in asked),
+        cut=np.array([len(ids) > longest for ids in asked], dtype=np.bool_),
     )
+
+
+def longest_question(task: SpanTask, max_length: int) -> int:
+    """Pieces of a question that are read."""
+    return min(task.question, (max_length - NUM_SPECIAL) // 2)
 
 
 def padded_rows(

@@ -21,6 +21,8 @@ _SPARE = 4
 """Candidates per piece asked for, to begin with."""
 _SYMBOLS = 0xF0000
 """The private planes of Unicode, whose characters stand for old pieces while pairs are joined."""
+_MOST_USED = 0x110000 - _SYMBOLS
+"""How many characters those are."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ def _joined(old: Tokenizer, split: Mapping[str, list[int]], words: Mapping[str, 
     if not split:
         return []
     used = sorted({id for ids in split.values() for id in ids})
+    if len(used) > _MOST_USED:
+        raise InputError(
+            f"the words to learn from are split into {len(used):,} pieces of the vocabulary; at most {_MOST_USED:,} "
+            "can be told apart: give less text"
+        )
     symbols = {id: chr(_SYMBOLS + place) for place, id in enumerate(used)}
     spelled = {"".join(symbols[id] for id in ids): words[word] for word, ids in split.items()}
     joined = []

@@ -178,13 +178,21 @@ class Tokenizer:
 
 
 def places_of_words(rust: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Where the words of each text lie, (first, one past) of each, marks behind a letter included."""
+    """Where the words of each text lie, (first, one past) of each, marks behind a letter included.
+
+    A mark may be a word to the rules, behind a symbol or an ideograph say; it belongs to the word before it all the
+    same, and no place lies in two words.
+    """
     found = []
     for text, encoding in zip(texts, rust.encode_batch(list(texts), add_special_tokens=False), strict=True):
         words: dict[int | None, tuple[int, int]] = {}
         for word, (first, last) in zip(encoding.word_ids, encoding.offsets, strict=True):
             words[word] = (words[word][0] if word in words else first, last)
-        found.append([(first, _past_marks(text, last)) for first, last in words.values()])
+        places: list[tuple[int, int]] = []
+        for first, last in words.values():
+            if not places or first >= places[-1][1]:
+                places.append((first, _past_marks(text, last)))
+        found.append(places)
     return found
 
 

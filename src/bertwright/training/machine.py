@@ -91,10 +91,14 @@ def square_rates(device: Device = "cpu", asked: Literal["auto", "fp32", "bf16"] 
 def usable_cores() -> int:
     """Cores that this process may run on: how many threads it uses where nobody says otherwise.
 
-    Processes that torchrun started on one machine share them.
+    They are at most what OMP_NUM_THREADS says. Processes that torchrun started on one machine share the cores; there
+    the variable does not count, as torchrun sets it to 1 where nobody did.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return max(1, cores // int(os.environ["LOCAL_WORLD_SIZE"]))
+    wished = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(cores, max(1, int(wished))) if wished.isdecimal() else cores
 
 
 def choose_precision(rates: Mapping[Precision, float], *, device: Device = "cpu") -> Precision:

@@ -9,6 +9,8 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """What a generator takes."""
+Threads = Annotated[int, Field(gt=0, le=4096)]
+"""Of one process; torch ends in a fault of memory with many more."""
 Count = Annotated[int, Field(ge=0)]
 
 

@@ -47,7 +47,7 @@ def test_a_model_goes_on_with_an_extended_vocabulary(
         ([*extend, "--add", "100000"], "the text gives too few"),
         (["tokenizer", "extend", at / "nowhere", own_text, "--add", "5"], "there is no such file"),
         ([*start[:2], at / "run2", "--corpus", at / "corpus", *TINY], "its tokenizer is neither"),
-        ([*start, "--size", "mini"], "layers is 2 and hidden 128, and 4 and 256 in this run"),
+        ([*start, "--size", "mini"], "its size is tiny, and mini in this run"),
         ([*start, "--activation", "gelu"], "activation is gelu_tanh, and gelu in this run"),
     ]
     for number, (arguments, words) in enumerate(refused):

@@ -1,7 +1,10 @@
 """How a pre-training run's steps are cut into phases and micro-batches; which recorded settings it goes on from."""
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +15,14 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model, save_model
+from bertwright.objectives import plans
 from bertwright.objectives.pretraining import to_inputs
 from bertwright.recipes.held_out import HeldOut
-from bertwright.recipes.pretrain import Pretraining, build_model, encoder_config
+from bertwright.recipes.pretrain import Pretraining, build_model, encoder_config, pretrain
 from bertwright.recipes.settings import Phase, PretrainSettings
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.text.tokenizer import Rules, Tokenizer, train_tokenizer
 from bertwright.training.machine import resolve_numerics
+from bertwright.training.sessions import locked
 from bertwright.training.tracking import start_run
 
 
@@ -135,6 +140,110 @@ def test_the_head_of_another_objective_is_not_taken_over(corpus: Corpus, tmp_pat
     assert all(torch.equal(changed[name], kept[name]) for name in kept if not name.startswith("next_sentence"))
     assert torch.equal(changed[head], fresh[head])
     assert not torch.equal(changed[head], kept[head])
+
+
+# ---------------------------------------------------------------- a run that begins from a model
+
+
+@pytest.fixture
+def begun(corpus: Corpus, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Pre-train two steps in the folder of that name below `tmp_path`; run.json."""
+
+    def run(name: str, *, resume: bool = False, allow_other_numerics: bool = False, **given: Any) -> dict[str, Any]:
+        place = {"init_from": given.pop("init_from", None), "held_out": given.pop("held_out", None)}
+        asked = {"phases": [{"length": 16, "share": 1.0}], "steps": 2, "batch_size": 2, "precision": "fp32", **given}
+        settings = PretrainSettings.model_validate({"threads": 1, **asked})
+        more = {"resume": resume, "allow_other_numerics": allow_other_numerics}
+        pretrain(settings, corpus=corpus.folder, out=tmp_path / name, **place, **more)
+        found: dict[str, Any] = json.loads((tmp_path / name / "run.json").read_text())
+        return found
+
+    return run
+
+
+def test_what_a_model_brings_need_not_be_given(
+    begun: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun("first", initializer_range=0.07)
+    capsys.readouterr()
+    record = begun("second", init_from=str(tmp_path / "first"), size="2x128", start="local")
+    assert record["settings"]["initializer_range"] == 0.07
+    assert open_model(str(tmp_path / "second")).config.initializer_range == 0.07
+    assert "its attention stays as it is; --start local is for runs that begin with nothing" in capsys.readouterr().err
+    assert "start: local" not in (tmp_path / "second" / "model" / "README.md").read_text()
+    with pytest.raises(InputError, match="its size is tiny, and mini in this run"):
+        begun("third", init_from=str(tmp_path / "first"), size="4x256")
+    with pytest.raises(InputError, match="--init-from random:tiny: that is what a run without --init-from begins"):
+        begun("third", init_from="random:tiny")
+
+
+def test_the_model_that_a_run_began_from_is_known_by_its_weights(
+    begun: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    for seed in (1, 2):
+        begun(f"from{seed}", seed=seed)
+    record = begun("run", init_from=str(tmp_path / "from1"))
+    assert record["data"]["init_from"].startswith("sha256:")
+    (tmp_path / "moved").symlink_to(tmp_path / "from1")
+    begun("run", init_from=str(tmp_path / "moved"), resume=True)
+    with pytest.raises(InputError, match=r"another configuration: data.init_from is 'sha256:"):
+        begun("run", init_from=str(tmp_path / "from2"), resume=True)
+    record["data"]["init_from"] = str(tmp_path / "from1")  # as earlier versions noted it
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    begun("run", init_from=str(tmp_path / "from1"), resume=True)
+    with pytest.raises(InputError, match=r"data.init_from is '.*from1' there and '.*moved' here"):
+        begun("run", init_from=str(tmp_path / "moved"), resume=True)
+
+
+def test_a_refused_process_leaves_the_record_of_the_other(begun: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    record = begun("run")
+    path = tmp_path / "run" / "run.json"
+    path.write_text(json.dumps(record | {"finished": False}))
+    before = path.read_bytes()
+    with locked(tmp_path / "run"), pytest.raises(InputError, match="another process works on this run"):
+        begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
+    assert path.read_bytes() == before
+    found = begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
+    assert found["settings"]["micro_tokens"] == 64
+
+
+def test_measuring_on_what_is_trained_on_is_said(
+    begun: Callable[..., dict[str, Any]], corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun("run", held_out=corpus.folder, evaluations=1)
+    assert "is trained on as well, so that its figures are of text that the model has seen" in capsys.readouterr().err
+
+
+def test_padding_is_the_vocabularys_own(tmp_path: Path, own_text: Path) -> None:
+    pieces = train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).pieces
+    pieces = [*pieces[1:8], pieces[0], *pieces[8:]]
+    Tokenizer(pieces, Rules(cased=False, strip_accents=False)).save(tmp_path / "other")
+    build_corpus([own_text], tokenizer=tmp_path / "other", out=tmp_path / "corpus", workers=1)
+    settings = PretrainSettings(phases=(Phase(length=16, share=1.0),), batch_size=2, steps=1, threads=1)
+    pretrain(settings, corpus=tmp_path / "corpus", out=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "model" / "config.json").read_text())["pad_token_id"] == 7
+
+
+@pytest.mark.parametrize(
+    "given", [{"clip": math.inf}, {"weight_decay": math.inf}, {"epsilon": math.inf}, {"clip": math.nan}]
+)
+def test_figures_of_the_optimiser_are_finite(given: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        PretrainSettings.model_validate({"steps": 1, "optimizer": given})
+    with pytest.raises(ValueError, match="finite"):
+        PretrainSettings(steps=1, initializer_range=math.inf)
+
+
+@pytest.mark.parametrize(("static_masks", "most"), [(0, 3), (5, 5)])
+def test_the_disk_of_plans_is_that_of_those_that_stay(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, static_masks: int, most: int
+) -> None:
+    monkeypatch.setattr(plans, "_SMALL", 1)
+    (rows,) = prepared(corpus, phases=[{"length": 16, "share": 1.0}], examples={"static_masks": static_masks}).phases
+    assert rows.missing_plan_bytes(1) == 0  # the first is made to be counted
+    one = rows.missing_plan_bytes(2 * rows.num_rows(0))
+    assert one > 0
+    assert rows.missing_plan_bytes(40 * rows.num_rows(0)) == (most - 1) * one
 
 
 # ---------------------------------------------------------------- records of earlier runs

@@ -113,7 +113,8 @@ def pretrain(
         clip: global gradient norm (default: 1.0).
         bias_correction: Adam's correction of its early averages (the original has none).
         no_bias_correction: without it, where a recipe has it.
-        initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128 (default: 0.02).
+        initializer_range: deviation of the initial weights; 0.02 suits 768 wide, about 0.05 suits 128; --init-from
+            brings its own (default: 0.02).
         start: what attention begins at: neighbours (local), also equal pieces (matching), nothing (default: random).
         activation: exact GELU, or its tanh approximation; --init-from brings its own (default: gelu).
         dropout: of hidden states and attention in pre-training (default: 0.1); fine-tuning takes 0.1 all the same.

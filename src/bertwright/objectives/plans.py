@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bertwright.objectives.examples import ExampleSettings
 
 _IN_MEMORY = 2  # plans: a batch may span two epochs
+_IN_FILES = 3
 _SMALL = 1 << 16  # rows: a smaller plan is walked again in milliseconds, and is not worth a file
 _KINDS = {"next": "pairs", "order": "order", "none": "segments"}  # as file names say
 
@@ -62,11 +63,13 @@ class Plans:
         return self._num_rows[epoch]
 
     def missing_bytes(self, epochs: int) -> int:
-        """What the files of the first `epochs` plans will take beyond those there are, each as long as the first."""
+        """What the files of the first `epochs` plans will take at most beyond those there are, each as long as the
+        first: all of them under static masks, else the newest two and the one that is being written."""
         rows = self.num_rows(0)
         if rows < _SMALL:
             return 0
-        return sum(rows * PLAN.itemsize for epoch in range(epochs) if not self._path(epoch).exists())
+        stay = range(min(epochs, self._settings.static_masks or _IN_FILES))
+        return sum(rows * PLAN.itemsize for epoch in stay if not self._path(epoch).exists())
 
     def of(self, epoch: int) -> np.ndarray:
         """The plan of an epoch, read-only."""

@@ -42,10 +42,13 @@ _HEADS = ("pooler", "masked_lm", "next_sentence", "lm")
 
 
 def with_shape_of(settings: "PretrainSettings", saved: SavedModel | None) -> "PretrainSettings":
-    """The settings with size and activation of the model that the run starts from, where they were not given."""
+    """The settings with size, activation and initial deviation of the model that the run starts from, where they were
+    not given."""
     if saved is None:
         return settings
-    theirs = {"size": size_name(saved.config), "activation": getattr(saved.config, "activation", settings.activation)}
+    kept = ("activation", "initializer_range")  # the last is what a head that begins anew is drawn by
+    theirs = {"size": size_name(saved.config), **{name: getattr(saved.config, name, None) for name in kept}}
+    theirs = {name: value for name, value in theirs.items() if value is not None}
     return settings.model_copy(
         update={name: value for name, value in theirs.items() if name not in settings.model_fields_set}
     )
@@ -56,7 +59,7 @@ def size_name(config: BodyConfig) -> str:
     system = system_of(config)
     for name in SIZES if system else ():
         named = system_config(system or "bert", name, 1)
-        if all(getattr(named, part, None) == getattr(config, part, None) for part in _SHAPE):
+        if _same_shape(named, config):
             return name
     sizes = f"{config.layers}x{config.hidden}"
     if isinstance(config, LSTMConfig):
@@ -64,6 +67,10 @@ def size_name(config: BodyConfig) -> str:
     if isinstance(config, PairConfig | TopConfig):
         return sizes
     return f"{sizes} of {config.heads} heads, {config.intermediate} inside"
+
+
+def _same_shape(one: BodyConfig, other: BodyConfig) -> bool:
+    return all(getattr(one, part, None) == getattr(other, part, None) for part in _SHAPE)
 
 
 def adapted_config(saved: SavedModel, settings: "PretrainSettings", *, longest: int) -> OneBody:
@@ -76,8 +83,9 @@ def adapted_config(saved: SavedModel, settings: "PretrainSettings", *, longest: 
         raise InputError(f"{saved.place}: is {what}, and this run trains a {NAMES[system]} (--system {system})")
     if size != size_name(config):
         wanted = system_config(system, size, config.vocab_size)
-        shape = f"layers is {config.layers} and hidden {config.hidden}"
-        raise InputError(f"{saved.place}: {shape}, and {wanted.layers} and {wanted.hidden} in this run (--size {size})")
+        if not _same_shape(wanted, config):
+            own, asked = size_name(config), size_name(wanted)
+            raise InputError(f"{saved.place}: its size is {own}, and {asked} in this run (--size {size})")
     if (theirs := getattr(config, "activation", settings.activation)) != settings.activation:
         raise InputError(f"{saved.place}: activation is {theirs}, and {settings.activation} in this run")
     if longest > config.max_positions:

@@ -65,7 +65,9 @@ def pretraining_card(
     else:
         limits.append("It is a language model: to be fine-tuned for a task, or used for its vectors.")
     if not figures:
-        limits.append("No text was held out: how well it predicts text that it has not seen is not known.")
+        limits.append(
+            "It was not measured on text that was held out: how well it predicts what it has not seen is not known."
+        )
     return _card(
         title=_shape("A BERT encoder" if fills else f"A {_kind(config)}", config),
         config=config,

@@ -54,7 +54,10 @@ class HeldOut:
     def __iter__(self) -> Iterator[TokenBatch]:
         return self.examples.first(self.rows)
 
+    def in_order(self) -> Iterator[TokenBatch]:
+        """The rows for sentence order; none where that is not learned."""
+        return self.ordered.first(self.rows) if self.ordered else iter(())
+
     def figures(self, model: Model, *, ranks: Ranks = ALONE) -> dict[str, float]:
         """Held-out figures of a model in evaluation mode; several ranks share out the rows."""
-        ordered = self.ordered.first(self.rows) if self.ordered else ()
-        return figures_of(model, self, ordered, self.characters, ranks=ranks)
+        return figures_of(model, self, self.in_order(), self.characters, ranks=ranks)

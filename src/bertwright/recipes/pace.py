@@ -5,6 +5,7 @@ import os
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,12 +87,13 @@ def _evaluation_seconds(trained: "Pretraining", seconds: float) -> float:
     """Of one held-out evaluation; what only the first one does, such as planning its rows, is not counted."""
     if not trained.held_out:
         return 0.0
+    ordered = chain(trained.held_out.in_order(), repeat(None))
     next(iter(trained.held_out))
     trained.model.eval()
     rows, start = 0, time.perf_counter()
     with torch.inference_mode():
-        for batch in trained.held_out:
-            figures_of(trained.model, [batch])
+        for batch, pairs in zip(trained.held_out, ordered, strict=False):  # as many rows of both, where there are both
+            figures_of(trained.model, [batch], [pairs] if pairs else [])
             rows += len(batch.ids)
             if time.perf_counter() - start > seconds:
                 break

@@ -1,5 +1,6 @@
 """settings → what a run will take, before it is begun: steps, epochs, hours, disk, memory, and what will hurt."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -135,7 +136,11 @@ def planned_disk(trained: Pretraining, phases: list[PhasePlan], *, saves: int, e
         snapshots=len(snapshot_steps(trained.settings.snapshots, sum(phase.steps for phase in phases))),
     )
     lines = sum(phase.steps for phase in phases) // trained.settings.log_every + 1 + evaluations
-    plans = sum(examples.missing_plan_bytes(phase.rows) for examples, phase in zip(trained.phases, phases, strict=True))
+    rows = Counter[int]()  # a phase goes on in the rows of earlier ones of its length
+    for examples, phase in zip(trained.phases, phases, strict=True):
+        rows[examples.length] += phase.rows
+    of_length = {examples.length: examples for examples in trained.phases}
+    plans = sum(of_length[length].missing_plan_bytes(count) for length, count in rows.items())
     return replace(disk, metrics=lines * _LINE_BYTES, plans=plans)
 
 

@@ -13,6 +13,7 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.verify import refuse_changed
 from bertwright.errors import InputError
+from bertwright.files import read_json
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
 from bertwright.model.sizes import NAMES, OneBody, system_config, with_dropout
@@ -47,6 +48,8 @@ from bertwright.training.ranks import ALONE, Ranks
 from bertwright.training.sessions import say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
 
+_SHA256 = "sha256:"
+
 
 def pretrain(
     settings: PretrainSettings,
@@ -76,7 +79,7 @@ def pretrain(
     facts = {
         "corpus": corpora if len(corpora) > 1 else data.fingerprint,
         "held_out": measured.fingerprint if measured else None,
-        "init_from": init_from,
+        "init_from": _began(out, init_from, trained.began),
     }
     settings = trained.settings
     if not (out / "run.json").exists():
@@ -89,7 +92,9 @@ def pretrain(
         return dict(run.record["result"])
     with session(run):
         held_out_place = str(held_out.absolute()) if held_out else None
-        run.note(places={"corpus": str(data.folder.absolute()), "held_out": held_out_place})
+        run.note(
+            places={"corpus": str(data.folder.absolute()), "held_out": held_out_place, "init_from": init_from},
+        )
         numerics, steps = fitting(trained, here, lambda: trained.resolve(run, here, allow_other=allow_other_numerics))
         what = f"{NAMES[settings.system]} {settings.size}: {trained.num_parameters:,} parameters"
         say(f"{what} · {steps:,} steps of {settings.batch_size} rows")
@@ -134,19 +139,29 @@ def prepare(
         if other.tokenizer_hash != data.tokenizer_hash:
             raise InputError(f"{other.folder}: was built with another tokenizer than {data.folder}")
     refuse_vocabulary(settings.system, data)
+    if measured and measured.fingerprint in [source.fingerprint for source, _ in corpora]:
+        say(f"{measured.folder}: is trained on as well, so that its figures are of text that the model has seen")
+    if init_from and init_from.startswith("random:"):
+        raise InputError(f"--init-from {init_from}: that is what a run without --init-from begins with; give --size")
     saved = open_model(init_from) if init_from else None
     settings = with_shape_of(settings, saved)
-    config = encoder_config(settings, data.tokenizer.vocab_size, saved)
+    if saved and settings.start != "random":
+        say(
+            f"{saved.place}: its attention stays as it is; --start {settings.start} is for runs that begin with nothing"
+        )
+    config = encoder_config(settings, data.tokenizer.vocab_size, saved, pad_id=data.tokenizer.pad_id)
     numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     refuse_unfit(settings, config, numerics=numerics, out=out, tokenizer=data.folder / "tokenizer", parts=ranks.world)
     model = build_model(settings, config, saved, data)
     if settings.recompute:
         recompute_inside(model.encoder.blocks())
-    began = [origin(saved.place, weights_digest(saved))] if saved else []
+    began = (saved.place, weights_digest(saved)) if saved else None
     return Pretraining(settings, model, corpora, measured, write_plans=write_plans, ranks=ranks, began=began), numerics
 
 
-def encoder_config(settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None) -> OneBody:
+def encoder_config(
+    settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None, *, pad_id: int = 0
+) -> OneBody:
     """The shape of the body that `settings` ask for, or that of the model that it starts from."""
     longest = max(phase.length for phase in settings.phases)
     changes = {
@@ -159,7 +174,19 @@ def encoder_config(settings: PretrainSettings, vocab_size: int, saved: SavedMode
         shape = adapted_config(saved, settings, longest=longest)
         own = {name: value for name, value in changes.items() if name in type(shape).model_fields}
         return shape.model_copy(update={**own, "vocab_size": vocab_size})
+    changes["pad_id"] = pad_id
     return system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
+
+
+def _began(out: Path, init_from: str | None, began: tuple[str, str | None] | None) -> str | None:
+    """The model that a run begins from by what is in it; by its path where the run says it so, as earlier ones do."""
+    if began is None:
+        return None
+    noted = read_json(out / "run.json") if (out / "run.json").exists() else None
+    data = noted.get("data") if isinstance(noted, dict) else None
+    there = data.get("init_from") if isinstance(data, dict) else None
+    is_path = isinstance(there, str) and not there.startswith(_SHA256)
+    return init_from if is_path else f"{_SHA256}{began[1]}"
 
 
 def build_model(settings: PretrainSettings, config: OneBody, saved: SavedModel | None, data: Corpus) -> Model:
@@ -190,9 +217,10 @@ class Pretraining:
         *,
         write_plans: bool = True,
         ranks: Ranks = ALONE,
-        began: Sequence[str] = (),
+        began: tuple[str, str | None] | None = None,
     ) -> None:
         self.began = began
+        """Where the model that the run begins from lies, and the sha256 of its weights."""
         self.settings, self.model, self.corpora, self.measured = settings, model, tuple(corpora), measured
         self.ranks = ranks
         self.parts = ranks.world
@@ -330,14 +358,14 @@ class Pretraining:
             architecture=architecture,
             extra={"second_sentence": second_of(self.model)},
             card=pretraining_card(
-                self.settings,
+                self.settings.model_copy(update={"start": "random"}) if self.began else self.settings,
                 self.config,
                 self.corpora,
                 architecture=architecture,
                 steps=steps,
                 figures=figures,
                 longest=max((phase.length for (begin, _), phase in phases if begin < steps), default=0),
-                began=self.began,
+                began=[origin(*self.began)] if self.began else [],
             ),
         )
 

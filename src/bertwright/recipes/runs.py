@@ -306,7 +306,10 @@ def clock(seconds: float | None) -> str:
 
 def moment(written: str) -> str:
     """2025-11-21T06:50:07Z → 2025-11-21 06:50 in this machine's time."""
-    return f"{datetime.fromisoformat(written).astimezone():%Y-%m-%d %H:%M}"
+    try:
+        return f"{datetime.fromisoformat(written).astimezone():%Y-%m-%d %H:%M}"
+    except ValueError:
+        raise InputError(f"run.json: {written[:60]!r} is no moment, such as 2025-11-21T06:50:07Z") from None
 
 
 def _dig(record: Mapping[str, Any], *names: str) -> Any:

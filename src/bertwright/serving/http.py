@@ -118,7 +118,9 @@ class Service:
         for place, value in enumerate(given):
             item = checked(head, tuple(value) if isinstance(value, list) else value, place)
             if item is None:
-                raise InputError(f"input {place}: model {name} takes {head.form}; in JSON a pair is a list, and a choice an object")
+                raise InputError(
+                    f"input {place}: model {name} takes {head.form}; in JSON a pair is a list, and a choice an object"
+                )
             for text in head.texts(item):
                 if len(text) > self.settings.max_characters:
                     most = self.settings.max_characters
@@ -291,8 +293,8 @@ def _handle_errors(app: FastAPI) -> None:
         found = error.errors()
         if any(isinstance(one.get("input"), bytes) for one in found):  # what is not called JSON is not read as such
             kind = request.headers.get("content-type")
-            told = f"sent as {kind[:60]!r}" if kind else "sent without a Content-Type"
-            return refuse(415, f"{told}; send JSON with the header Content-Type: application/json")
+            how = f"sent as {kind[:60]!r}" if kind else "sent without a Content-Type"
+            return refuse(415, f"{how}; send JSON with the header Content-Type: application/json")
         if any(one["type"] == "json_invalid" for one in found):
             return refuse(400, _NOT_JSON)
         places = [".".join(map(str, one["loc"][1:])) or "body" for one in found[:3]]

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, SupportsIndex
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -128,7 +128,7 @@ class Predictor:
         if pool not in ("mean", "max", "cls"):
             raise InputError(f"pool {pool!r}: allowed are mean, max and cls")
         layers = self.config.layers
-        if not isinstance(layer, SupportsIndex) or layer not in range(-layers - 1, layers + 1):
+        if isinstance(layer, float) or layer not in range(-layers - 1, layers + 1):  # 1.0 is in a range
             raise InputError(f"layer {layer!r}: allowed are {-layers - 1} to {layers}; 0 is the embeddings")
         head = self.used_for("vectors")
         found = self._mapped(given, head, partial(head.answers, pool=pool, layer=layer))

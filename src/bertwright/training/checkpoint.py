@@ -3,6 +3,8 @@
 Row order, masks and dropout are functions of (seed, step), so a checkpoint is weights, moments and the step alone.
 """
 
+import hashlib
+import json
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -40,7 +42,7 @@ def save_checkpoint(
 
     Each of several ranks writes some of the tensors, whole, so that any number of ranks can go on from them.
     """
-    target = folder / f"step-{step:09d}"
+    target = folder / _name(step)
     with atomic_folder(target) if ranks.leads else nullcontext() as temporary:
         place = Path(ranks.told(str(temporary)))
         try:
@@ -56,7 +58,8 @@ def save_checkpoint(
         ranks.meet()
         if ranks.leads:
             sums = {path.name: file_digest(path) for path in sorted(place.iterdir())}
-            write_json(place / "state.json", {"step": step, "notes": dict(notes), "sha256": sums})
+            state = {"step": step, "notes": dict(notes), "sha256": sums}
+            write_json(place / "state.json", {**state, "digest": _digest(state)})
     ranks.meet()
     if ranks.leads:
         found = list_checkpoints(folder)
@@ -145,12 +148,29 @@ def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
 
 
 def _state(path: Path) -> dict[str, Any]:
-    """What state.json says; empty where it cannot be read."""
+    """What state.json says; empty where it cannot be read, or is not what was written there.
+
+    Those of earlier versions have no digest: of them the step has to be the folder's, and the rest of the right kind.
+    """
     try:
         state = read_json(path / "state.json")
     except InputError:
         return {}
-    return state if isinstance(state, dict) else {}
+    if not isinstance(state, dict):
+        return {}
+    digest = state.pop("digest", None)
+    is_fit = path.name == _name(state.get("step")) and all(
+        isinstance(state.get(name), dict) for name in ("notes", "sha256")
+    )
+    return state if is_fit and digest in (None, _digest(state)) else {}
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _name(step: object) -> str:
+    return f"step-{step:09d}" if type(step) is int else ""
 
 
 def _whole(path: Path, digest: str | None) -> bool:

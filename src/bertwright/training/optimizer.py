@@ -36,11 +36,11 @@ class OptimizerSettings(Settings):
     """How it falls then."""
     beta1: Beta = 0.9
     beta2: Beta = 0.999
-    epsilon: Annotated[float, Field(gt=0)] = 1e-6
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """Decoupled; not on LayerNorm and biases."""
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    """Global gradient norm."""
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Global gradient norm; one of 1e9, say, clips nothing."""
     bias_correction: bool = False
     """Adam's correction of its early averages; the original has none, short fine-tuning is steadier with it."""
 

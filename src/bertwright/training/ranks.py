@@ -1,8 +1,8 @@
 """One process of several that train together: its share of a step, and what all of them have to agree on.
 
 `torchrun` starts the processes and tells each its rank. Every one makes the rows of the whole step, which is cheap, and
-computes the micro-batches rank, rank + world, …: so rows, masks and dropout are those of a single process, and how many
-processes there are decides nothing but speed.
+computes the micro-batches rank, rank + world, …: so rows and masks are those of a single process, and dropout
+where that one cuts its steps into as many micro-batches.
 """
 
 import json

@@ -40,6 +40,8 @@ def session(run: RunFolder) -> Iterator[None]:
         before = [*run.record.get("sessions", [])]
         if before and "ended" not in before[-1]:
             before[-1] = {**before[-1], "ended": _last_written(run.folder) or before[-1]["started"], "how": "killed"}
+        if run.changes:
+            run.record["settings"] = {**run.record["settings"], **run.changes}
         this = {"started": _now(), "host": platform.node(), "pid": os.getpid(), "locked": is_ours}
         run.note(sessions=[*before, this])
         try:

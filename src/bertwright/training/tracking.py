@@ -27,6 +27,8 @@ class RunFolder:
         self.folder = folder
         self.record = dict(record)
         self.writes = writes
+        self.changes: dict[str, Any] = {}
+        """Settings that the run goes on with otherwise; noted by who works on it, once no other process does."""
 
     @property
     def checkpoints(self) -> Path:
@@ -148,7 +150,7 @@ def _started(
         run = RunFolder(folder, record)
         if other and not run.finished:
             say(f"{folder}: goes on, though {_difference(found, values)}")
-            run.note(settings={**record["settings"], **other})
+            run.changes = other
         return run
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
         raise InputError(f"{folder}: is not empty and holds no run; choose another --out")

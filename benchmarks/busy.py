@@ -1,10 +1,10 @@
-"""Fine-tuning while other programs keep cores busy: threads that sleep while they wait beside threads that spin.
+"""Fine-tuning while other programs keep cores busy: threads that soon sleep while they wait, beside torch as it comes.
 
 python -m benchmarks.busy [--beside 0,1,2] [--size tiny] [--repeats 3] [--json]
 
-Turns of `python -m benchmarks.finetuning` with OMP_WAIT_POLICY=passive, which `bertwright` sets, and without it, as
-torch comes. Beside each run so many loops of Python that do nothing. Ours sleeping stands beside ours spinning and
-beside transformers, which spins.
+Turns of `python -m benchmarks.finetuning` with GOMP_SPINCOUNT=20000, which `bertwright` sets, and without it, as torch
+comes: a thread that waits turns 300,000 times then. Beside each run so many loops of Python that do nothing. Ours
+stands beside ours without the setting, and beside transformers, which does not have it.
 """
 
 import json
@@ -20,9 +20,10 @@ from typing import Any
 
 from benchmarks.finetuning import documentation_data
 from benchmarks.side_by_side import finish, parser
+from bertwright.cli import TURNS
 
 PEER = "transformers, dynamic padding"
-POLICY = "OMP_WAIT_POLICY"
+SETTING = "GOMP_SPINCOUNT"
 
 
 @contextmanager
@@ -35,11 +36,11 @@ def others(count: int) -> Iterator[None]:
         yield
 
 
-def rates(command: Sequence[str], *, sleeping: bool) -> dict[str, float]:
+def rates(command: Sequence[str], *, is_set: bool) -> dict[str, float]:
     """Examples a second of ours and of the peer, of one turn."""
-    environment = {name: value for name, value in os.environ.items() if name not in (POLICY, "GOMP_SPINCOUNT")}
-    if sleeping:
-        environment[POLICY] = "passive"
+    environment = {name: value for name, value in os.environ.items() if name not in (SETTING, "OMP_WAIT_POLICY")}
+    if is_set:
+        environment[SETTING] = TURNS
     output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     row = next(row for row in json.loads(output.splitlines()[-1])["rows"] if row["peer"] == PEER)
     return {"ours": row["ours"], PEER: row["theirs"]}
@@ -48,12 +49,12 @@ def rates(command: Sequence[str], *, sleeping: bool) -> dict[str, float]:
 def measure(command: Sequence[str], size: str, beside: int, repeats: int) -> list[dict[str, Any]]:
     """The rows of one number of other programs."""
     ours: list[float] = []
-    peers: dict[str, list[float]] = {"the same, spinning": [], PEER: []}
+    peers: dict[str, list[float]] = {"the same, as torch comes": [], PEER: []}
     with others(beside):
         for _ in range(repeats):
-            ours.append(rates(command, sleeping=True)["ours"])
-            found = rates(command, sleeping=False)
-            peers["the same, spinning"].append(found["ours"])
+            ours.append(rates(command, is_set=True)["ours"])
+            found = rates(command, is_set=False)
+            peers["the same, as torch comes"].append(found["ours"])
             peers[PEER].append(found[PEER])
     rows = []
     for peer, theirs in peers.items():

@@ -20,6 +20,8 @@ Result = Mapping[str, Any]
 `text` is printed instead of the lines and `exit_code` returned instead of 0; neither is in the object.
 """
 
+TURNS = "20000"
+"""After how many looks a waiting thread of OpenMP goes to sleep."""
 _COMMANDS = {
     "quickstart": (
         "pretraining.quickstart",
@@ -91,9 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, lambda number, _: sys.exit(128 + number))
     arguments = list(sys.argv[1:] if argv is None else argv)
-    os.environ.setdefault(
-        "THP_MEM_ALLOC_ENABLE", "1"
-    )  # torch then asks for huge pages; it reads this when it is loaded
+    _set_torch_up()
     as_json = "--json" in arguments
     arguments = [argument for argument in arguments if argument != "--json"]
     try:
@@ -127,6 +127,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130
+
+
+def _set_torch_up() -> None:
+    """What torch and its OpenMP read when they are loaded, unless a person has said it.
+
+    It asks for huge pages. A thread that waits for the others turns TURNS times and then sleeps, where it would turn
+    300,000 times: that is as fast on a machine with nothing else to do, and where other programs have some of the
+    cores it does not take the time of the very thread that it waits for (docs/performance.md).
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", TURNS)
 
 
 def _find(arguments: Sequence[str]) -> tuple[str, list[str]] | None:

@@ -1,7 +1,10 @@
 """How many threads a process takes where nobody gives it a number."""
 
+import os
+
 import pytest
 
+from bertwright.cli import TURNS, main
 from bertwright.training import machine
 
 
@@ -24,6 +27,21 @@ def test_without_a_word_there_is_a_thread_for_each_core(four_cores: pytest.Monke
 def test_omp_num_threads_is_the_most(four_cores: pytest.MonkeyPatch, said: str, threads: int) -> None:
     four_cores.setenv("OMP_NUM_THREADS", said)
     assert machine.usable_cores() == threads
+
+
+@pytest.mark.parametrize(
+    ("said", "turns"), [({}, TURNS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_waiting_threads_soon_sleep_unless_somebody_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], turns: str | None
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that it is as it was afterwards, whatever `main` sets
+        monkeypatch.delenv(name)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--version"]) == 0
+    assert os.environ.get("GOMP_SPINCOUNT") == turns
 
 
 def test_processes_of_torchrun_share_the_cores(four_cores: pytest.MonkeyPatch) -> None:

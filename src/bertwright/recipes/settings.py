@@ -38,8 +38,8 @@ class PretrainSettings(Settings):
     """What is trained; all but BERT are language models, which predict the next token at every place."""
     size: str = "tiny"
     phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
-    batch_size: Positive = 256
-    """Rows of one optimiser step."""
+    batch_size: Annotated[int, Field(gt=0, le=1 << 24)] = 256
+    """Rows of one optimiser step, which are made at once."""
     micro_tokens: Positive = 8192
     """Tokens (padding included) computed at a time: how a step's rows are cut; changes speed and memory."""
     steps: Positive | None = None

@@ -134,7 +134,7 @@ def _set_torch_up() -> None:
 
     It asks for huge pages. A thread that waits for the others turns TURNS times and then sleeps, where it would turn
     300,000 times: that is as fast on a machine with nothing else to do, and where other programs have some of the
-    cores it does not take the time of the very thread that it waits for (docs/performance.md).
+    cores it does not take the time of the very thread that it waits for (docs/log.md).
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if "OMP_WAIT_POLICY" not in os.environ:

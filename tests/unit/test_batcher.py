@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 from bertwright.errors import InputError, RunFailed
@@ -80,12 +81,15 @@ def test_one_bad_measurement_does_not_refuse_for_ever() -> None:
         quick = Work("a", "a", list)
         found = [await batcher.answers(quick, [2], [100])]
         too_much = await asyncio.gather(batcher.answers(quick, [3], [1000]), return_exceptions=True)
+        batcher._speeds["a"] = _Speed(tokens=1.0, seconds=0.2, tried=time.monotonic())
+        too_much += await asyncio.gather(batcher.answers(quick, [4], [100]), return_exceptions=True)
         await batcher.stop()
         return found, too_much
 
     found, too_much = asyncio.run(run())
     assert found == [[2]]
     assert isinstance(too_much[0], InputError)  # at the first speed too
+    assert isinstance(too_much[1], InputError)  # a trial was made a moment ago
 
 
 def test_what_was_given_up_is_not_computed() -> None:

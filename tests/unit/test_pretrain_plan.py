@@ -181,14 +181,15 @@ def test_the_model_that_a_run_began_from_is_known_by_its_weights(
     begun: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     for seed in (1, 2):
-        begun(f"from{seed}", seed=seed)
+        begun(f"from{seed}", seed=seed, initializer_range=0.05)
     record = begun("run", init_from=str(tmp_path / "from1"))
     assert record["data"]["init_from"].startswith("sha256:")
     (tmp_path / "moved").symlink_to(tmp_path / "from1")
     begun("run", init_from=str(tmp_path / "moved"), resume=True)
     with pytest.raises(InputError, match=r"another configuration: data.init_from is 'sha256:"):
         begun("run", init_from=str(tmp_path / "from2"), resume=True)
-    record["data"]["init_from"] = str(tmp_path / "from1")  # as earlier versions noted it
+    # as earlier versions noted it, which took the default of the deviation, and not the model's
+    record["data"]["init_from"], record["settings"]["initializer_range"] = str(tmp_path / "from1"), 0.02
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     begun("run", init_from=str(tmp_path / "from1"), resume=True)
     with pytest.raises(InputError, match=r"data.init_from is '.*from1' there and '.*moved' here"):

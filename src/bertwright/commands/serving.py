@@ -130,7 +130,7 @@ def _named(given: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in given:
         name, sign, place = one.partition("=")
-        if not sign or "/" in name or Path(one).is_dir():  # a search's folder is called learning-rate=0.001
+        if not sign or Path(one).exists():  # a search's folder is called learning-rate=0.001
             name, place = _name_of(one), one
         if not name or not place:
             raise InputError(f"--model {one}: write MODEL or NAME=MODEL")

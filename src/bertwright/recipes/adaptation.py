@@ -6,7 +6,8 @@ the embedding and the output bias of a new piece begin as the mean of those of i
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.files import read_json
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.sizes import (
     NAMES,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias", "lm.bias")
 """The parameters that have a row for each piece; the decoder is the first one."""
 _SHAPE = ("layers", "hidden", "heads", "intermediate", "cells")
+_SHA256 = "sha256:"
 _HEADS = ("pooler", "masked_lm", "next_sentence", "lm")
 """What a published encoder may lack; it starts anew."""
 
@@ -52,6 +55,30 @@ def with_shape_of(settings: "PretrainSettings", saved: SavedModel | None) -> "Pr
     return settings.model_copy(
         update={name: value for name, value in theirs.items() if name not in settings.model_fields_set}
     )
+
+
+def began_from(out: Path, init_from: str | None, began: tuple[str, str | None] | None) -> str | None:
+    """The model that a run begins from by what is in it; by its path where the run says it so, as earlier ones do."""
+    if began is None:
+        return None
+    there = _noted(out, "data").get("init_from")
+    is_path = isinstance(there, str) and not there.startswith(_SHA256)
+    return init_from if is_path else f"{_SHA256}{began[1]}"
+
+
+def as_begun(settings: "PretrainSettings", out: Path) -> "PretrainSettings":
+    """Earlier runs that began from a model had the default deviation of new weights, whatever the model's was."""
+    deviation = _noted(out, "settings").get("initializer_range")
+    if not isinstance(deviation, float) or "initializer_range" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"initializer_range": deviation})
+
+
+def _noted(out: Path, part: str) -> Mapping[str, Any]:
+    """A part of what the run in `out` says of itself; empty where there is none."""
+    noted = read_json(out / "run.json") if (out / "run.json").exists() else None
+    found = noted.get(part) if isinstance(noted, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def size_name(config: BodyConfig) -> str:

@@ -89,6 +89,7 @@ def _evaluation_seconds(trained: "Pretraining", seconds: float) -> float:
         return 0.0
     ordered = chain(trained.held_out.in_order(), repeat(None))
     next(iter(trained.held_out))
+    next(trained.held_out.in_order(), None)
     trained.model.eval()
     rows, start = 0, time.perf_counter()
     with torch.inference_mode():

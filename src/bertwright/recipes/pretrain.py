@@ -13,14 +13,13 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.verify import refuse_changed
 from bertwright.errors import InputError
-from bertwright.files import read_json
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
 from bertwright.model.sizes import NAMES, OneBody, system_config, with_dropout
 from bertwright.model.starts import start_attention
 from bertwright.objectives.shuffled import cut
 from bertwright.prediction.fill import second_objective
-from bertwright.recipes.adaptation import adapted_config, load_adapted, with_shape_of
+from bertwright.recipes.adaptation import adapted_config, as_begun, began_from, load_adapted, with_shape_of
 from bertwright.recipes.card import origin, pretraining_card
 from bertwright.recipes.compiling import resumed, settle_compiled
 from bertwright.recipes.curve import try_curve
@@ -48,8 +47,6 @@ from bertwright.training.ranks import ALONE, Ranks
 from bertwright.training.sessions import say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
 
-_SHA256 = "sha256:"
-
 
 def pretrain(
     settings: PretrainSettings,
@@ -69,6 +66,8 @@ def pretrain(
     processes that train together, and how; a run can be resumed by another number of them.
     InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
     """
+    if init_from:
+        settings = as_begun(settings, out)
     # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
     trained, here = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks)
     data, measured, model = trained.data, trained.measured, trained.model
@@ -79,7 +78,7 @@ def pretrain(
     facts = {
         "corpus": corpora if len(corpora) > 1 else data.fingerprint,
         "held_out": measured.fingerprint if measured else None,
-        "init_from": _began(out, init_from, trained.began),
+        "init_from": began_from(out, init_from, trained.began),
     }
     settings = trained.settings
     if not (out / "run.json").exists():
@@ -176,17 +175,6 @@ def encoder_config(
         return shape.model_copy(update={**own, "vocab_size": vocab_size})
     changes["pad_id"] = pad_id
     return system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
-
-
-def _began(out: Path, init_from: str | None, began: tuple[str, str | None] | None) -> str | None:
-    """The model that a run begins from by what is in it; by its path where the run says it so, as earlier ones do."""
-    if began is None:
-        return None
-    noted = read_json(out / "run.json") if (out / "run.json").exists() else None
-    data = noted.get("data") if isinstance(noted, dict) else None
-    there = data.get("init_from") if isinstance(data, dict) else None
-    is_path = isinstance(there, str) and not there.startswith(_SHA256)
-    return init_from if is_path else f"{_SHA256}{began[1]}"
 
 
 def build_model(settings: PretrainSettings, config: OneBody, saved: SavedModel | None, data: Corpus) -> Model:

@@ -18,6 +18,9 @@ from bertwright.errors import InputError, RunFailed
 _FORGOTTEN: Final = 0.9
 """What the batches before still count beside the newest one, in the speed of their kind."""
 
+_BETWEEN_TRIALS: Final = 60.0
+"""Seconds between trials of a kind: one that is as slow as it was thought keeps the others waiting."""
+
 
 class Overloaded(Exception):
     """There is more work than can be done in the time that a request may wait; `seconds` until there is room."""
@@ -54,6 +57,8 @@ class _Speed:
 
     tokens: float
     seconds: float = 1.0
+    tried: float = -math.inf
+    """When what was thought too slow was computed all the same, to measure it."""
 
     @property
     def rate(self) -> float:
@@ -141,8 +146,8 @@ class Batcher:
         """The results for all items, in order.
 
         Overloaded where they would wait for too long, InputError for one that alone takes too long. That rests on how
-        fast its kind was: where nothing waits and it would be quick at the speed that all began with, it is computed,
-        and the speed measured anew, so that one bad measurement does not refuse for ever.
+        fast its kind was: now and then, where nothing waits and all would be done in time at the speed that the service
+        began with, they are computed and the speed measured anew, so that one bad measurement does not refuse for ever.
         """
         if not self.works:
             raise RunFailed("the service has stopped to work")
@@ -155,11 +160,10 @@ class Batcher:
             _Job(work, item, size, size / speed.rate, loop.create_future())
             for item, size in zip(items, tokens, strict=True)
         ]
-        for place, job in enumerate(jobs):
-            is_trial = not ahead and job.tokens / self._rate <= self.longest_seconds
-            if job.seconds > self.longest_seconds and not is_trial:
-                told = f"{job.tokens:,} tokens take about {job.seconds:.0f} s; at most {self.longest_seconds:g} s"
-                raise InputError(f"input {place}: {told}")
+        slow = next((place for place, job in enumerate(jobs) if job.seconds > self.longest_seconds), None)
+        if slow is not None and not (ahead == 0 and self._may_try(speed, sum(tokens))):
+            told = f"{jobs[slow].tokens:,} tokens take about {jobs[slow].seconds:.0f} s"
+            raise InputError(f"input {slow}: {told}; at most {self.longest_seconds:g} s")
         self._queue.put(jobs)
         self._more.set()
         try:
@@ -168,6 +172,14 @@ class Batcher:
             for job in jobs:
                 self._queue.leave(job)
                 job.answer.cancel()
+
+    def _may_try(self, speed: _Speed, tokens: int) -> bool:
+        """Whether so many tokens are worth a trial of how fast their kind is; if so, it is not asked for a while."""
+        now = time.monotonic()
+        if tokens / self._rate > self.longest_seconds or now - speed.tried < _BETWEEN_TRIALS:
+            return False
+        speed.tried = now
+        return True
 
     async def _work(self) -> None:
         try:

@@ -180,8 +180,8 @@ class Tokenizer:
 def places_of_words(rust: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Where the words of each text lie, (first, one past) of each, marks behind a letter included.
 
-    A mark may be a word to the rules, behind a symbol or an ideograph say; it belongs to the word before it all the
-    same, and no place lies in two words.
+    A mark may begin a word, or be one, to the rules, behind a symbol or an ideograph say; it belongs to the word before
+    it all the same, and no place lies in two words.
     """
     found = []
     for text, encoding in zip(texts, rust.encode_batch(list(texts), add_special_tokens=False), strict=True):
@@ -190,7 +190,8 @@ def places_of_words(rust: tokenizers.Tokenizer, texts: Sequence[str]) -> list[li
             words[word] = (words[word][0] if word in words else first, last)
         places: list[tuple[int, int]] = []
         for first, last in words.values():
-            if not places or first >= places[-1][1]:
+            first = max(first, places[-1][1]) if places else first
+            if first < last:
                 places.append((first, _past_marks(text, last)))
         found.append(places)
     return found

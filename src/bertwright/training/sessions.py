@@ -40,6 +40,7 @@ def session(run: RunFolder) -> Iterator[None]:
         before = [*run.record.get("sessions", [])]
         if before and "ended" not in before[-1]:
             before[-1] = {**before[-1], "ended": _last_written(run.folder) or before[-1]["started"], "how": "killed"}
+        settings = run.record.get("settings")
         if run.changes:
             run.record["settings"] = {**run.record["settings"], **run.changes}
         this = {"started": _now(), "host": platform.node(), "pid": os.getpid(), "locked": is_ours}
@@ -47,7 +48,7 @@ def session(run: RunFolder) -> Iterator[None]:
         try:
             yield
         except InputError:
-            run.note(sessions=before)
+            run.note(sessions=before, **({"settings": settings} if run.changes else {}))
             raise
         except (Stopped, KeyboardInterrupt, SystemExit):
             _end(run, this, how="stopped")

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from bertwright.cli import main
 from bertwright.errors import InputError, RunFailed
+from bertwright.files import read_json
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.sizes import SYSTEMS, System
@@ -32,6 +33,7 @@ from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training.device import moved, own_device, place_of
 from bertwright.training.engine import Engine
 from bertwright.training.ranks import refuse_shared
+from bertwright.training.sessions import session
 from bertwright.training.tracking import RunFolder, start_run
 from tests import tiny_run
 from tests.task_examples import PLACES, example_data
@@ -204,7 +206,12 @@ def test_a_run_goes_on_with_other_roundings_only_where_asked(tmp_path: Path, cap
     with pytest.raises(InputError, match=r"micro_tokens is 8192 there and 1024 here; device is 'cpu' there.*--allow"):
         start_run(tmp_path / "run", settings=other, **again)
     found = start_run(tmp_path / "run", settings=other, allow_other_numerics=True, **again)
-    assert found.record["settings"] == other.model_dump(mode="json")
+    assert found.record["settings"] == begun.model_dump(mode="json")  # another process may work on it
+    with pytest.raises(InputError, match="refused"), session(found):
+        raise InputError("refused")
+    assert read_json(tmp_path / "run" / "run.json")["settings"] == begun.model_dump(mode="json")
+    with session(found):
+        assert found.record["settings"] == other.model_dump(mode="json")
     assert "goes on, though micro_tokens is 8192 there and 1024 here" in capsys.readouterr().err
     start_run(tmp_path / "run", settings=other, **again)  # what the run goes on with now
     with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here"):

@@ -1,29 +1,31 @@
 """Fine-tuning while other programs keep cores busy: threads that soon sleep while they wait, beside torch as it comes.
 
-python -m benchmarks.busy [--beside 0,1,2] [--size tiny] [--repeats 3] [--json]
+python -m benchmarks.busy [--beside 0,2] [--batch-size 8] [--repeats 3] [--json]
 
-Turns of `python -m benchmarks.finetuning` with GOMP_SPINCOUNT=20000, which `bertwright` sets, and without it, as torch
-comes: a thread that waits turns 300,000 times then. Beside each run so many loops of Python that do nothing. Ours
-stands beside ours without the setting, and beside transformers, which does not have it.
+`bertwright finetune` on 1,500 short sentences with the model that comes along, in turns with GOMP_SPINCOUNT=20000,
+which `bertwright` sets, and with the 300,000 turns of a waiting thread that are OpenMP's own. Beside each run so many
+loops of Python that do nothing.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.finetuning import documentation_data
 from benchmarks.side_by_side import finish, parser
 from bertwright.cli import TURNS
 
-PEER = "transformers, dynamic padding"
-SETTING = "GOMP_SPINCOUNT"
+ROWS: Final = 1500
+OWN: Final = "300000"
+"""Turns of a waiting thread where nobody says anything, in GNU's OpenMP."""
 
 
 @contextmanager
@@ -36,61 +38,49 @@ def others(count: int) -> Iterator[None]:
         yield
 
 
-def rates(command: Sequence[str], *, is_set: bool) -> dict[str, float]:
-    """Examples a second of ours and of the peer, of one turn."""
-    environment = {name: value for name, value in os.environ.items() if name not in (SETTING, "OMP_WAIT_POLICY")}
-    if is_set:
-        environment[SETTING] = TURNS
-    output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    row = next(row for row in json.loads(output.splitlines()[-1])["rows"] if row["peer"] == PEER)
-    return {"ours": row["ours"], PEER: row["theirs"]}
+def trained(data: Path, turns: str, given: argparse.Namespace) -> float:
+    """Tokens a second of a fine-tuning: the median over the lines of its log."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "bertwright", "finetune", "sst2", "--model", "small-wiki", "--epochs", "1"]
+        command += ["--data", str(data), "--out", f"{folder}/run", "--batch-size", str(given.batch_size)]
+        command += ["--precision", "fp32", "--threads", str(given.threads)]
+        subprocess.run(command, env={**os.environ, "GOMP_SPINCOUNT": turns}, check=True, capture_output=True)
+        lines = next(Path(folder).glob("run/*/metrics.jsonl")).read_text().splitlines()
+    return float(median(json.loads(line)["tokens_per_second"] for line in lines if "tokens_per_second" in line))
 
 
-def measure(command: Sequence[str], size: str, beside: int, repeats: int) -> list[dict[str, Any]]:
-    """The rows of one number of other programs."""
-    ours: list[float] = []
-    peers: dict[str, list[float]] = {"the same, as torch comes": [], PEER: []}
+def measure(data: Path, beside: int, given: argparse.Namespace) -> dict[str, Any]:
+    """The row of one number of other programs."""
+    rates: dict[str, list[float]] = {TURNS: [], OWN: []}
     with others(beside):
-        for _ in range(repeats):
-            ours.append(rates(command, is_set=True)["ours"])
-            found = rates(command, is_set=False)
-            peers["the same, as torch comes"].append(found["ours"])
-            peers[PEER].append(found[PEER])
-    rows = []
-    for peer, theirs in peers.items():
-        ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-        rows.append(
-            {
-                "work": f"fine-tuning {size}, {beside} beside",
-                "peer": peer,
-                "unit": "examples/s",
-                "ours": median(ours),
-                "theirs": median(theirs),
-                "ratio": median(ratios),
-                "spread": max(ratios) - min(ratios),
-            }
-        )
-    return rows
+        for _ in range(given.repeats):
+            for turns, found in rates.items():
+                found.append(trained(data, turns, given))
+    ratios = [ours / theirs for ours, theirs in zip(rates[TURNS], rates[OWN], strict=True)]
+    return {
+        "work": f"batches of {given.batch_size}, {beside} beside",
+        "peer": "the same, as torch comes",
+        "unit": "tokens/s",
+        "ours": median(rates[TURNS]),
+        "theirs": median(rates[OWN]),
+        "ratio": median(ratios),
+        "spread": max(ratios) - min(ratios),
+    }
 
 
 def main() -> None:
     """Measure each number of other programs and print the table."""
     given_parser = parser(__doc__)
     given_parser.set_defaults(repeats=3)
-    given_parser.add_argument("--beside", default="0,1,2")
-    given_parser.add_argument("--size", default="tiny")
+    given_parser.add_argument("--beside", default="0,2")
+    given_parser.add_argument("--batch-size", type=int, default=8)
     given = given_parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        data, tokenizer = documentation_data(Path(folder))
-        tokenizer.save(Path(folder) / "tok")
-        command = [sys.executable, "-m", "benchmarks.finetuning", "--json", "--sizes", given.size, "--repeats", "2"]
-        command += ["--data", str(data), "--tokenizer", f"{folder}/tok", "--threads", str(given.threads)]
-        rows = [
-            row
-            for beside in map(int, given.beside.split(","))
-            for row in measure(command, given.size, beside, given.repeats)
-        ]
-    finish(given, rows, packages=["transformers"])
+        data, _ = documentation_data(Path(folder))
+        train = data / "train.tsv"
+        train.write_text("".join(train.read_text("utf-8").splitlines(keepends=True)[: ROWS + 1]), "utf-8")
+        rows = [measure(data, beside, given) for beside in map(int, given.beside.split(","))]
+    finish(given, rows, packages=[])
 
 
 if __name__ == "__main__":

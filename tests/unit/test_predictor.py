@@ -205,9 +205,10 @@ def test_vectors(models: dict[str, Predictor]) -> None:
     (found,) = features_of(model.plain_encoder(), model.words, ["rain"], layers=[0, 2])
     assert all(pooled(found, pool).base is None for pool in ("cls", "mean", "max"))  # else it keeps all tokens' states
     assert np.allclose(model.vectors("rain", layer=2), model.vectors("rain"))
-    for layer in (3, 1.0, "last"):
+    others: list[Any] = [3, 1.0, "last"]
+    for layer in others:
         with pytest.raises(InputError, match=f"layer {layer!r}: allowed are -3 to 2"):
-            model.vectors("rain", layer=layer)  # type: ignore[arg-type]
+            model.vectors("rain", layer=layer)
     with pytest.raises(InputError, match="pool 'sum': allowed are"):
         model.vectors("rain", pool="sum")
 

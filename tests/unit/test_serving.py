@@ -10,6 +10,7 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 
+from bertwright.serving.guard import Guard, _Refused
 from bertwright.serving.http import create_app
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
@@ -148,6 +149,20 @@ def test_a_body_that_is_not_sent_as_json_is_not_read(ask: Asking) -> None:
     (response,) = ask(("POST", "/v1/fill", b'{"inputs": ["a [MASK]"]}', {"content-type": "text/plain"}))
     assert response.status_code == 415
     assert response.json()["error"]["message"].startswith("sent as 'text/plain'; send JSON with the header Content-Ty")
+
+
+def test_a_body_whose_last_part_is_too_much_is_refused_at_once() -> None:
+    """Nothing comes after it that could be read on."""
+    parts = [{"type": "http.request", "body": b"x" * 6, "more_body": more} for more in (True, False)]
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    counted: Any = None
+    guard = Guard(None, settings=ServeSettings(max_body=10), requests=counted, seconds=counted)
+    with pytest.raises(_Refused, match="more than 10 bytes"):
+        asyncio.run(guard._body({}, receive))
+    assert not parts
 
 
 def test_another_sites_name_is_refused(ask: Asking) -> None:

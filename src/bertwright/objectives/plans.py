@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertwright.objectives.examples import ExampleSettings
 
 _IN_MEMORY = 2  # plans: a batch may span two epochs
-_IN_FILES = 3
+_IN_FILES = 3  # plans: the newest two, and the one that is being written
 _SMALL = 1 << 16  # rows: a smaller plan is walked again in milliseconds, and is not worth a file
 _KINDS = {"next": "pairs", "order": "order", "none": "segments"}  # as file names say
 

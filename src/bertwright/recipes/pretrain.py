@@ -91,9 +91,7 @@ def pretrain(
         return dict(run.record["result"])
     with session(run):
         held_out_place = str(held_out.absolute()) if held_out else None
-        run.note(
-            places={"corpus": str(data.folder.absolute()), "held_out": held_out_place, "init_from": init_from},
-        )
+        run.note(places={"corpus": str(data.folder.absolute()), "held_out": held_out_place, "init_from": init_from})
         numerics, steps = fitting(trained, here, lambda: trained.resolve(run, here, allow_other=allow_other_numerics))
         what = f"{NAMES[settings.system]} {settings.size}: {trained.num_parameters:,} parameters"
         say(f"{what} · {steps:,} steps of {settings.batch_size} rows")

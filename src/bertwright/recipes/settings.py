@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from bertwright.config import Positive, Seed, Settings, Share, Threads
+from bertwright.config import Number, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.model.sizes import BodyConfig, GPTConfig, PairConfig, System, TopConfig, Way
 from bertwright.model.starts import Start
 from bertwright.objectives.examples import ExampleSettings
@@ -43,14 +43,14 @@ class PretrainSettings(Settings):
     micro_tokens: Positive = 8192
     """Tokens (padding included) computed at a time: how a step's rows are cut; changes speed and memory."""
     steps: Positive | None = None
-    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    minutes: PositiveNumber | None = None
     seed: Seed = 0
     examples: ExampleSettings = ExampleSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Of hidden states and of attention probabilities, in pre-training; model folders say TUNED_DROPOUT."""
-    initializer_range: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.02
+    initializer_range: PositiveNumber = 0.02
     start: Start = "random"
     """What attention starts from: nothing, as the paper, neighbouring places, or these and places of the same piece."""
     held_out_share: Share = 0.0
@@ -130,17 +130,17 @@ class FinetuneSettings(Settings):
     bits: ClassVar[frozenset[str]] = frozenset({"device", "recompute"})
     epochs: Positive = 3
     batch_size: Positive = 32
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    learning_rate: PositiveNumber | None = None
     """None: 3e-5 from 768 wide on (the paper's grid; GPT-1: 6.25e-5), 3e-4 for smaller ones (the grid of their
     release), 1e-3 for the BiLSTM of the feature-based way."""
-    head_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    head_learning_rate: PositiveNumber | None = None
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The rate of each layer as a share of the one above it."""
     warmup: Share | None = None
     """None: a tenth of the steps; 0.2 % of them for GPT-1 (its paper's §4.1)."""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    weight_decay: Number = 0.01
     bias_correction: bool = True
-    lm_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    lm_weight: Number | None = None
     """Of the next-token loss on the task's own texts, for models whose tokens attend to those before them.
 
     None: 0.5 for GPT-1 (its paper's §3.2), 0 for all others.

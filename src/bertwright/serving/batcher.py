@@ -161,7 +161,8 @@ class Batcher:
             for item, size in zip(items, tokens, strict=True)
         ]
         slow = next((place for place, job in enumerate(jobs) if job.seconds > self.longest_seconds), None)
-        if slow is not None and not (ahead == 0 and self._may_try(speed, sum(tokens))):
+        is_idle = not self.waiting_tokens and not self._computing
+        if slow is not None and not (is_idle and self._may_try(speed, sum(tokens))):
             told = f"{jobs[slow].tokens:,} tokens take about {jobs[slow].seconds:.0f} s"
             raise InputError(f"input {slow}: {told}; at most {self.longest_seconds:g} s")
         self._queue.put(jobs)

@@ -145,7 +145,8 @@ class Guard:
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
                     if len(body) > most:
-                        await _thrown_away(receive)
+                        if more:
+                            await _thrown_away(receive)
                         raise _Refused(413, f"a request of more than {most:,} bytes", close=True)
         except TimeoutError:
             raise _Refused(408, f"not sent within {self.settings.read_timeout:g} s", close=True) from None

@@ -44,7 +44,7 @@ from bertwright.tasks import squad_answers as spans
 from bertwright.tasks.choice import Choices, ChoiceTask, decode_choices, encode_choices
 from bertwright.tasks.classify import ClassificationTask, decode, encode
 from bertwright.tasks.squad import Question, Questions, SpanTask
-from bertwright.tasks.squad_windows import NUM_SPECIAL, encode_windows, longest_question
+from bertwright.tasks.squad_windows import encode_windows, longest_question, window_tokens
 from bertwright.tasks.tagging import TaggingTask
 from bertwright.tasks.values import refuse_halves
 from bertwright.text.any_tokenizer import AnyTokenizer, wordpiece
@@ -222,19 +222,15 @@ class QuestionHead(Head[tuple[str, str]]):
     def tokens(self, item: tuple[str, str], words: AnyTokenizer) -> int:
         """The question is read with each window of the passage; windows overlap by what the stride leaves."""
         question, passage = map(len, words.ids(item))
-        question = min(question, longest_question(self.task, self.max_length))
-        room = self.max_length - NUM_SPECIAL - question
-        more = max(0, -((room - passage) // min(room, self.task.stride)))
-        return question + NUM_SPECIAL + passage if not more else (more + 1) * self.max_length
+        return window_tokens(question, passage, self.task, max_length=self.max_length)
 
     def answers(self, items: Sequence[tuple[str, str]]) -> list[Answer]:
         """The best span over all windows of a passage, however long it is."""
         asked = tuple(Question(str(row), question, passage) for row, (question, passage) in enumerate(items))
         questions = Questions(asked, self.task.version, "questions")
         windows = encode_windows(self.words, questions, self.task, max_length=self.max_length)
-        found = spans.decode_spans(
-            windows, span_logits(self.model, windows), questions, self.task, threshold=self.threshold
-        )
+        logits = span_logits(self.model, windows)
+        found = spans.decode_spans(windows, logits, questions, self.task, threshold=self.threshold)
         return [self._answer(answer, cut) for answer, cut in zip(found, windows.cut.tolist(), strict=True)]
 
     def _answer(self, found: spans.Answer, cut: bool) -> Answer:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from bertwright.config import Positive, Settings
+from bertwright.config import Positive, PositiveNumber, Settings
 
 
 class ServeSettings(Settings):
@@ -20,11 +20,11 @@ class ServeSettings(Settings):
     """Inputs of a request."""
     max_characters: Positive = 100_000
     """Of one text."""
-    max_wait: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
+    max_wait: PositiveNumber = 5.0
     """How long an accepted request may have to wait for those before it; beyond it there is 503."""
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
+    timeout: PositiveNumber = 30.0
     """How long a request may take once it was read."""
-    read_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    read_timeout: PositiveNumber = 10.0
     """How long a client may take to send a request."""
     max_connections: Positive = 512
     batch_tokens: Positive = 4096

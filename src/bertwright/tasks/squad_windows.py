@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,14 @@ def longest_question(task: SpanTask, max_length: int) -> int:
     return min(task.question, (max_length - NUM_SPECIAL) // 2)
 
 
+def window_tokens(question: int, passage: int, task: SpanTask, *, max_length: int) -> int:
+    """About how many tokens the windows have together that `encode_windows` makes of so many pieces."""
+    asked = min(question, longest_question(task, max_length))
+    room = max_length - NUM_SPECIAL - asked
+    more = int(_more(passage, room, min(room, task.stride)))
+    return (more + 1) * max_length if more else asked + NUM_SPECIAL + passage
+
+
 def padded_rows(
     windows: Windows, chosen: Sequence[int] | NDArray[np.int64], *, pad_id: int
 ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
@@ -164,7 +172,7 @@ def _with_marks(context: str, offsets: Ints) -> Ints:
 
 def _cut(first: Ints, last: Ints, room: Ints, step: Ints) -> tuple[Ints, Ints, Ints]:
     """Whose window it is [N], its span [N, 2] and its own part [N, 2], from passages, rooms and strides [Q]."""
-    more = np.maximum(0, -((first + room - last) // step))  # windows after the first, rounded up
+    more = _more(last - first, room, step)
     question = np.repeat(np.arange(len(first), dtype=np.int32), more + 1)
     begins = np.cumsum(more + 1) - (more + 1)
     index = np.arange(len(question)) - begins[question]
@@ -175,6 +183,11 @@ def _cut(first: Ints, last: Ints, room: Ints, step: Ints) -> tuple[Ints, Ints, I
         mine = slice(begins[several], begins[several] + more[several] + 1)
         own[mine] = _own_parts(span[mine])
     return question, span, own
+
+
+def _more(pieces: Any, room: Any, step: Any) -> Any:
+    """Windows after the first, rounded up, for passages of so many pieces."""
+    return np.maximum(0, -((room - pieces) // step))
 
 
 def _own_parts(spans: Ints) -> Ints:

@@ -8,13 +8,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from bertwright.config import Settings, Share
+from bertwright.config import Number, PositiveNumber, Settings, Share
 from bertwright.training import muon
 from bertwright.training.ranks import is_share
 from bertwright.training.tables import TableRows, sparse_tables
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Schedule = Literal["linear", "cosine"]
 """How the rate falls to 0: as BERT's (paper §A.2), or as GPT-1's (GPT paper §4.1)."""
 MUON_RATE = 0.006
@@ -27,8 +26,8 @@ class OptimizerSettings(Settings):
 
     method: Literal["adamw", "muon"] = "adamw"
     """By what the matrices of the blocks learn; all else learns by AdamW."""
-    learning_rate: Rate = 1e-4
-    muon_rate: Rate = MUON_RATE
+    learning_rate: PositiveNumber = 1e-4
+    muon_rate: PositiveNumber = MUON_RATE
     """That of the matrices under Muon, which rises and falls with the other."""
     warmup: Share = 0.01
     """Share of the steps over which the rate rises linearly from 0."""
@@ -36,10 +35,10 @@ class OptimizerSettings(Settings):
     """How it falls then."""
     beta1: Beta = 0.9
     beta2: Beta = 0.999
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    epsilon: PositiveNumber = 1e-6
+    weight_decay: Number = 0.01
     """Decoupled; not on LayerNorm and biases."""
-    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    clip: PositiveNumber = 1.0
     """Global gradient norm; one of 1e9, say, clips nothing."""
     bias_correction: bool = False
     """Adam's correction of its early averages; the original has none, short fine-tuning is steadier with it."""

@@ -117,9 +117,9 @@ def test_the_defaults_that_help_tells_are_those_of_the_settings(asked: Any) -> N
 
 
 def test_what_quickstart_says_to_do_by_hand_is_what_it_does(asked: Any) -> None:
-    told = " ".join(quickstart._places(Path("q"), None)).replace("\\", "")
+    own = quickstart._pretraining(2.2, held_out_share=0.1)
+    told = " ".join(quickstart._places(Path("q"), None, own)).replace("\\", "")
     command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", told)
     assert command
     aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned
-    own = quickstart._pretraining(3, held_out_share=0.02)
     assert asked(*command[1].split()).model_dump(exclude=aside) == own.model_dump(exclude=aside)

@@ -74,7 +74,7 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     say("[5/5] filling masks")
     found["filled"] = _filled(out)
     found["minutes"] = (time.monotonic() - start) / 60
-    return {**found, "text": _text(found, task, out, own=corpus)}
+    return {**found, "text": _text(found, task, settings, out, own=corpus)}
 
 
 def _refuse_used(out: Path) -> None:
@@ -201,7 +201,9 @@ def _filled(out: Path) -> list[dict[str, Any]]:
     return shown
 
 
-def _text(found: Mapping[str, Any], task: LibraryTask | None, out: Path, *, own: Path | None) -> str:
+def _text(
+    found: Mapping[str, Any], task: LibraryTask | None, settings: PretrainSettings, out: Path, *, own: Path | None
+) -> str:
     held = found["held_out"]
     lines = [
         "",
@@ -216,7 +218,7 @@ def _text(found: Mapping[str, Any], task: LibraryTask | None, out: Path, *, own:
         *(f"  {one['text']}   (was: {one['was']})\n    {_candidates(one)}" for one in found["filled"]),
         "",
     ]
-    lines += [*_places(out, task), "", f"{found['minutes']:.1f} minutes in all"]
+    lines += [*_places(out, task, settings), "", f"{found['minutes']:.1f} minutes in all"]
     return "\n".join(lines)
 
 
@@ -250,13 +252,14 @@ def _table(found: Mapping[str, Any], task: LibraryTask, *, own: Path | None) -> 
     return [*lines, verdict, ""]
 
 
-def _places(out: Path, task: LibraryTask | None) -> list[str]:
+def _places(out: Path, task: LibraryTask | None, settings: PretrainSettings) -> list[str]:
     lines = [
         f"Everything lies in {out}/: text.txt, tokenizer/, corpus/, pretraining/ (with loss.png), task/, finetuned-*/",
         "The same by hand:",
         f"  bertwright tokenizer train {out}/text.txt --vocab-size {VOCABULARY} --out tok",
         f"  bertwright corpus build {out}/text.txt --lines sentences --tokenizer tok --out corpus",
-        "  bertwright pretrain --corpus corpus --out run --minutes 3 --held-out 0.02 --lengths 64 --batch-size 32 \\",
+        f"  bertwright pretrain --corpus corpus --out run --minutes {settings.minutes:.4g} "
+        f"--held-out {settings.held_out_share:g} --lengths 64 --batch-size 32 \\",
         "    --optimizer muon --learning-rate 2e-3 --warmup 0.1 --bias-correction --mask-share 0.3 --dropout 0 \\",
         "    --initializer-range 0.05 --start local",
     ]

@@ -21,8 +21,13 @@ _FULL: Final = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept for the next process; it may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertwright"
+    """Where what can be made again is kept for the next process; it may not exist. OSError where nobody says where."""
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named) / "bertwright"
+    try:
+        return Path.home() / ".cache" / "bertwright"
+    except RuntimeError:
+        raise OSError("there is no home folder; XDG_CACHE_HOME names one for what is kept") from None
 
 
 @contextmanager

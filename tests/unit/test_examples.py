@@ -145,7 +145,8 @@ def test_steps_go_through_all_rows_and_into_the_next_epoch(corpus):
     examples = Examples(corpus, ExampleSettings(), length=128, seed=2)
     num_rows = examples.num_rows(0)
     batch_size = num_rows // 3 + 5  # the third batch ends in epoch 1
-    groups = [group for step in range(3) for group in examples.rows_of_step(step, batch_size)]
+    steps = (range(step * batch_size, (step + 1) * batch_size) for step in range(3))
+    groups = [group for step in steps for group in examples._sampler.rows(step.start, step.stop)]
     assert sorted(row for epoch, rows in groups if epoch == 0 for row in rows) == list(range(num_rows))
     assert [epoch for epoch, _ in groups] == [0, 0, 0, 1]
     spanning = examples.step_batch(2, batch_size)

@@ -1,5 +1,6 @@
 """GPT-1 from Hugging Face's layout, today's and the old one: the same numbers, and every broken file by its name."""
 
+import json
 import os
 import pickle
 import re
@@ -17,6 +18,7 @@ from bertwright.errors import InputError
 from bertwright.interop.gpt import read_gpt_folder
 from bertwright.interop.openai import import_gpt, recognises
 from bertwright.model.folder import open_model
+from bertwright.model.gpt_naming import gpt_described, read_gpt_config
 from bertwright.text.bpe import BPETokenizer
 from tests.gpt_files import HIDDEN, LAYERS, POSITIONS, Code, edited, published, same, theirs, vocabulary
 
@@ -169,3 +171,14 @@ def test_rows_without_a_piece_may_follow_the_vocabulary(tmp_path: Path) -> None:
     saved = open_model(str(tmp_path / "out"))
     assert saved.weights is not None
     assert len(saved.weights["encoder.embeddings.word.weight"]) == saved.config.vocab_size
+
+
+def test_what_fills_a_row_up_is_noted(tmp_path: Path) -> None:
+    published(tmp_path / "theirs")
+    import_gpt(tmp_path / "theirs", tmp_path / "out")
+    read, _ = read_gpt_config(tmp_path / "out" / "config.json")
+    described = gpt_described(read.model_copy(update={"pad_id": 7}))
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert read_gpt_config(tmp_path / "config.json")[0].pad_id == 7
+    (tmp_path / "config.json").write_text(json.dumps({**described, "pad_token_id": None}))
+    assert read_gpt_config(tmp_path / "config.json")[0].pad_id == 0

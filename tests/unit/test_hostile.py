@@ -5,6 +5,8 @@ import gzip
 import io
 import json
 import lzma
+import math
+import shutil
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from bertwright import files
 from bertwright.cli import main
@@ -28,10 +30,11 @@ from bertwright.files import read_json
 from bertwright.interop.huggingface import read_weights
 from bertwright.interop.sorted_table import read_table
 from bertwright.interop.tensor_bundle import open_bundle
-from bertwright.model.folder import open_model
+from bertwright.model.folder import model_within, open_model
 from bertwright.model.naming import own_weights, read_safetensors
 from bertwright.objectives import plans
 from bertwright.recipes.runs import read_run
+from bertwright.shipped import place_of
 from bertwright.tasks.squad import read_questions
 from bertwright.tasks.tables import read_table as read_rows
 from bertwright.text import opening
@@ -426,3 +429,56 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
     listed: Any = SimpleNamespace(shards=[SimpleNamespace(name="[" * 300, bytes=1)], duplicates=None)
     with pytest.raises(InputError, match=r"manifest\.json: \[+… cannot be a file's name"):
         check_sizes(tmp_path, listed)
+
+
+def small_wiki(folder: Path, *, weights: Callable[[dict[str, torch.Tensor]], None], **said: Any) -> str:
+    """A copy of the model that comes along, with other weights and another config.json."""
+    shutil.copytree(model_within(place_of("small-wiki")), folder)
+    tensors = load_file(folder / "model.safetensors")
+    weights(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    config = {**json.loads((folder / "config.json").read_text()), **said}
+    kept = {name: value for name, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+    return str(folder)
+
+
+def test_layers_that_config_json_leaves_out_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    folder = small_wiki(tmp_path / "m", weights=lambda _: None, num_hidden_layers=3)
+    with pytest.raises(InputError, match=r"no place for 12 of the body's tensors: encoder\.layers\.3\."):
+        open_model(folder)
+
+
+def test_a_tensor_beside_a_weight_is_not_passed_over(tmp_path: Path) -> None:
+    def scaled(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["bert.encoder.layer.1.output.dense.weight_scale"] = torch.ones(1)
+
+    with pytest.raises(InputError, match=r"1 of the body's tensors: encoder\.layers\.1\.contract\.weight_scale"):
+        open_model(small_wiki(tmp_path / "m", weights=scaled))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_no_numbers_are_refused_before_they_answer(tmp_path: Path, value: float) -> None:
+    def broken(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["bert.encoder.layer.1.attention.self.query.bias"][3] = value
+
+    with pytest.raises(
+        InputError, match=r"encoder\.layers\.1\.attention\.qkv\.bias holds infinite values or values that"
+    ):
+        open_model(small_wiki(tmp_path / "m", weights=broken))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("hidden_size", None, r"config\.json: hidden_size is missing$"),
+        ("layer_norm_eps", -1.0, "layer_norm_eps is -1.0: Input should be greater than 0"),
+        ("hidden_dropout_prob", 1.0, "hidden_dropout_prob is 1.0: Input should be less than 1"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_told_by_the_names_of_its_file(
+    tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    folder = small_wiki(tmp_path / "m", weights=lambda _: None, **{name: value})
+    with pytest.raises(InputError, match=message):
+        open_model(folder)

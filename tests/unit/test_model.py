@@ -137,6 +137,11 @@ def test_dropout_drops_its_share_scales_the_rest_and_follows_the_seed() -> None:
     assert dropout(values, 0.1, False) is values
 
 
+def test_nearly_everything_is_dropped_where_that_is_asked() -> None:
+    torch.manual_seed(0)
+    assert float((dropout(torch.ones(400_000), 0.999999, True) == 0).float().mean()) > 0.999
+
+
 def test_dropout_is_even_over_all_four_numbers_of_a_word() -> None:
     torch.manual_seed(6)
     dropped = (dropout(torch.ones(400_000), 0.25, True) == 0).view(-1, 4).float().mean(0)

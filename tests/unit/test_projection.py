@@ -1,5 +1,7 @@
 """The vocabulary projection against torch's own linear and cross entropy."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,6 +51,31 @@ def test_in_bf16_it_is_as_near_to_fp32_as_torchs(scale: float) -> None:
     for true, mine, other in zip(exact[1], ours[1], theirs[1], strict=True):
         away, others = (1 - F.cosine_similarity(true.flatten(), part.flatten(), dim=0) for part in (mine, other))
         assert float(away) < max(2e-5, 1.5 * float(others))
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("compute", [projected_loss, running_loss])
+@pytest.mark.parametrize("sure", [6.0, 10.0, 20.0])
+def test_what_is_known_by_heart_keeps_its_small_loss_and_gradients(sure: float, compute: Any, bf16: bool) -> None:
+    def found(ours: bool) -> tuple[Tensor, list[Tensor]]:
+        states, words, bias, labels = leaves(0.1)
+        own = words.detach()[labels]
+        with torch.no_grad():
+            states += own * sure / own.square().sum(1, keepdim=True)  # so far above the other logits
+            bias.zero_()
+        if ours:
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = compute(states, words, bias, labels)
+        else:
+            loss = F.cross_entropy(F.linear(states, words, bias), labels, reduction="sum")
+        loss.backward()
+        return loss.detach(), [part.grad for part in (states, words, bias)]  # type: ignore[misc]
+
+    (exact, true), (loss, mine) = found(False), found(True)
+    torch.testing.assert_close(loss, exact, atol=0, rtol=1e-2 if bf16 else 1e-5)
+    for one, other in zip(true, mine, strict=True):
+        assert float(F.cosine_similarity(one.flatten(), other.flatten(), dim=0)) > 0.999
+        assert float(other.norm() / one.norm()) == pytest.approx(1.0, abs=0.03)
 
 
 def test_a_probability_too_small_for_a_float_still_has_its_loss() -> None:

@@ -194,6 +194,54 @@ def test_without_a_compiler_it_is_said(
     assert "no C++ compiler" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF and then nothing that could be loaded"])
+def test_a_damaged_library_is_built_again(
+    damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if rows.library() is None:
+        pytest.skip("there is no C++ compiler here")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert rows.library.__wrapped__() is not None
+    (built,) = (tmp_path / "bertwright").glob("rows-*.so")
+    built.write_bytes(damage)
+    assert rows.library.__wrapped__() is not None
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    if rows.library() is None:
+        pytest.skip("there is no C++ compiler here")
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert rows.library.__wrapped__() is None
+    assert "there is no home folder; XDG_CACHE_HOME names one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
+@pytest.mark.parametrize("shape", [(1, 10), (4, 100)])
+def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, int]) -> None:
+    model, given = quick(classifier(), kind), batch(*shape)
+    with torch.inference_mode():
+        usual = model(given)
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert torch.equal(model(given), usual)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_no_rows_are_answered_with_none(few: int) -> None:
+    layer = quick(classifier(), "fp32").get_submodule("encoder").layers[0]
+    layer.few = few
+    with torch.inference_mode():
+        assert layer(torch.zeros(0, 7, 256), torch.ones(0, 1, 1, 7, dtype=torch.bool)).shape == (0, 7, 256)
+
+
 def test_the_built_steps_leave_small_numbers_to_the_process() -> None:
     rows.library()
     assert float(torch.tensor([1e-39]) * 0.5) > 0.0  # some compilers' fast arithmetic rounds denormals to 0 everywhere

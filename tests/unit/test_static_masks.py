@@ -44,7 +44,7 @@ def test_the_order_of_a_repeated_epoch_is_another_one(corpus):
     examples = Examples(corpus, ExampleSettings(static_masks=2), length=48, seed=0)
     orders: dict[int, list[int]] = {}
     for step in range(5 * examples.num_rows(0) // 10):
-        for epoch, rows in examples.rows_of_step(step, 10):
+        for epoch, rows in examples._sampler.rows(10 * step, 10 * step + 10):
             orders.setdefault(epoch, []).extend(rows.tolist())
     assert set(orders) >= {0, 1, 2, 3}
     assert sorted(orders[0]) == sorted(orders[2]) == list(range(examples.num_rows(0)))

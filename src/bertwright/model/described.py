@@ -115,7 +115,10 @@ def _in_words(error: ValidationError) -> str:
     wrong = []
     for part in error.errors():
         name = _CONFIG_NAMES.get(str(part["loc"][0]), str(part["loc"][0])) if part["loc"] else ""
-        wrong.append(f"{name} is {part['input']!r}: {part['msg']}" if name else part["msg"])
+        if part["type"] == "missing":
+            wrong.append(f"{name} is missing")
+        else:
+            wrong.append(f"{name} is {part['input']!r}: {part['msg']}" if name else part["msg"])
     return "; ".join(wrong)
 
 

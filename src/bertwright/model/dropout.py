@@ -29,5 +29,5 @@ def dropout(values: Tensor, share: float, training: bool) -> Tensor:
     if values.device.type != "cpu":
         return F.dropout(values, share)
     bits: Tensor = random_bits(values)
-    keep = bits >= round(share * 65536) - 32768
+    keep = bits >= min(round(share * 65536), 65535) - 32768  # 65,536 would be no int16
     return values * (keep.to(values.dtype) / (1.0 - share))

@@ -64,7 +64,7 @@ class FewRows:
         asked = hidden if asked.data_ptr() == hidden.data_ptr() and asked.shape == hidden.shape else asked.contiguous()
         kept = keep.expand(batch, 1, 1, tokens).contiguous()
         between = 2 * batch * tokens * width + some * (3 * width + wide) + max(batch * tokens, some)
-        floats, out = torch.empty(between), torch.empty(asked.shape)
+        floats, out = (torch.empty(shape, dtype=torch.float32) for shape in ((between,), asked.shape))
         narrow = torch.empty(max(batch * tokens * width, some * max(width, wide)), dtype=torch.uint8)
         rows.library().layer(
             ctypes.byref(self.layer),

@@ -169,7 +169,7 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
     found = read_described(folder / "config.json")
     weights = named_weights(stored_tensors(folder), found, str(folder / "model.safetensors"))
-    _check_size(found.config, weights, str(folder))
+    _check_weights(found.config, weights, str(folder))
     architecture = found.architecture or "BertModel"
     return SavedModel(str(folder), found.config, weights, folder, architecture, found.labels, found.extra)
 
@@ -184,8 +184,11 @@ def weights_digest(saved: SavedModel) -> str | None:
     return None if saved.weights is None else file_digest(Path(saved.place) / "model.safetensors")
 
 
-def _check_size(config: BodyConfig, weights: Mapping[str, Tensor], place: str) -> None:
-    """InputError where config.json asks for another size than the weights have, before memory is taken for it."""
+def _check_weights(config: BodyConfig, weights: Mapping[str, Tensor], place: str) -> None:
+    """InputError where the body's weights are not those that config.json asks for, no more and no fewer, or no numbers.
+
+    Sizes are compared before memory is taken for them.
+    """
     stored = sum(name.startswith("encoder.") for name in weights)
     if config.layers > stored:  # each layer has several
         raise InputError(f"{place}: config.json asks for {config.layers} layers, but there are {stored} tensors")
@@ -200,6 +203,13 @@ def _check_size(config: BodyConfig, weights: Mapping[str, Tensor], place: str) -
             raise InputError(f"{place}: the model has no weights for {name}, which config.json asks for")
         if tuple(given.shape) != shape:
             raise InputError(f"{place}: {name} has shape {tuple(given.shape)}, expected {shape}")
+    surplus = [name for name in weights if name.startswith("encoder.") and name not in wanted]
+    if surplus:
+        shown = ", ".join(surplus[:3]) + ", …" * (len(surplus) > 3)
+        raise InputError(f"{place}: config.json leaves no place for {len(surplus)} of the body's tensors: {shown}")
+    for name in wanted.keys() & weights.keys():
+        if not bool(weights[name].isfinite().all()):
+            raise InputError(f"{place}: {name} holds infinite values or values that are no numbers")
 
 
 def layer_of(name: str) -> str:
@@ -212,7 +222,8 @@ def layer_of(name: str) -> str:
 def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...] = ()) -> None:
     """Copy the saved weights into `module`; parts named in `fresh` may be absent and keep what they have.
 
-    Weights of heads that `module` lacks are left out; a missing or wrongly shaped tensor is an InputError.
+    Weights of heads that `module` lacks are left out, as are those of another shape of a part in `fresh`; elsewhere a
+    missing or wrongly shaped tensor is an InputError.
     """
     if saved.weights is None:
         return

@@ -47,6 +47,7 @@ _CONFIG_NAMES = {
     "attention_dropout": "attn_pdrop",
     "initializer_range": "initializer_range",
     "layer_norm_eps": "layer_norm_epsilon",
+    "pad_id": "pad_token_id",
 }
 
 
@@ -105,6 +106,8 @@ def read_gpt_config(path: Path) -> tuple[GPTConfig, dict[str, Any]]:
     if not isinstance(raw.get("bertwright", {}), dict):
         raise InputError(f"{path}: bertwright is {raw['bertwright']!r}; it must be an object")
     values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
+    if values.get("pad_id", 0) is None:  # transformers' way of saying that there is none
+        del values["pad_id"]
     hidden = values.get("hidden")
     try:
         config = GPTConfig.model_validate({**values, "intermediate": 4 * hidden if isinstance(hidden, int) else hidden})

@@ -116,7 +116,7 @@ class QuickLayer(nn.Module):
     def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None) -> Tensor:
         """As EncoderLayer's: [B, T, D] → [B, T, D], or only the rows `at` [B, Q] → [B, Q, D]."""
         asked = hidden if at is None else gather_rows(hidden, at)  # [B, Q, D]
-        if hidden.shape[0] * hidden.shape[1] <= self.few and keep.shape[1:3] == (1, 1):
+        if 0 < hidden.shape[0] * hidden.shape[1] <= self.few and keep.shape[1:3] == (1, 1):
             self._whole = self._whole or FewRows(self)
             return self._whole(hidden, keep, asked)
         every = filled_up(hidden.flatten(0, 1))
@@ -148,13 +148,17 @@ def filled_up(given: Tensor) -> Tensor:
 
 def _unfilled(given: Tensor, like: Tensor) -> Tensor:
     """[N, W] → the rows of `like` [B, T, D] alone: [B, T, W]."""
-    return given[: like.shape[0] * like.shape[1]].view(*like.shape[:2], -1)
+    return given[: like.shape[0] * like.shape[1]].view(*like.shape[:2], given.shape[1])
 
 
 def quick(model: Model, precision: Literal["fp32", "int8"]) -> Model:
-    """A copy of `model`, whose `encoder` has quick layers; it shares all other weights and cannot be trained."""
+    """A copy of `model`, whose `encoder` has quick layers; it shares all other weights and cannot be trained.
+
+    The encoder looks to both sides: the rows that are asked for have the mask of all.
+    """
     encoder = model.get_submodule("encoder")
     assert isinstance(encoder, Encoder)
+    assert encoder.config.attends == "both"
     shared = {id(weight): weight for weight in model.parameters()}
     found = copy.deepcopy(model, shared)
     product = Int8Product if precision == "int8" else PackedProduct

@@ -295,7 +295,7 @@ extern "C" void attend(const float *query, const float *key_value, const uint8_t
 }
 
 // hidden: [batch, tokens, width]; asked_rows, out: [batch, asked, width], hidden itself where all are asked; floats and
-// bytes: room for what is in between, as rows.py counts it
+// bytes: room for what is in between, as few_rows.py counts it
 extern "C" void layer(const Layer *layer, const float *hidden, const float *asked_rows, const uint8_t *keep, float *out,
                       float *floats, uint8_t *bytes, int64_t batch, int64_t asked, int64_t tokens, int threads) {
     int64_t width = layer->query.inner, wide = layer->expand.width, all = batch * tokens, some = batch * asked;

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
         most = rows.abs().amax(1)
         scales = torch.where(most > 0, most / 127, 1.0)
         return (rows / scales[:, None] + (MIDDLE + 0.5)).to(torch.uint8), scales
-    narrow, scales = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows))
+    narrow, scales = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), dtype=torch.float32)
     built.quantise(_at(rows), _at(narrow), _at(scales), *_sizes(rows))
     return narrow, scales
 
@@ -78,7 +79,7 @@ def activate_quantise(sums: Tensor, scales: Tensor | None, bias: Tensor, *, appr
     """The same as `quantise` gives it."""
     if (built := library()) is None:
         return quantise(activate(sums, scales, bias, approximate=approximate))
-    narrow, found = torch.empty(sums.shape, dtype=torch.uint8), torch.empty(len(sums))
+    narrow, found = torch.empty(sums.shape, dtype=torch.uint8), torch.empty(len(sums), dtype=torch.float32)
     count, width, threads = _sizes(sums)
     with_tanh = approximate == "tanh"
     built.activate(_at(sums), _at(scales), _at(bias), _at(narrow), _at(found), count, width, with_tanh, threads)
@@ -111,7 +112,7 @@ def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Ten
         parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, *key_value.chunk(2, dim=-1))]
         context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=keep)  # [B, H, Q, K]
         return context.transpose(1, 2).flatten(2)
-    out, kept = torch.empty(query.shape), keep.expand(batch, 1, 1, tokens).contiguous()
+    out, kept = torch.empty(query.shape, dtype=torch.float32), keep.expand(batch, 1, 1, tokens).contiguous()
     threads = torch.get_num_threads() if batch * heads * tokens * query.shape[1] > 1 << 14 else 1
     sizes = map(ctypes.c_int64, (batch, query.shape[1], tokens, heads))
     built.attend(_at(query), _at(key_value), _at(kept), _at(out), *sizes, ctypes.c_int(threads))
@@ -126,21 +127,28 @@ def library() -> Any:
         say("there is no C++ compiler here (c++): bias, GELU and LayerNorm take several passes each")
         return None
     command = [*shlex.split(compiler), *_FLAGS, *(_X86_FLAGS if _has_wide_vectors() else ())]
-    key = hashlib.sha256(repr((command, _SOURCE.read_bytes(), _processor())).encode()).hexdigest()[:16]
-    folder = cache_folder()
+    key = _digest(repr((command, _SOURCE.read_bytes(), _processor())).encode())
     try:
+        folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"rows-{key}.so"
-        if not path.exists():
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                made = Path(place) / path.name
-                subprocess.run([*command, str(_SOURCE), "-o", str(made)], check=True, capture_output=True, text=True)
-                made.replace(path)
-        return ctypes.CDLL(str(path))
+        # Its own digest is in the name: to load a damaged one ends the process.
+        kept = [path for path in folder.glob(f"rows-{key}-*.so") if path.stem.endswith(_digest(path.read_bytes()))]
+        return ctypes.CDLL(str(kept[0] if kept else _build(command, folder, key)))
     except (OSError, subprocess.CalledProcessError) as error:
         why = getattr(error, "stderr", None) or str(error)
         say(f"{_SOURCE.name} could not be built ({why.strip().splitlines()[-1]}): its steps take several passes each")
         return None
+
+
+def _build(command: Sequence[str], folder: Path, key: str) -> Path:
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        made = Path(place) / "rows.so"
+        subprocess.run([*command, str(_SOURCE), "-o", str(made)], check=True, capture_output=True, text=True)
+        return made.replace(folder / f"rows-{key}-{_digest(made.read_bytes())}.so")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _finished(sums: Tensor, scales: Tensor | None, bias: Tensor) -> Tensor:

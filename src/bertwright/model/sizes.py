@@ -4,13 +4,15 @@ from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
-from bertwright.config import Count, Settings, Share
+from bertwright.config import Count, Number, PositiveNumber, Settings
 from bertwright.errors import InputError
 
 Size = Annotated[int, Field(gt=0, lt=2**24)]
 """One side of a matrix; far beyond what is built, and small enough to be multiplied."""
 
 
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+"""The share that is dropped; what is kept is divided by the rest."""
 Attends = Literal["both", "left", "right"]
 """Which tokens a token attends to beside itself: all, those before it, or those behind it."""
 
@@ -31,10 +33,10 @@ class EncoderConfig(Settings):
     max_positions: Size = 512
     num_segments: Size = 2
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    hidden_dropout: Share = 0.1
-    attention_dropout: Share = 0.1
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
+    hidden_dropout: Dropout = 0.1
+    attention_dropout: Dropout = 0.1
+    initializer_range: Number = 0.02
+    layer_norm_eps: PositiveNumber = 1e-12
     pad_id: Count = 0
     attends: Attends = "both"
 
@@ -55,7 +57,7 @@ class GPTConfig(EncoderConfig):
 
     num_segments: Literal[0] = 0
     activation: Literal["gelu_tanh"] = "gelu_tanh"
-    layer_norm_eps: float = 1e-5
+    layer_norm_eps: PositiveNumber = 1e-5
     attends: Literal["left"] = "left"
 
     @model_validator(mode="after")
@@ -77,8 +79,8 @@ class LSTMConfig(Settings):
     max_positions: Size = 512
     """Rows are as long as a Transformer's at most: what is compared gets the same."""
     num_segments: Literal[0] = 0
-    hidden_dropout: Share = 0.1
-    initializer_range: float = 0.02
+    hidden_dropout: Dropout = 0.1
+    initializer_range: Number = 0.02
     pad_id: Count = 0
 
     @model_validator(mode="after")

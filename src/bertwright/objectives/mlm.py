@@ -45,8 +45,9 @@ class MaskingSettings(Settings):
 def predictions_by_length(settings: MaskingSettings, length: int) -> np.ndarray:
     """How many pieces are chosen in a row of 0 … `length` tokens, special tokens counted: int64 [length + 1].
 
-    The share is rounded as Python rounds, halves to the even number; at least one piece is chosen, and at most
-    `max_predictions`. The last entry is the largest: the width of a batch's `positions`.
+    The share is rounded as Python rounds, halves to the even number; it is one piece at least, which units of several
+    pieces may leave unchosen, and `max_predictions` at most. The last entry is the largest: the width of a batch's
+    `positions`.
     """
     counts = [max(1, round(settings.share * tokens)) for tokens in range(length + 1)]
     most = settings.max_predictions or counts[length]

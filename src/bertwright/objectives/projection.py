@@ -3,8 +3,10 @@
 The logits of a batch (rows x 30,522) are the largest array of a small BERT's step, and moving it is what costs. Here a
 few hundred columns at a time are projected, raised to powers of e and multiplied back onto the word embeddings before
 they leave the cache; the powers are kept once, for the gradient of the word embeddings. Softmax divides by a sum over
-all columns, which is known only at the end: every row is divided by its own then, before or after its products. Same
-numbers as `F.cross_entropy(F.linear(…))`, in the precision of the matrix products.
+all columns, which is known only at the end: every row is divided by its own then, before or after its products. The
+label's own column is left out of the products and added in fp32: where its probability is near 1, what the others leave
+of it would be lost in their rounding. Same numbers as `F.cross_entropy(F.linear(…))`, in the precision of the matrix
+products.
 
 A language model predicts at every place, some seven times as many rows as masked LM. There the rows are taken a block
 at a time, and each block's part of the gradient is computed with its loss, so that no more than one block is held.
@@ -14,6 +16,7 @@ Shapes: M rows, D hidden, V vocabulary, C columns of a tile.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -33,13 +36,15 @@ _LARGEST: Final = 1e20
 
 @dataclass(frozen=True)
 class _Powers:
-    """powers: e^logits tile after tile, [M x C] each; shares [M]: what makes a row's powers its probabilities.
+    """powers: e^logits tile after tile, [M x C] each, 0 for labels; shares [M]: what makes a row's powers its
+    probabilities; missing [M]: 1 less that of the label.
 
     loss: the sum. to_states [M, D]: the gradient for the rows.
     """
 
     powers: Tensor
     shares: Tensor
+    missing: Tensor
     loss: Tensor
     to_states: Tensor
 
@@ -98,22 +103,29 @@ def _powers(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, powers:
     """One walk over the tiles, which are written into `powers` [at least M·V]; None where a float cannot hold them."""
     rows, kind = len(states), powers.dtype
     given = states.to(kind)
-    sums, to_states = states.new_zeros(rows), torch.zeros_like(states)
-    for tile, columns in _tiles(powers, rows, len(words)):
+    others, to_states = states.new_zeros(rows), torch.zeros_like(states)
+    tiles, (ordered, order) = list(_tiles(powers, rows, len(words))), labels.sort()
+    edges = torch.searchsorted(ordered, ordered.new_tensor([columns.start for _, columns in tiles] + [len(words)]))
+    for (tile, columns), (begin, end) in zip(tiles, pairwise(edges.tolist()), strict=True):
         part = words[columns].to(kind)
         torch.addmm(bias[columns].to(kind), given, part.t(), out=tile)
         tile.exp_()
-        sums += tile.sum(1, dtype=torch.float32)
+        if begin < end:
+            tile[order[begin:end], ordered[begin:end] - columns.start] = 0.0
+        others += tile.sum(1, dtype=torch.float32)
         if kind == torch.float32:
             to_states.addmm_(tile, part)
         else:
             to_states += torch.mm(tile, part)  # a tile's products in bf16, their sum in fp32
-    if not bool(((sums < _LARGEST) & (sums > 1 / _LARGEST)).all()):
-        return None
     own = words[labels]  # [M, D]
     chosen = (states * own).sum(1) + bias[labels]
-    shares = sums.reciprocal()
-    return _Powers(powers, shares, (sums.log() - chosen).sum(), to_states.mul_(shares[:, None]).sub_(own))
+    sums = others + chosen.exp()
+    if not bool(((sums < _LARGEST) & (sums > 1 / _LARGEST)).all()):
+        return None
+    against = others.log() - chosen
+    shares, missing = sums.reciprocal(), against.sigmoid()
+    to_states.mul_(shares[:, None]).addcmul_(own, missing[:, None], value=-1)
+    return _Powers(powers, shares, missing, F.softplus(against).sum(), to_states)
 
 
 def _tiles(powers: Tensor, rows: int, size: int) -> Iterator[tuple[Tensor, slice]]:
@@ -143,8 +155,9 @@ class _ProjectedLoss(torch.autograd.Function):
             torch.mm(tile.t(), scaled, out=to_words[columns])
             torch.mv(tile.t(), weights, out=to_bias[columns])
         to_words, to_bias = to_words.float(), to_bias.float()
-        to_words.index_add_(0, labels, states * -scale)
-        to_bias.index_add_(0, labels, -scale.expand(len(labels)))
+        missing = ctx.found.missing * -scale
+        to_words.index_add_(0, labels, states * missing[:, None])
+        to_bias.index_add_(0, labels, missing)
         to_states = ctx.found.to_states * scale
         ctx.found = None
         return to_states, to_words, to_bias, None, None
@@ -175,8 +188,8 @@ def _loss_and_gradients(
             for tile, columns in _tiles(found.powers, len(rows), len(words)):
                 to_words[columns] += torch.mm(tile.t(), scaled)
                 to_bias[columns] += torch.mv(tile.t(), weights)
-            to_words.index_add_(0, asked, -rows)
-            to_bias.index_add_(0, asked, -rows.new_ones(len(asked)))
+            to_words.index_add_(0, asked, rows * -found.missing[:, None])
+            to_bias.index_add_(0, asked, -found.missing)
     return loss, to_states, to_words, to_bias
 
 

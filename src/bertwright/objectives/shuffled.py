@@ -51,10 +51,6 @@ class ShuffledRows(ABC, Generic[AnyBatch]):
         """How often the corpus is passed in the first `rows` rows: one figure, as a mixture has one for each corpus."""
         return [rows / self.num_rows(0)]
 
-    def rows_of_step(self, step: int, batch_size: int) -> list[tuple[int, np.ndarray]]:
-        """The shuffled rows of a step, in groups (epoch, rows int64 [n])."""
-        return self._sampler.rows(step * batch_size, (step + 1) * batch_size)
-
     def step_batch(self, step: int, batch_size: int) -> AnyBatch:
         """The batch of a step: the next `batch_size` of the shuffled rows; it may span epochs."""
         return self.stretch(step * batch_size, (step + 1) * batch_size)

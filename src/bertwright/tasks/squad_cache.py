@@ -9,11 +9,13 @@ import hashlib
 import json
 import os
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from bertwright import files
 from bertwright.console import say
 from bertwright.files import atomic_file
 from bertwright.tasks import squad_windows
@@ -36,7 +38,7 @@ def cache_folder() -> Path:
     named = os.environ.get("BERTWRIGHT_CACHE")
     if named:
         return Path(named) / "squad"
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bertwright" / "squad"
+    return files.cache_folder() / "squad"
 
 
 def cached_windows(
@@ -46,13 +48,18 @@ def cached_windows(
 
     A folder that cannot be written costs only the time, and that is said.
     """
-    path = cache_folder() / f"{_key(words, questions, task, max_length, targets)}.npz"
+    make = partial(encode_windows, words, questions, task, max_length=max_length, targets=targets)
+    try:
+        path = cache_folder() / f"{_key(words, questions, task, max_length, targets)}.npz"
+    except OSError as error:
+        say(f"the windows of questions are made again next time: {error}")
+        return make()
     if path.exists():
         try:
             return _load(path)
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             say(f"{path}: is broken and made anew: {error}")
-    windows = encode_windows(words, questions, task, max_length=max_length, targets=targets)
+    windows = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as stream:

@@ -102,8 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _overview(arguments)
         name, rest = found
         result = _parse(name, rest)
-        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
-            sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is shown its number
+        if isinstance(sys.stdout, io.TextIOWrapper):  # what is no character of the terminal is shown by its number
+            sys.stdout.reconfigure(errors="backslashreplace")
         if os.environ.get("RANK", "0") == "0":  # of several processes that torchrun started, one speaks
             _tell(result, as_json=as_json)
         return int(result.get("exit_code", 0))

@@ -95,6 +95,26 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which is then whole or empty: `path` itself where it is there, else as atomic_folder.
+
+    InputError where something lies there already, or does when all is written.
+    """
+    if path.is_dir() and not any(path.iterdir()):  # it may be another disk's, which nothing can take the place of
+        try:
+            yield path
+        except BaseException:
+            for each in path.iterdir():
+                shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+            raise
+        return
+    with atomic_folder(path) as folder:
+        yield folder
+        if os.path.lexists(path):
+            raise InputError(f"{path}: exists, made by somebody else meanwhile; nothing is written")
+
+
 def refuse_file_above(out: Path) -> None:
     """InputError where a file stands where a folder would have to be made."""
     if in_way := next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None):

@@ -70,6 +70,13 @@ def test_it_is_checked_and_reported_on(made: Path, tmp_path: Path) -> None:
     BPETokenizer(WORDS.pieces, WORDS.merges[:-1]).save(tmp_path / "other" / "tokenizer")
     with pytest.raises(InputError, match=r"this tokenizer \(.*\) is not the one that made the corpus"):
         verify(tmp_path / "other")
+    with pytest.raises(InputError, match=r"this tokenizer \(.*\) is not the one that made the corpus"):
+        merge_corpora([tmp_path / "other", made / "part-2"], tmp_path / "merged")
+    for path in (tmp_path / "other").glob("*.hashes"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"other/shard-00000\.hashes: there is no such file; .*--keep-duplicates"):
+        merge_corpora([tmp_path / "other", made / "part-2"], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
 
 
 def test_the_doctor_looks_at_it(made: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,9 @@ def test_a_pipe_is_refused(own_tokenizer: Path, tmp_path: Path) -> None:
 
 
 def test_no_workers_are_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
-    refused(InputError, "0 workers", tmp_path, inputs=[own_text], tokenizer=own_tokenizer, workers=0)
+    for workers in (0, 5_000, 3_000_000_000):
+        message = f"{workers} workers: 1 to 4096 are allowed"
+        refused(InputError, message, tmp_path, inputs=[own_text], tokenizer=own_tokenizer, workers=workers)
 
 
 def endless(then: Any) -> Any:
@@ -239,6 +242,48 @@ def test_progress_knows_what_is_left(tmp_path: Path) -> None:
     assert "about 2 min 0 s left" in reader.progress()
     assert len(list(documents)) == 0
     assert len(reader.sources) == 2
+
+
+def test_an_input_without_text_takes_no_forecast_away(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    (tmp_path / "b.txt").write_text("word " * 1000)
+    reader = Reader([tmp_path / "a.txt", tmp_path / "b.txt"], TextSettings())
+    next(reader._documents())
+    assert "about 0 min 0 s left" in reader.progress()
+
+
+def test_ctrl_c_twice_ends_a_build_that_is_busy(own_tokenizer: Path, tmp_path: Path) -> None:
+    """Workers never hear it: they have to be ended, or the second one would wait for them for ever."""
+    script = tmp_path / "build.py"
+    script.write_text(
+        "import sys, time\n"
+        "from bertwright.corpus import build, reading\n"
+        "from bertwright.text.documents import Document\n"
+        "def busy(*_, **__):\n"
+        "    time.sleep(3600)\n"
+        "def read(path, settings, on_error):\n"
+        "    yield from [Document(('A stack.',), 'text:1')] * 6\n"
+        "    print('all are busy', flush=True)\n"
+        "    time.sleep(3600)\n"
+        "build.encode_chunk, reading.read_sources, reading.CHUNK_CHARACTERS = busy, read, 1\n"
+        "if __name__ == '__main__':\n"
+        "    build.build_corpus([sys.argv[1]], tokenizer=sys.argv[2], out=sys.argv[3], workers=2)\n"
+    )
+    (tmp_path / "text.txt").write_text("A stack.\n")
+    command = [sys.executable, script, tmp_path / "text.txt", own_tokenizer, tmp_path / "corpus"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as build:
+        try:
+            assert build.stdout is not None
+            assert build.stdout.readline() == "all are busy\n"
+            os.killpg(build.pid, signal.SIGINT)
+            time.sleep(0.2)
+            with suppress(ProcessLookupError):
+                os.killpg(build.pid, signal.SIGINT)
+            assert build.wait(timeout=60) != 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(build.pid, signal.SIGKILL)
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_workers_end_with_a_killed_parent(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:

@@ -200,6 +200,17 @@ def test_an_error_is_exit_code_one_and_a_warning_is_not(tmp_path: Path, capsys: 
     assert found["warnings"] >= 1
 
 
+def test_a_tokenizer_that_does_not_open_is_one_finding_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.tsv").write_text("text\tlabel\na b\tx\nc d\ty\n")
+    code, found = command(capsys, "--quick", "--data", tmp_path / "one.tsv", "--tokenizer", tmp_path / "nope")
+    assert code == 1
+    (error,) = (one for one in found["findings"] if one["name"] == "tokenizer")
+    assert "nope/tokenizer.json: there is no such file" in error["text"]
+    assert {one["part"] for one in found["findings"]} > {"machine", "data"}
+
+
 def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)], tokenizer=CASED)
     code, found = command(capsys, "--model", write_model(tmp_path / "model"), "--corpus", tmp_path / "corpus")

@@ -134,7 +134,7 @@ def test_text_that_begins_with_a_brace_stays_text(tmp_path: Path) -> None:
         ("a.txt", b"fine\n\nbad \xff here\n", 3, "not UTF-8 text: byte 0xff at byte 10"),
         ("a.txt", b"one\rtwo\r\xffthree\r", 3, "not UTF-8 text: byte 0xff at byte 8"),
         ("a.txt", "하나\n둘".encode()[:-1], 2, "it ends in the middle of a character; was the file cut short?"),
-        ("a.txt", "fine\n".encode("utf-16"), 1, "NUL bytes: UTF-16? convert it to UTF-8"),
+        ("a.txt", "fine\n".encode("utf-16"), 1, "NUL bytes: UTF-16 is to be UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xc3\x28"}\n', 2, "not UTF-8 text: byte 0xc3 at byte 10 of the line"),
         ("a.txt", "end of an article\n</doc>\n" + ARTICLES, 3, "an article of WikiExtractor begins here"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', 2, "not valid JSON"),
@@ -340,6 +340,16 @@ def test_inputs_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
         find_inputs([tmp_path / "folder"])
     with pytest.raises(InputError, match="no input is given"):
         find_inputs([])
+    with pytest.raises(InputError, match=r"an input is empty; .*, the current one as '\.'"):
+        find_inputs([""])
+
+
+def test_a_link_to_itself_is_one_that_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "x").symlink_to("x")
+    (tmp_path / "a.txt").write_text("A text.")
+    assert [path.name for path in find_inputs([tmp_path]) if isinstance(path, Path)] == ["a.txt", "x"]
+    with pytest.raises(InputError, match="x: cannot be opened"):
+        list(read_documents(tmp_path / "x", TextSettings()))
 
 
 def test_wikipedia_articles_are_all_found(shared_data: Path) -> None:

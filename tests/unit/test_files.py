@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.files import atomic_file, atomic_folder
+from bertwright.files import atomic_file, atomic_folder, new_folder
 from bertwright.model.folder import write_folder
 from bertwright.text.documents import find_inputs
 
@@ -112,3 +112,39 @@ def test_a_name_that_is_not_utf8_is_refused_before_the_work(tmp_path: Path) -> N
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.txt")).write_text("x")
     with pytest.raises(InputError, match="is not UTF-8; rename it"):
         find_inputs([tmp_path])
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_new_folder_is_whole_or_as_it_was(tmp_path: Path, exists: bool) -> None:
+    folder = tmp_path / "new"
+    if exists:
+        folder.mkdir()
+
+    def fill(*, fails: bool) -> None:
+        with new_folder(folder) as place:
+            (place / "part").mkdir()
+            (place / "part" / "a").write_text("a")
+            if fails:
+                raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        fill(fails=True)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["new"] * exists
+    fill(fails=False)
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
+        "new",
+        "new/part",
+        "new/part/a",
+    ]
+
+
+def test_a_folder_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> None:
+    def late() -> None:
+        with new_folder(tmp_path / "new") as place:
+            (place / "ours").write_text("ours")
+            (tmp_path / "new").mkdir()
+            (tmp_path / "new" / "theirs").write_text("theirs")
+
+    with pytest.raises(InputError, match="new: exists, made by somebody else meanwhile"):
+        late()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["theirs"]

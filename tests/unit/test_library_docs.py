@@ -208,6 +208,8 @@ Cut the grass of the field with a blade. It takes an hour for each of the fields
     )
     (root / "broken.py").write_text('"""This module has words but it cannot be parsed."""\ndef (:\n', "utf-8")
     (root / "foreign.py").write_bytes('"""Le café de la ferme est fermé les dimanches."""\n'.encode("latin-1"))
+    (root / "half.py").write_text('"""Half of a pair stands in these words: \\ud800."""\n', "utf-8")
+    (root / ".#old.py").symlink_to("nowhere")
     (root / "tests" / "test_gate.py").write_text('"""The tests of the gate are not documentation."""\n', "utf-8")
     return root
 
@@ -231,7 +233,12 @@ def test_every_kind_of_documentation_is_found(farm: Path) -> None:
 
 def test_files_that_cannot_be_parsed_are_named(farm: Path) -> None:
     (library,) = collect({"farm": farm}).libraries
-    assert [Path(each.split(": ")[0]).name for each in library.unreadable] == ["broken.py", "foreign.py"]
+    assert [Path(each.split(": ")[0]).name for each in library.unreadable] == [
+        ".#old.py",
+        "broken.py",
+        "foreign.py",
+        "half.py",
+    ]
 
 
 def test_nothing_is_imported(farm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The report: well formed, escaped, complete without held-out figures, and two runs on one page."""
 
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -86,6 +87,11 @@ def test_a_page_is_whole_escaped_and_says_the_figures(tmp_path: Path) -> None:
     assert shown.count("default:") == 2
     assert "one point lies above the picture, the highest at 10.2" in shown
     assert (run.folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_name_that_is_not_utf8_has_a_page_too(tmp_path: Path) -> None:
+    run = pretraining(tmp_path / os.fsdecode(b"r\xff"))
+    assert "r\\udcff" in texts(write_report(run.folder, corpus=None))
 
 
 def test_a_run_without_held_out_figures_or_without_any_line(tmp_path: Path) -> None:

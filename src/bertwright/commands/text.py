@@ -11,6 +11,7 @@ from bertwright.errors import InputError
 
 if TYPE_CHECKING:
     from bertwright.corpus.manifest import Manifest
+    from bertwright.text.any_tokenizer import AnyTokenizer
 
 Result = Mapping[str, Any]
 
@@ -59,7 +60,7 @@ def tokenizer_train(
         raise InputError("--vocab-size N: say how many pieces the vocabulary is to have (the paper: 30,000)")
     else:
         made = train_tokenizer(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
-    made.save(out)
+    _save(made, out)
     return {"tokenizer": str(out), "vocab_size": made.vocab_size, "hash": made.hash}
 
 
@@ -80,7 +81,7 @@ def tokenizer_import(vocabulary: Positional[Path], /, *, out: Path, cased: bool 
         )
     _refuse_existing(out)
     made = import_vocabulary(vocabulary, cased=cased)
-    made.save(out)
+    _save(made, out)
     return {"tokenizer": str(out), "vocab_size": made.vocab_size, "hash": made.hash}
 
 
@@ -115,7 +116,7 @@ def tokenizer_extend(
     settings = TextSettings(documents=documents, field=field)
     texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
     made = extend_tokenizer(old, texts, add=add)
-    made.tokenizer.save(out)
+    _save(made.tokenizer, out)
     return {
         "tokenizer": str(out),
         "vocab_size": made.tokenizer.vocab_size,
@@ -235,6 +236,13 @@ def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents
     if cased or strip_accents:
         option = "--cased" if cased else "--strip-accents"
         raise InputError(f"{option}: is for WordPiece; --kind bpe lower-cases and strips accents, as GPT-1 does")
+
+
+def _save(made: "AnyTokenizer", out: Path) -> None:
+    from bertwright.files import new_folder
+
+    with new_folder(out) as folder:
+        made.save(folder)
 
 
 def _refuse_existing(out: Path) -> None:

@@ -7,6 +7,7 @@ killed goes on from its last whole shard when the same command is given again, t
 
 import errno
 import os
+import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,6 +31,8 @@ from bertwright.text.documents import HubDataset, Input, TextSettings, find_inpu
 
 CHUNKS_PER_WORKER = 3
 """Chunks under way for each worker: enough that none waits while the oldest one is being finished."""
+
+MOST_WORKERS = 4096
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -56,8 +59,8 @@ def build_corpus(
     """
     settings = settings or TextSettings()
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
-    if workers < 1:
-        raise InputError(f"{workers} workers: at least 1 is needed")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise InputError(f"{workers} workers: 1 to {MOST_WORKERS} are allowed")
     out = Path(out)
     sources = part_of(find_inputs(inputs), part)
     if not skip:
@@ -148,7 +151,8 @@ def _encode(
         for chunk in chunks:
             if len(pending) == limit:
                 yield _result(*pending.popleft())
-            pending.append((chunk, pool.submit(encode_chunk, chunk.documents, tokenizer, settings, skip=skip)))
+            with _without_interrupts():  # submitting starts a worker where all are busy
+                pending.append((chunk, pool.submit(encode_chunk, chunk.documents, tokenizer, settings, skip=skip)))
     except BrokenProcessPool as error:
         raise _worker_died() from error
     while pending:
@@ -177,8 +181,22 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=start_worker)
     try:
         yield pool
+    except BaseException:  # what workers are at is not wanted any more, and waiting for it may take minutes
+        for worker in list((pool._processes or {}).values()):
+            worker.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes that are started in it never see the terminal's Ctrl-C, not even while they begin."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _named(source: Input) -> str:

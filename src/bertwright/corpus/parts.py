@@ -1,9 +1,7 @@
 """text → shards on several machines: the inputs dealt into parts, and the parts' shards under one manifest."""
 
 import os
-import shutil
 from collections.abc import Sequence
-from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,9 @@ from typing import Any
 from bertwright.corpus.duplicates import find_duplicates, write_drop_list
 from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, check_sizes, read_manifest, write_manifest
 from bertwright.corpus.reading import size_of
+from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder
+from bertwright.files import new_folder
 from bertwright.text.documents import Input
 
 
@@ -66,6 +65,9 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
     skipped = Skipped()
     for manifest in manifests:
         skipped = skipped.together(manifest.skipped)
+    if not keep_duplicates:
+        _refuse_without_hashes(parts, manifests)
+    tokenizer = Corpus.open(parts[0]).tokenizer
     whole: dict[str, Any] = {
         "tokenizer": first.tokenizer,
         "vocab_size": first.vocab_size,
@@ -74,10 +76,20 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
         "dropped": sum(manifest.dropped_documents for manifest in manifests),
         "skipped": skipped,
     }
-    with nullcontext(out) if out.exists() else atomic_folder(out) as folder:  # either way beside the parts' paths
+    with new_folder(out) as folder:  # as far from the parts as `out` is: shards are named by the way to them
         found = None if keep_duplicates else write_drop_list(folder, find_duplicates(folder, shards))
-        shutil.copytree(parts[0] / "tokenizer", folder / "tokenizer")
+        tokenizer.save(folder / "tokenizer")
         return write_manifest(folder, shards, duplicates=found, **whole)
+
+
+def _refuse_without_hashes(parts: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    for part, manifest in zip(parts, manifests, strict=True):
+        for entry in manifest.shards:
+            if not (part / entry.hashes).is_file():
+                raise InputError(
+                    f"{part / entry.hashes}: there is no such file; duplicates are found by it (--keep-duplicates does "
+                    "without)"
+                )
 
 
 def _seen_from(out: Path, part: Path, entry: ShardEntry) -> ShardEntry:

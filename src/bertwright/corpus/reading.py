@@ -59,6 +59,8 @@ class Reader:
         self.sources = list(self._start.sources)
         self._stamps = list(self._start.stamps[: self._start.input])
         self.skipped = self._start.skipped
+        self._number, self._count = self._start.input, 0
+        self._before = len(self.sources), self.skipped  # before the input with that number
         self.text_bytes = 0  # of the documents that were tokenized: the caller's to add to
         self._progress = _Progress(inputs)
 
@@ -66,36 +68,45 @@ class Reader:
         """Group whole documents, by their own size alone: where a chunk ends does not depend on where reading began."""
         documents: list[Document | Page] = []
         characters = 0
-        for document, position in self._documents():
+        for document in self._documents():
             documents.append(document)
             characters += document.size
             if characters >= CHUNK_CHARACTERS:
-                yield Chunk(documents, position)
+                yield Chunk(documents, self._position())
                 documents, characters = [], 0
         if documents:
-            yield Chunk(documents, position)
+            yield Chunk(documents, self._position())
 
     def progress(self) -> str:
         """How much text was tokenized, how fast, and the time left."""
         return self._progress.line(self.text_bytes)
 
-    def _documents(self) -> Iterator[tuple[Document | Page, Position]]:
+    def _position(self) -> Position:
+        """After the last document; made once a chunk and not validated anew, since there may be a million inputs."""
+        sources, skipped = self._before
+        return Position.model_construct(
+            input=self._number,
+            documents=self._count,
+            sources=tuple(self.sources[:sources]),
+            skipped=skipped,
+            stamps=tuple(self._stamps),
+        )
+
+    def _documents(self) -> Iterator[Document | Page]:
         for number in range(self._start.input, len(self._inputs)):
             source = self._inputs[number]
             self._stamps.append(stamp_of(source))
-            before = Position(
-                input=number, sources=tuple(self.sources), skipped=self.skipped, stamps=tuple(self._stamps)
-            )
             known = self._start.documents if number == self._start.input else 0
-            count = 0
+            self._number, self._count = number, 0
+            self._before = len(self.sources), self.skipped
             self._progress.begin(number)
             try:
                 self.sources.append(_source(source))
                 for document in read_sources(source, self._settings, self._on_record):
-                    count += 1
+                    self._count += 1
                     self._progress.characters += document.size
-                    if count > known:
-                        yield document, before.model_copy(update={"documents": count})
+                    if self._count > known:
+                        yield document
             except InputError as error:
                 if not self._skip:
                     raise
@@ -140,8 +151,8 @@ class _Progress:
         size, expected = self._current
         done = self._read + min(size, self.characters / max(expected, 1e-9)) - self._first
         speed = f"{text_bytes / 1e6:,.0f} MB of text · {text_bytes / 1e6 / max(seconds, 1e-9):.1f} MB/s"
-        if not all(self._sizes):
-            return speed  # nobody knows how long a dataset on the Hub is
+        if any(isinstance(source, HubDataset) for source in self._inputs):
+            return speed  # nobody knows how long one is
         left = seconds * (sum(self._sizes) - self._first - done) / max(done, 1)
         return f"{speed} · about {left // 60:.0f} min {left % 60:.0f} s left"
 

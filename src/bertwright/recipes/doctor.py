@@ -132,7 +132,12 @@ class Examination:
             advice = "nothing; for a table to go on with, name its columns (--text-column) or its --task"
             return [Finding("data", "reads", "note", other, text, advice)]
         self.data, found = look_at_data(self.task(), self.request.data)
-        saved, words = self.patient.saved, self.words()
+        saved = self.patient.saved
+        try:
+            words = self.words()
+        except (InputError, OSError) as error:
+            words = None
+            found.append(refused("data", "tokenizer", error=error, advice="name a tokenizer or model folder"))
         if self.data and saved:
             found += labels_of_model(saved, self.data.task)
             found += self.too_long(saved)

@@ -179,20 +179,20 @@ def _processors() -> int:
 def _read(file: tuple[str, Path, Path]) -> Module | str:
     """The documentation of one source file, or the reason why it cannot be parsed."""
     name, root, path = file
-    source = path.read_bytes()
     module = _module_name(name, root, path)
     topics = path.name == "topics.py" and path.parent.name == "pydoc_data"
-    quoted = sum(len(part) for quotes in (b'"""', b"'''") for part in source.split(quotes)[1::2])
-    if quoted < _LEAST_SHARE * len(source) and not topics:
-        return Module(module, ())
     try:
+        source = path.read_bytes()
+        quoted = sum(len(part) for quotes in (b'"""', b"'''") for part in source.split(quotes)[1::2])
+        if quoted < _LEAST_SHARE * len(source) and not topics:
+            return Module(module, ())
         if path.suffix in _CYTHON:
             docstrings = _cython_strings(source.decode("utf-8"))
         else:
             docstrings = _docstrings(_parse(source), everything=topics)
-    except (SyntaxError, ValueError, RecursionError) as error:
+        return Module(module, _documents([prose(each) for each in docstrings]))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
-    return Module(module, _documents([prose(each) for each in docstrings]))
 
 
 def _module_name(name: str, root: Path, path: Path) -> str:

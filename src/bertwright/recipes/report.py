@@ -57,7 +57,7 @@ def write_report(folder: Path, other: Path | None = None, *, out: Path | None = 
         raise InputError(f"{target}: --out names a file in a folder that exists")
     written = page(gather(runs, corpus))
     with atomic_file(target) as stream:
-        stream.write(written.encode())
+        stream.write(written.encode(errors="backslashreplace"))  # names of files need not be UTF-8
     return target
 
 

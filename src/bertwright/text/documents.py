@@ -67,6 +67,8 @@ def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
     if not inputs:
         raise InputError("no input is given; name files, folders or patterns such as 'text/*.txt'")
     for given in inputs:
+        if given == "":
+            raise InputError("an input is empty; name a file or folder, the current one as '.'")
         if str(given).startswith(_HUB) and not Path(given).exists():
             dataset = find_hub_dataset(str(given))
             found.setdefault(dataset, dataset)
@@ -82,7 +84,7 @@ def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
                 raise InputError(
                     f"{file}: not a regular file (a pipe cannot be read twice); write the text into a file"
                 )
-            found.setdefault(file.resolve(), file)
+            found.setdefault(Path(os.path.realpath(file)), file)  # `resolve` fails on a link that leads to itself
     return list(found.values())
 
 

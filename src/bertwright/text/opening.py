@@ -70,7 +70,9 @@ def read_lines(path: Path) -> Generator[tuple[int, str], None, None]:
             if len(line) > LONGEST:
                 raise InputError(f"{path}:{number}: a line of over {LONGEST // 10**6} million characters")
             if "\0" in line and 3 * line.count("\0") > len(line):
-                raise InputError(f"{path}:{number}: a third of this line are NUL bytes: UTF-16? convert it to UTF-8")
+                raise InputError(
+                    f"{path}:{number}: a third of this line are NUL bytes: UTF-16 is to be UTF-8, a tar unpacked"
+                )
             yield number, line
 
 

@@ -138,7 +138,7 @@ def set_to(value: float, name: str, place: int | None = None) -> Callable[[dict[
 def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> None:
     name = "encoder.layers.0.expand.weight"
     found = found_in(write_model(tmp_path / "model", change=set_to(value, name, 17)))
-    assert levels(found) == {"weights, finite": "error"}
+    assert levels(found) == {"weights, finite": "error", "heads": "error"}  # it cannot be used either
     assert named(found, "weights, finite").value == [name]
 
 

@@ -185,7 +185,7 @@ def weights_digest(saved: SavedModel) -> str | None:
 
 
 def _check_weights(config: BodyConfig, weights: Mapping[str, Tensor], place: str) -> None:
-    """InputError where the body's weights are not those that config.json asks for, no more and no fewer, or no numbers.
+    """InputError where the body's weights are not those that config.json asks for, no more and no fewer.
 
     Sizes are compared before memory is taken for them.
     """
@@ -207,9 +207,6 @@ def _check_weights(config: BodyConfig, weights: Mapping[str, Tensor], place: str
     if surplus:
         shown = ", ".join(surplus[:3]) + ", …" * (len(surplus) > 3)
         raise InputError(f"{place}: config.json leaves no place for {len(surplus)} of the body's tensors: {shown}")
-    for name in wanted.keys() & weights.keys():
-        if not bool(weights[name].isfinite().all()):
-            raise InputError(f"{place}: {name} holds infinite values or values that are no numbers")
 
 
 def layer_of(name: str) -> str:
@@ -223,7 +220,8 @@ def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...]
     """Copy the saved weights into `module`; parts named in `fresh` may be absent and keep what they have.
 
     Weights of heads that `module` lacks are left out, as are those of another shape of a part in `fresh`; elsewhere a
-    missing or wrongly shaped tensor is an InputError.
+    missing or wrongly shaped tensor is an InputError. So is a body's number that is none, which answers might hide (that
+    of a head comes out in them).
     """
     if saved.weights is None:
         return
@@ -237,6 +235,8 @@ def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...]
             continue
         if given.shape != tensor.shape:
             raise InputError(f"{saved.place}: {name} has shape {tuple(given.shape)}, expected {tuple(tensor.shape)}")
+        if name.startswith("encoder.") and not bool(given.isfinite().all()):
+            raise InputError(f"{saved.place}: {name} holds infinite values or values that are no numbers")
         with torch.no_grad():
             tensor.copy_(given)
 

@@ -220,8 +220,8 @@ def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...]
     """Copy the saved weights into `module`; parts named in `fresh` may be absent and keep what they have.
 
     Weights of heads that `module` lacks are left out, as are those of another shape of a part in `fresh`; elsewhere a
-    missing or wrongly shaped tensor is an InputError. So is a body's number that is none, which answers might hide (that
-    of a head comes out in them).
+    missing or wrongly shaped tensor is an InputError. So is a number of the body that is none: answers might hide it,
+    as they cannot where it is a head's.
     """
     if saved.weights is None:
         return

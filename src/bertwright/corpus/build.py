@@ -33,6 +33,7 @@ CHUNKS_PER_WORKER = 3
 """Chunks under way for each worker: enough that none waits while the oldest one is being finished."""
 
 MOST_WORKERS = 4096
+"""Of one build, as threads of one process; the system's own numbers end in an OverflowError."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

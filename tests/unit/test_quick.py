@@ -198,12 +198,18 @@ def test_without_a_compiler_it_is_said(
 def test_a_damaged_library_is_built_again(
     damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(whole))
     assert rows.library.__wrapped__() is not None
-    (built,) = (tmp_path / "bertwright").glob("rows-*.so")
-    built.write_bytes(damage)
+    (built,) = (whole / "bertwright").glob("rows-*.so")
+    # Never the loaded file itself: this process ends in it.
+    damaged = other / built.relative_to(whole)
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(damage)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(other))
     assert rows.library.__wrapped__() is not None
     assert capsys.readouterr().err == ""
+    assert any(path.stat().st_size > len(damage) for path in damaged.parent.glob("rows-*.so"))
 
 
 def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,9 +252,6 @@ def test_broken_archives_are_named(tmp_path: Path, suffix: str, harm: str) -> No
         "changed": packed[:middle] + bytes(255 - byte for byte in packed[middle : middle + 8]) + packed[middle + 8 :],
         "empty": b"",
     }[harm]
-    if harm == "empty" and suffix in (".gz", ".zst"):
-        assert read(tmp_path / f"a{suffix}", content) == []  # they allow an archive of no members
-        return
     with pytest.raises(InputError, match=r"a\.\w+:\d+: the compressed file is broken or cut short"):
         read(tmp_path / f"a{suffix}", content)
 

@@ -143,6 +143,10 @@ def test_a_torn_last_line_is_left_out_and_a_broken_one_named(tmp_path: Path) -> 
         stream.write("\n")
     with pytest.raises(InputError, match=r"metrics\.jsonl:2"):
         read_run(run.folder)
+    for broken in ('{"step": -1}', '{"step": true}', '{"step": 1.0}', "[]"):
+        (run.folder / "metrics.jsonl").write_text(f"{broken}\n")
+        with pytest.raises(InputError, match=r"metrics\.jsonl:1: .* whole number from 0"):
+            read_run(run.folder)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ def open_bytes(path: Path) -> BinaryIO:
                 kind = ""
         if not kind:
             return path.open("rb")
+        if not begin:
+            raise _broken(path, 0, EOFError("it is empty"))
         most = max(_ALWAYS_UNPACKED, MOST_UNPACKED * path.stat().st_size)
         return cast(BinaryIO, io.BufferedReader(_Bounded(path, _unpacked(path, kind), most), _BLOCK))
     except OSError as error:

@@ -82,8 +82,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except ValueError:
             raise InputError(f"{path}:{number}: not valid JSON: {line[:60]!r}") from None
-        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
-            raise InputError(f"{path}:{number}: {line[:60]!r}; expected an object with a whole number as its step")
+        if not isinstance(entry, dict) or type(step := entry.get("step")) is not int or step < 0:
+            raise InputError(f"{path}:{number}: {line[:60]!r}; expected an object whose step is a whole number from 0")
         found.append(entry)
     return found
 

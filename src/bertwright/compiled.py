@@ -1,20 +1,74 @@
 """Python loops → machine code, kept on disk for the next process."""
 
-from collections.abc import Callable
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from numbers import Number
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 
+from bertwright.files import cache_folder
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_CONFIG: Any = numba.config
+_DIGEST = "made_of"
+"""The attribute of a compiled function that holds the digest of all that went into its machine code."""
 
 
 def compiled(function: Function, **options: Any) -> Function:
     """Compile with numba, without the interpreter lock; the machine code is kept on disk for the next process.
 
-    numba looks for a place beside the source, then in the person's own cache folder. Where neither can be written, the
-    function is compiled anew in every process: a slower start, the same numbers.
+    It is kept beside the source, else in the person's own cache folder. Where neither can be written, the function is
+    compiled anew in every process: a slower start, the same numbers.
+
+    A function that calls another holds the other's machine code, and numba asks only whether the caller's own file is
+    still the same: kept code is therefore parted by what the called ones are made of, too.
     """
     try:
-        return cast(Function, numba.njit(cache=True, nogil=True, **options)(function))
-    except RuntimeError:
-        return cast(Function, numba.njit(nogil=True, **options)(function))
+        digest = _digest(function)
+        with _kept(function, digest):
+            made = numba.njit(cache=True, nogil=True, **options)(function)
+        setattr(made, _DIGEST, digest)
+    except (OSError, RuntimeError):
+        made = numba.njit(nogil=True, **options)(function)
+    return cast(Function, made)
+
+
+def _digest(function: Callable[..., Any]) -> str:
+    """Of the function's file, and of the compiled functions and numbers that it has from other files."""
+    found = hashlib.sha256(Path(function.__code__.co_filename).read_bytes())
+    for name, value in sorted(function.__globals__.items()):
+        if isinstance(value, Number):
+            found.update(f"{name} {value}".encode())
+        elif getattr(value, "__module__", None) != function.__module__:
+            found.update(getattr(value, _DIGEST, "").encode())
+    return found.hexdigest()[:16]
+
+
+@contextmanager
+def _kept(function: Callable[..., Any], digest: str) -> Iterator[None]:
+    """Let numba keep what it makes in a folder of that digest; OSError where there is no place for one."""
+    usual = _CONFIG.CACHE_DIR
+    place = _writable(Path(usual)) if usual else _usual(Path(function.__code__.co_filename).parent)
+    _CONFIG.CACHE_DIR = str(place / f"compiled-{digest}")
+    try:
+        yield
+    finally:
+        _CONFIG.CACHE_DIR = usual
+
+
+def _usual(beside: Path) -> Path:
+    try:
+        return _writable(beside / "__pycache__")
+    except OSError:
+        return _writable(cache_folder())
+
+
+def _writable(place: Path) -> Path:
+    place.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=place).close()
+    return place

@@ -1,10 +1,8 @@
 """Counter-based random numbers, and the order of the rows that is made of them."""
 
-import numba
 import numpy as np
 import pytest
 
-from bertwright.compiled import compiled
 from bertwright.corpus import random
 from bertwright.corpus.sampler import Sampler, shuffled
 from tests import example_oracle as oracle
@@ -123,15 +121,3 @@ def test_a_batch_may_span_more_than_two_epochs():
 def test_an_epoch_without_rows_ends_the_search():
     with pytest.raises(ValueError, match="epoch 0 has no rows"):
         Sampler(lambda epoch: 0, seed=0).rows(0, 8)
-
-
-def test_functions_are_compiled_where_no_cache_can_be_written(monkeypatch):
-    real = numba.njit
-
-    def without_cache(**options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(**options)
-
-    monkeypatch.setattr(numba, "njit", without_cache)
-    assert compiled(lambda number: number + 1)(41) == 42

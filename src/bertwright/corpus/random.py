@@ -4,9 +4,6 @@ There is no generator state: number `counter` of a stream is a hash of the strea
 construction of splitmix64), and a key is a hash of what the stream belongs to, such as (seed, epoch, purpose, row). So
 any number can be made alone, in any order, by any worker. Everything is uint64: one int64 among them would turn the
 arithmetic to float64.
-
-The functions are compiled into their callers, whose machine code is kept on disk under the time of the caller's own
-file: whoever edits this file removes the `__pycache__/*.nbi` files of the package.
 """
 
 import numpy as np

@@ -178,7 +178,7 @@ def _parse(name: str, rest: list[str]) -> Result:
     import tyro
     from pydantic import ValidationError
 
-    from bertwright.errors import InputError
+    from bertwright.errors import InputError, shown
 
     module, function = _COMMANDS[name][0].split(".")
     command: Callable[..., Result] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
@@ -188,10 +188,11 @@ def _parse(name: str, rest: list[str]) -> Result:
     try:
         return tyro.cli(command, args=rest, prog=f"bertwright {name}", config=settings)
     except ValidationError as error:
-        places = (
-            f"{'.'.join(map(str, part['loc'])) or 'settings'}: {part['msg'].removeprefix('Value error, ')}"
-            for part in error.errors()
-        )
+        places = []
+        for part in error.errors():
+            value = f"{shown(part['input'])}: " if isinstance(part["input"], str | int | float) else ""
+            place = ".".join(map(str, part["loc"])) or "settings"
+            places.append(f"{place}: {value}{part['msg'].removeprefix('Value error, ')}")
         raise InputError("; ".join(places)) from None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -265,6 +266,67 @@ def test_a_leap_stops_where_nothing_else_is_asked() -> None:
     with pytest.raises(RunFailed, match=r"step 12: the loss leapt to .* where it was"):
         train(trainable(line()), spoiled({11: 1e6}), plan=leaping, numerics=NUMERICS, quiet=True)
     train(trainable(line()), spoiled({11: 1e6}), plan=plan(), numerics=NUMERICS, quiet=True)  # other tasks' losses may
+
+
+def test_weights_that_a_loss_leaps_with_are_no_last_good_ones(tmp_path: Path) -> None:
+    """The update before may be the cause: from weights after it nobody could ever go on."""
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    leaping = plan(leaps=True, save_every=5)
+    with pytest.raises(RunFailed, match=r"step 14: .*last good one are in .*--skip-bad-steps .*--learning-rate"):
+        train(trainable(line()), spoiled({13: 1e6}), plan=leaping, numerics=NUMERICS, run=run, quiet=True)
+    assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
+    skipping = replace(leaping, skip_bad_steps=True)
+    outcome = train(trainable(line()), spoiled({13: 1e6}), plan=skipping, numerics=NUMERICS, run=run, quiet=True)
+    assert outcome.finished
+
+
+def test_lines_are_on_disk_before_the_checkpoint_that_follows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut nothing computes lines again that a checkpoint lies behind."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        real(handle)
+
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    monkeypatch.setattr(os, "fsync", noted)
+    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    saves = [index for index, name in enumerate(synced) if name == "checkpoints"]
+    assert len(saves) == 5
+    for before, save in zip([0, *saves], saves, strict=False):
+        between = synced[before:save]
+        assert between.index("metrics.jsonl") < between.index("state.json")
+
+
+def test_where_a_run_goes_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    train(trainable(line()), rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
+    assert capsys.readouterr().err == ""
+    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    assert f"{run.folder}: goes on from step 10" in capsys.readouterr().err
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.symlink_to(tmp_path / "disk")
+    with pytest.raises(InputError, match=r"checkpoints: leads to .*disk, which is not there"):
+        train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    run.checkpoints.unlink()
+    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    assert "has no checkpoint, though it came to step 20; it begins anew" in capsys.readouterr().err
+
+
+def test_a_persons_copies_of_checkpoints_stay(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    save_checkpoint(tmp_path, module, optimizer, step=1, notes={})
+    for name in ("step-best", "step-000000001-keep"):
+        shutil.copytree(tmp_path / "step-000000001", tmp_path / name)
+    for step in (2, 999_999_999, 1_000_000_000, 1_000_000_001):
+        save_checkpoint(tmp_path, module, optimizer, step=step, notes={}, keep=2)
+    names = {"step-best", "step-000000001-keep", "step-1000000000", "step-1000000001"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert load_checkpoint(tmp_path, module, optimizer) == (1_000_000_001, {})
 
 
 def test_too_many_bad_steps_stop_all_the_same() -> None:

@@ -109,6 +109,36 @@ def test_two_cores_is_the_measured_run(asked: Any) -> None:
     assert {name: stored[name] for name in measured} == {name: understood[name] for name in measured}
 
 
+def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(asked: Any) -> None:
+    anew, begun = (asked("--recipe", "two-hours", *more) for more in ((), ("--init-from", "small-wiki")))
+    assert {"size", "initializer_range"} <= anew.model_fields_set
+    assert not {"size", "initializer_range", "activation"} & begun.model_fields_set
+    assert begun.optimizer == anew.optimizer
+    assert asked("--recipe", "two-hours", "--init-from", "small-wiki", "--size", "2x128").size == "2x128"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("steps", "1" + 400 * "0", "steps: 1000.*…: Input should be less than or equal to"),
+        ("minutes", "1e307", "minutes: 1e\\+307: Input should be less"),
+        ("minutes", "inf", "minutes: inf: Input should be less"),
+        ("save-minutes", "1e-320", "save_minutes: 1e-320: Input should be greater"),
+        ("save-minutes", "nan", "save_minutes: nan: Input should be a finite"),
+        ("evaluations", "1000000000", "evaluations: 1000000000: Input should be less"),
+        ("batch-size", "0", "batch_size: 0: Input should be greater than 0"),
+        ("warmup", "2", "optimizer.warmup: 2.0: Input should be less than or equal to 1"),
+    ],
+)
+def test_what_no_run_can_have_is_named_with_its_value(
+    option: str, value: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [] if option in ("steps", "minutes") else ["--steps", "4"]
+    command = ["pretrain", "--corpus", str(tmp_path), "--out", str(tmp_path / "run"), f"--{option}", value, *more]
+    assert main(command) == 2
+    assert re.search(words, capsys.readouterr().err)
+
+
 def test_the_defaults_that_help_tells_are_those_of_the_settings(asked: Any) -> None:
     told = dict(re.findall(r"^\s+(\w+): .*\(default: ([^)]*)\)\.$", inspect.getdoc(commands.pretrain) or "", re.M))
     assert len(told) >= 18

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from bertwright.errors import InputError, RunFailed, Stopped
+from bertwright.files import read_json
 from bertwright.recipes.runs import list_runs, read_run
 from bertwright.recipes.runs_table import runs_table
-from bertwright.training.sessions import is_locked, say_finished, session
+from bertwright.recipes.settings import PretrainSettings
+from bertwright.training.sessions import LOCK, is_locked, say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
 
 SETTINGS = {"size": "tiny", "phases": [{"length": 32, "share": 0.5}, {"length": 128, "share": 0.5}]}
@@ -200,10 +202,59 @@ def test_what_a_process_killed_at_the_very_end_left_goes_with_the_next_look(tmp_
     run = made(tmp_path / "r")
     with session(run):
         run.note(finished=True)
-    left = run.folder / ".run.json.x.tmp"
+    left = run.folder / ".run.json.a1b2c3d_.tmp"
     with session(run):
         left.touch()
         say_finished(run)  # as another process would, which the lock keeps from files that may be being written
         assert left.exists()
     say_finished(run)
     assert not left.exists()
+
+
+def test_only_what_a_killed_process_left_goes(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    moved, replaced = (run.checkpoints / f".step-00000000{step}.a1b2c3d_.old" for step in (1, 2))
+    (run.checkpoints / "step-000000002").mkdir(parents=True)
+    inside = run.folder / "tuned"
+    others = (inside / ".model.a1b2c3d_.tmp", run.folder / ".notes.old", run.folder / ".mine.tmp")
+    made(inside)
+    (inside / LOCK).touch()  # somebody may be working there
+    for place in (moved, replaced, run.folder / ".model.a1b2c3d_.tmp", *others):
+        place.mkdir()
+        (place / "file").touch()
+    with session(run):
+        run.note(finished=True)
+    assert all((place / "file").exists() for place in others)
+    assert not (run.folder / ".model.a1b2c3d_.tmp").exists()
+    assert (run.checkpoints / "step-000000001" / "file").exists()  # killed before its successor had its name
+    assert [path.name for path in (run.checkpoints / "step-000000002").iterdir()] == []
+    assert not list(run.checkpoints.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("sessions", None),
+        ("sessions", [1]),
+        ("sessions", "a"),
+        ("sessions", [{}]),
+        ("resolved", []),
+        ("resolved", 6),
+        ("finished", True),
+    ],
+)
+def test_a_damaged_record_is_refused_with_the_place(tmp_path: Path, part: str, value: Any) -> None:
+    run = made(tmp_path / "r")
+    run.note(**{part: value})
+    with pytest.raises(InputError, match=r"run\.json: \w+ is .*; expected .*: the file is damaged"):
+        made(tmp_path / "r")
+
+
+def test_what_a_run_goes_on_with_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for keep in (3, 1):
+        settings = PretrainSettings(steps=6, keep=keep)
+        run = start_run(tmp_path / "r", kind="pretrain", settings=settings, data={}, resume=True)
+        with session(run):
+            pass
+        assert read_json(run.folder / "run.json")["settings"]["keep"] == keep
+    assert capsys.readouterr().err == ""

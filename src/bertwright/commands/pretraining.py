@@ -192,7 +192,7 @@ def pretrain(
         "threads": threads,
         "device": device,
     }
-    settings = resolve_settings(recipe, given)
+    settings = resolve_settings(recipe, given, begins_anew=init_from is None)
     folder = Path(held_out) if held_out and share is None else None
     if plan:
         from bertwright.recipes.plan import plan_pretraining

@@ -36,6 +36,8 @@ _PAPER = {
     "start": "random",
 }
 
+_OF_THE_MODEL = ("size", "activation", "initializer_range")
+"""What a run that begins from a model has from there."""
 RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "paper-base": {**_PAPER, "size": "base"},
@@ -84,11 +86,16 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def resolve_settings(recipe: str | None, given: Mapping[str, Any]) -> PretrainSettings:
-    """The settings of `recipe` under those `given` (None: not given); InputError for a recipe that there is not."""
+def resolve_settings(recipe: str | None, given: Mapping[str, Any], *, begins_anew: bool = True) -> PretrainSettings:
+    """The settings of `recipe` under those `given` (None: not given); InputError for a recipe that there is not.
+
+    begins_anew: False for a run that begins from a model, which brings a shape of its own: the recipe's is left out.
+    """
     if recipe is not None and recipe not in RECIPES:
         raise InputError(f"--recipe {recipe!r}: there are {', '.join(RECIPES)}")
     chosen = dict(RECIPES[recipe]) if recipe else {}
+    if not begins_anew:
+        chosen = {name: value for name, value in chosen.items() if name not in _OF_THE_MODEL}
     if given.get("steps") is not None or given.get("minutes") is not None:
         chosen = {name: value for name, value in chosen.items() if name not in ("steps", "minutes")}
     return PretrainSettings.model_validate(over(chosen, given))

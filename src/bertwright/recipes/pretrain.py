@@ -311,7 +311,7 @@ class Pretraining:
             leaps=True,
             evaluate=self.evaluate if count else None,
             steps_left=lambda done: self.steps_left(done, steps),
-            evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)),
+            evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)) - {0},
         )
 
     def with_snapshots(self, plan: Plan, run: RunFolder) -> Plan:

@@ -43,7 +43,7 @@ class PretrainSettings(Settings):
     micro_tokens: Positive = 8192
     """Tokens (padding included) computed at a time: how a step's rows are cut; changes speed and memory."""
     steps: Positive | None = None
-    minutes: PositiveNumber | None = None
+    minutes: Annotated[float, Field(gt=0, le=1e9)] | None = None
     seed: Seed = 0
     examples: ExampleSettings = ExampleSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -56,11 +56,11 @@ class PretrainSettings(Settings):
     held_out_share: Share = 0.0
     """Documents of the corpus kept for measuring, where no held-out corpus is given."""
     held_out_rows: Positive = HELD_OUT_ROWS
-    evaluations: Annotated[int, Field(ge=0)] = 20
+    evaluations: Annotated[int, Field(ge=0, le=100_000)] = 20
     """Held-out evaluations over the run, the one at the end included."""
     snapshots: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
     """Shares of the steps after which the model is kept as it is then, in `snapshots/step-…` of the run."""
-    save_minutes: Annotated[float, Field(gt=0)] = 5.0
+    save_minutes: Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)] = 5.0
     keep: Positive = 2
     """Checkpoints, the newest ones."""
     log_every: Positive = 50

@@ -5,6 +5,7 @@ Row order, masks and dropout are functions of (seed, step), so a checkpoint is w
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -24,6 +25,7 @@ from bertwright.training.optimizer import trained_parameters
 from bertwright.training.ranks import ALONE, Ranks
 
 _KINDS = ("model", "optimizer")
+_NAMED = re.compile(r"step-\d{9,}")
 
 
 def save_checkpoint(
@@ -70,8 +72,9 @@ def save_checkpoint(
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints, oldest first; each was whole when it was written."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+    """Checkpoints, oldest first; each was whole when it was written. A person's copies, under other names, are none."""
+    found = [path for path in folder.glob("step-*") if _NAMED.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def load_checkpoint(
@@ -99,6 +102,10 @@ def load_checkpoint(
 
 def _newest_good(folder: Path) -> tuple[str | None, dict[str, Any]]:
     """The newest checkpoint that is whole, and what its state.json says."""
+    if folder.is_symlink() and not folder.exists():
+        raise InputError(
+            f"{folder}: leads to {folder.readlink()}, which is not there; remove the link if they are lost"
+        )
     found = list_checkpoints(folder)
     for path in reversed(found):
         state = _state(path)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertwright.console import Status, clock, say
-from bertwright.errors import RunFailed
+from bertwright.errors import InputError, RunFailed
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.device import finish, own_device
 from bertwright.training.engine import Engine, Sharding, local
@@ -33,6 +33,10 @@ Batch = TypeVar("Batch")
 
 MOST_SKIPPED = 10
 """Bad steps of a run that are left out; one more stops it all the same."""
+_AFTER_LEAP = (
+    "; if it was this batch, --resume --skip-bad-steps goes on without it; if it was the update before, all that come "
+    "leap as well, and a new run with a lower --learning-rate is what helps"
+)
 _USUAL_OVER = 50
 """Steps over which the usual loss of a run is a mean."""
 
@@ -208,6 +212,12 @@ class Loop(Generic[Batch]):
             notes = found[1]
             self._sums, self._work = notes["sums"], notes["work"]
             self._usual, self._skipped = notes.get("usual", 0.0), notes.get("skipped", 0)
+            if done > self.plan.steps:
+                raise InputError(
+                    f"{self.run.folder}: its newest checkpoint is of step {done}, and the run has {self.plan.steps}"
+                )
+            if self.run.writes:
+                say(f"{self.run.folder}: goes on from step {done}")
         self.run.forget_after(done)
         return done
 
@@ -296,6 +306,7 @@ class Loop(Generic[Batch]):
     def save(self, done: int) -> None:
         """A checkpoint with the sums of the unfinished log line."""
         if self.run:
+            self.run.keep_lines()
             notes = {"sums": self._sums, "work": self._work, "usual": self._usual, "skipped": self._skipped}
             save_checkpoint(
                 self.run.checkpoints,
@@ -355,11 +366,13 @@ class Loop(Generic[Batch]):
             self._skipped += 1
             say(f"{told}; its update is left out, number {self._skipped} of {MOST_SKIPPED} at most")
             return
-        self._save_last_good(step)
+        leapt = math.isfinite(sum(losses.values())) and math.isfinite(norm)
+        if not leapt:  # weights that a loss leaps with may themselves be what is wrong
+            self._save_last_good(step)
         is_kept = self.run and self.run.checkpoints.exists()
         kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run and is_kept else ""
         before = f" after {self._skipped} such steps" if self._skipped else ""
-        raise RunFailed(f"{told}; stopped before the update{before}{kept}")
+        raise RunFailed(f"{told}; stopped before the update{before}{kept}{_AFTER_LEAP if leapt else ''}")
 
 
 def recompute_inside(blocks: Iterable[nn.Module]) -> None:

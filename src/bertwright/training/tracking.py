@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from bertwright.config import Settings
 from bertwright.console import say
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.files import atomic_file, read_json, write_json
 from bertwright.training.ranks import ALONE, Ranks
 
@@ -62,11 +62,21 @@ class RunFolder:
         """Every whole line of metrics.jsonl; the last one may have been cut by a crash."""
         return read_metrics(self.folder)
 
+    def keep_lines(self) -> None:
+        """Let what was logged survive a power cut, as the checkpoint will that says up to where nothing is missing."""
+        path = self.folder / "metrics.jsonl"
+        if self.writes and path.exists():
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+
     def forget_after(self, step: int) -> None:
-        """Drop the lines of steps that a resumed run computes again."""
+        """Drop the lines of steps that a resumed run computes again; where it begins anew, that is said."""
         if not self.writes:
             return
-        kept = [line for line in self.metrics() if line["step"] <= step]
+        lines = self.metrics()
+        if lines and not step:
+            say(f"{self.folder}: has no checkpoint, though it came to step {lines[-1]['step']}; it begins anew")
+        kept = [line for line in lines if line["step"] <= step]
         with atomic_file(self.folder / "metrics.jsonl") as stream:
             stream.writelines(json.dumps(line).encode() + b"\n" for line in kept)
 
@@ -134,12 +144,16 @@ def _started(
         record = read_json(path)
         if not isinstance(record, dict):
             raise InputError(f"{path}: holds a JSON {type(record).__name__}, and no run")
+        _refuse_damaged(path, record)
         there = record | {"settings": _as_today(record.get("settings"), settings)}
+        changed: dict[str, Any] = {}
         other: dict[str, Any] = {}
         if isinstance(settings, Settings) and isinstance(there["settings"], Mapping):
             found = there["settings"]
-            there["settings"] = {**found, **{name: values[name] for name in settings.free | settings.bits}}
-            other = {name: values[name] for name in sorted(settings.bits) if found.get(name) != values[name]}
+            may = {name: values[name] for name in sorted(settings.free | settings.bits)}
+            there["settings"] = {**found, **may}
+            changed = {name: value for name, value in may.items() if found.get(name) != value}
+            other = {name: values[name] for name in values if name in changed and name in settings.bits}
             if other and there["settings"] == values and not allow:
                 raise InputError(
                     f"{folder}: holds a run of other numerics: {_difference(found, values)}; --allow-other-numerics "
@@ -148,9 +162,10 @@ def _started(
         if any(there.get(name) != wanted[name] for name in wanted):
             raise InputError(f"{folder}: holds a run of another configuration: {_difference(there, wanted)}")
         run = RunFolder(folder, record)
-        if other and not run.finished:
-            say(f"{folder}: goes on, though {_difference(found, values)}")
-            run.changes = other
+        if changed and not run.finished:
+            run.changes = changed
+            if other:
+                say(f"{folder}: goes on, though {_difference(found, other)}")
         return run
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
         raise InputError(f"{folder}: is not empty and holds no run; choose another --out")
@@ -158,6 +173,22 @@ def _started(
     run = RunFolder(folder, wanted)
     run.note(versions=_versions())
     return run
+
+
+def _refuse_damaged(path: Path, record: Mapping[str, Any]) -> None:
+    """InputError where a record is not what any run notes of itself."""
+    sessions, resolved = record.get("sessions", []), record.get("resolved", {})
+    for name, is_whole, what in (
+        ("sessions", isinstance(sessions, list) and all(_is_session(one) for one in sessions), "a list of objects"),
+        ("resolved", isinstance(resolved, Mapping), "an object"),
+        ("result", not record.get("finished") or isinstance(record.get("result"), Mapping), "an object, once finished"),
+    ):
+        if not is_whole:
+            raise InputError(f"{path}: {name} is {shown(record.get(name))}; expected {what}: the file is damaged")
+
+
+def _is_session(one: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(one.get("started"), str)
 
 
 def _as_today(recorded: Any, settings: Settings | Mapping[str, Any]) -> Any:

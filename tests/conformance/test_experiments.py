@@ -116,6 +116,16 @@ def test_a_task_may_have_settings_of_its_own_which_an_arm_and_a_column_beat() ->
     assert finetuning_settings(scale, beaten, {"batch_size": 4}, spec, seed=0).batch_size == 4
 
 
+@pytest.mark.parametrize("name", ["base", "paper"])
+def test_the_papers_tasks_have_the_papers_settings(name: str) -> None:
+    """§4.1 to §4.4: epochs, rows of a step and rate (None: the default, which is one of GLUE's four)."""
+    wanted = {"sst2": (3, 32, None), "squad1": (3, 32, 5e-5), "squad2": (2, 48, 5e-5), "swag": (3, 16, 2e-5)}
+    for task, expected in wanted.items():
+        column = Column(name="a", task=task, metric="accuracy")
+        found = finetuning_settings(SCALES[name], column, {}, get_spec(task), seed=0)
+        assert (found.epochs, found.batch_size, found.learning_rate) == expected
+
+
 def test_the_papers_scale_has_the_papers_figures() -> None:
     """§A.2: 256 rows, a million steps, 128 tokens for 90 % and 512 for the rest, a rate of 1e-4 over 10,000 steps."""
     settings = pretraining_settings(SCALES["paper"], {}, seed=0)

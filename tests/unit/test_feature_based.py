@@ -217,6 +217,9 @@ def test_nobodys_auto_model_opens_it(given: dict[str, Any], tmp_path: Path) -> N
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--new-layers and --frozen-layers do not go with it"):
         finetune(FAST.model_copy(update={"frozen_layers": 1}), SST2, out=tmp_path / "run", **given)
+    for ignored in ({"layer_decay": 0.5}, {"recompute": True}):
+        with pytest.raises(InputError, match="--layer-decay and --recompute do not go with it"):
+            finetune(FAST.model_copy(update=ignored), SST2, out=tmp_path / "run", **given)
     (tmp_path / "swag.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "label": 0}\n' * 4)
     with pytest.raises(InputError, match="--features: swag cannot be learned from features"):
         finetune(FAST, SWAG, **{**given, "data": tmp_path / "swag.jsonl", "out": tmp_path / "run"})

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.folder import open_model, save_model
+from bertwright.model.folder import open_model, save_model, save_weights
 from bertwright.objectives import plans
 from bertwright.objectives.pretraining import to_inputs
+from bertwright.recipes.evaluate import evaluate_pretraining
 from bertwright.recipes.held_out import HeldOut
 from bertwright.recipes.pretrain import Pretraining, build_model, encoder_config, pretrain
 from bertwright.recipes.settings import Phase, PretrainSettings
@@ -122,6 +123,39 @@ def test_masked_lm_is_measured_on_the_same_rows_and_order_on_its_own(corpus: Cor
     assert logits is not None
     assert figures["sop_loss"] == pytest.approx(float(F.cross_entropy(logits, whole.is_random)), rel=1e-5)
     assert figures["sop_accuracy"] == pytest.approx(float((logits.argmax(1) == whole.is_random).float().mean()))
+
+
+@pytest.mark.parametrize("system", ["bert", "bert-left"])
+def test_a_run_without_pairs_has_one_segment(corpus: Corpus, tmp_path: Path, system: str) -> None:
+    """Nothing was learned of the second: pairs of texts, and the held-out rows, would meet what was drawn for it."""
+    settings = PretrainSettings.model_validate(
+        {
+            "system": system,
+            "size": "2x128",
+            "phases": (Phase(length=32, share=1.0),),
+            "steps": 2,
+            "batch_size": 4,
+            "evaluations": 1,
+            "precision": "fp32",
+            "threads": 1,
+            "examples": {"second_sentence": "none"},
+        }
+    )
+    found = pretrain(settings, corpus=corpus.folder, held_out=corpus.folder, out=tmp_path / "run")
+    saved = open_model(str(tmp_path / "run" / "model"))
+    assert saved.weights
+    first, second = saved.weights["encoder.embeddings.segment.weight"]
+    assert torch.equal(first, second)
+    again = evaluate_pretraining(str(tmp_path / "run"), corpus.folder, length=32)
+    assert {name: again[name] for name in found["held_out"]} == pytest.approx(found["held_out"], rel=1e-5)
+    table = torch.stack([first, first + 1.0])
+    weights = {**saved.weights, "encoder.embeddings.segment.weight": table}
+    save_weights(tmp_path / "other", weights, config=saved.config, tokenizer=saved.tokenizer, architecture="BertModel")
+    begun = settings.model_copy(update={"optimizer": settings.optimizer.model_copy(update={"learning_rate": 1e-9})})
+    pretrain(begun, corpus=corpus.folder, out=tmp_path / "begun", init_from=str(tmp_path / "other"))
+    kept = open_model(str(tmp_path / "begun" / "model")).weights
+    assert kept
+    torch.testing.assert_close(kept["encoder.embeddings.segment.weight"], table)
 
 
 def test_the_head_of_another_objective_is_not_taken_over(corpus: Corpus, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """corpus → the rows that a pre-training is measured on, and a model's figures on them (paper §3.1)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,13 +20,15 @@ class HeldOut:
     """Fixed rows with fixed masks for measuring: the same for masked LM whatever a run trains on; with sentence order,
     as many rows of its walk for that figure. Language models have rows of their own.
 
-    characters [V]: of each piece.
+    characters [V]: of each piece. one_segment: for a model that learned no pairs, and so nothing of a second segment,
+    all of a row is of the first.
     """
 
     examples: Rows
     rows: int
     characters: np.ndarray
     ordered: Rows | None = None
+    one_segment: bool = False
 
     @classmethod
     def of(
@@ -44,7 +46,8 @@ class HeldOut:
         if system != "bert":
             kinds = [ExampleSettings(second_sentence="none")]
         examples = [rows_of(system, corpora, kind, length=length, seed=0, **part) for kind in kinds]
-        return cls(examples[0], rows, characters_of(corpora[0][0]), *examples[1:])
+        ordered = examples[1] if len(examples) > 1 else None
+        return cls(examples[0], rows, characters_of(corpora[0][0]), ordered, one_segment=second_sentence == "none")
 
     @property
     def num_rows(self) -> int:
@@ -52,7 +55,8 @@ class HeldOut:
         return min(self.rows, self.examples.num_rows(0))
 
     def __iter__(self) -> Iterator[TokenBatch]:
-        return self.examples.first(self.rows)
+        for batch in self.examples.first(self.rows):
+            yield replace(batch, segments=np.zeros_like(batch.segments)) if self.one_segment else batch
 
     def in_order(self) -> Iterator[TokenBatch]:
         """The rows for sentence order; none where that is not learned."""

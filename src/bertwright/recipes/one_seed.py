@@ -45,6 +45,8 @@ def refuse_unfit(settings: FinetuneSettings, config: BodyConfig, source: str) ->
         raise InputError(f"--max-length {settings.max_length}: {source} takes at most {config.max_positions} tokens")
     if settings.features and (settings.new_layers or settings.frozen_layers):
         raise InputError("--features leaves every layer as it is: --new-layers and --frozen-layers do not go with it")
+    if settings.features and (settings.layer_decay < 1.0 or settings.recompute):
+        raise InputError("--features leaves every layer as it is: --layer-decay and --recompute do not go with it")
     if settings.features and (settings.bilstm or settings.lm_weight):
         raise InputError("--features has a BiLSTM of its own and no model that learns: no --bilstm, no --lm-weight")
     if isinstance(config, TopConfig) and (settings.features or settings.bilstm):

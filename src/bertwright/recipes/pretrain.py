@@ -47,6 +47,8 @@ from bertwright.training.ranks import ALONE, Ranks
 from bertwright.training.sessions import say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
 
+_SEGMENTS = "encoder.embeddings.segment.weight"
+
 
 def pretrain(
     settings: PretrainSettings,
@@ -333,7 +335,14 @@ class Pretraining:
     def save(
         self, folder: Path, weights: Mapping[str, Tensor], *, steps: int, of: int, figures: Mapping[str, float]
     ) -> None:
-        """Write the model folder of the weights after so many steps `of` all."""
+        """Write the model folder of the weights after so many steps `of` all.
+
+        Of rows without pairs nothing is learned of the second segment: it is written as the first, so that tasks with
+        two texts do not begin with what was drawn at random for one of them. What another model learned of it stays.
+        """
+        if _SEGMENTS in weights and not self.settings.examples.pairs and not self.began:
+            first = weights[_SEGMENTS][:1]
+            weights = {**weights, _SEGMENTS: first.expand_as(weights[_SEGMENTS]).clone()}
         phases = zip(self.phase_bounds(of), self.settings.phases, strict=True)
         architecture = architecture_of(self.model)
         save_weights(

@@ -190,9 +190,12 @@ def _parse(name: str, rest: list[str]) -> Result:
     except ValidationError as error:
         places = []
         for part in error.errors():
-            value = f"{shown(part['input'])}: " if isinstance(part["input"], str | int | float) else ""
-            place = ".".join(map(str, part["loc"])) or "settings"
-            places.append(f"{place}: {value}{part['msg'].removeprefix('Value error, ')}")
+            value, place = part["input"], ".".join(map(str, part["loc"])) or "settings"
+            if part["type"] == "value_error":  # our own, which say the value where there is one
+                places.append(f"{place}: {part['msg'].removeprefix('Value error, ')}")
+            else:
+                told = f"{shown(value)}: " if isinstance(value, str | int | float) else ""
+                places.append(f"{place}: {told}{part['msg']}")
         raise InputError("; ".join(places)) from None
 
 

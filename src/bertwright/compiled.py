@@ -53,7 +53,9 @@ def _digest(function: Callable[..., Any]) -> str:
 def _kept(function: Callable[..., Any], digest: str) -> Iterator[None]:
     """Let numba keep what it makes in a folder of that digest; OSError where there is no place for one."""
     usual = _CONFIG.CACHE_DIR
-    place = _writable(Path(usual)) if usual else _usual(Path(function.__code__.co_filename).parent)
+    place = next(filter(_is_writable, _places(Path(function.__code__.co_filename), usual)), None)
+    if place is None:
+        raise OSError("nothing can be kept: no folder can be written to")
     _CONFIG.CACHE_DIR = str(place / f"compiled-{digest}")
     try:
         yield
@@ -61,14 +63,18 @@ def _kept(function: Callable[..., Any], digest: str) -> Iterator[None]:
         _CONFIG.CACHE_DIR = usual
 
 
-def _usual(beside: Path) -> Path:
+def _places(source: Path, named: str) -> Iterator[Path]:
+    """Where numba was told to, beside the source, and in the person's cache folder."""
+    if named:
+        yield Path(named)
+    yield source.parent / "__pycache__"
+    yield cache_folder()
+
+
+def _is_writable(place: Path) -> bool:
     try:
-        return _writable(beside / "__pycache__")
+        place.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=place).close()
     except OSError:
-        return _writable(cache_folder())
-
-
-def _writable(place: Path) -> Path:
-    place.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=place).close()
-    return place
+        return False
+    return True

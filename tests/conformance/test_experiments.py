@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from bertwright.model.sizes import system_config
 from bertwright.recipes.paper.data import TASKS
 from bertwright.recipes.paper.jobs import finetuning_settings, pretraining_settings
 from bertwright.recipes.paper.scales import SCALES
 from bertwright.recipes.paper.scores import _FIGURES
 from bertwright.recipes.paper.spec import Arm, Column, Experiment, Scale
+from bertwright.recipes.paper.tables.shared import GPT
 from bertwright.recipes.settings import PretrainSettings
 from bertwright.registry import find
 from bertwright.tasks.classify import ClassificationTask
@@ -124,6 +126,8 @@ def test_the_papers_tasks_have_the_papers_settings(name: str) -> None:
         column = Column(name="a", task=task, metric="accuracy")
         found = finetuning_settings(SCALES[name], column, {}, get_spec(task), seed=0)
         assert (found.epochs, found.batch_size, found.learning_rate) == expected
+        other = finetuning_settings(SCALES[name], column, GPT.finetuning, get_spec(task), seed=0)
+        assert other.rate(system_config("gpt", "base", 40_000)) == 6.25e-5
 
 
 def test_the_papers_scale_has_the_papers_figures() -> None:

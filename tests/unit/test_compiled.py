@@ -81,6 +81,9 @@ def test_a_person_names_the_place(place: Path, tmp_path_factory: pytest.TempPath
     assert run(place, NUMBA_CACHE_DIR=str(own)) == (11, 1)
     assert list(own.rglob("*.nbi"))
     assert not list(place.rglob("*.nbi"))
+    (own / "file").touch()
+    assert run(place, NUMBA_CACHE_DIR=str(own / "file" / "inside")) == (11, 0)
+    assert list(place.rglob("*.nbi"))
 
 
 def test_where_nothing_can_be_written_beside_it_the_cache_folder_is_taken(place: Path, tmp_path: Path) -> None:

@@ -272,12 +272,17 @@ def test_weights_that_a_loss_leaps_with_are_no_last_good_ones(tmp_path: Path) ->
     """The update before may be the cause: from weights after it nobody could ever go on."""
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
     leaping = plan(leaps=True, save_every=5)
-    with pytest.raises(RunFailed, match=r"step 14: .*last good one are in .*--skip-bad-steps .*--learning-rate"):
+    with pytest.raises(RunFailed, match=r"step 14: .*last good one are in .*--skip-bad-steps goes on.*--learning-rate"):
         train(trainable(line()), spoiled({13: 1e6}), plan=leaping, numerics=NUMERICS, run=run, quiet=True)
     assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
     skipping = replace(leaping, skip_bad_steps=True)
     outcome = train(trainable(line()), spoiled({13: 1e6}), plan=skipping, numerics=NUMERICS, run=run, quiet=True)
     assert outcome.finished
+    always = spoiled(dict.fromkeys(range(5, 20), 1e6))
+    with pytest.raises(RunFailed, match=r"after 10 such steps; if it was an update before.*--learning-rate helps"):
+        train(trainable(line()), always, plan=skipping, numerics=NUMERICS, quiet=True)
+    with pytest.raises(InputError, match=r"newest checkpoint is of step 20, and the run has 10"):
+        train(trainable(line()), rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
 
 
 def test_lines_are_on_disk_before_the_checkpoint_that_follows_them(

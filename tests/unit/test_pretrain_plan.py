@@ -156,6 +156,11 @@ def test_a_run_without_pairs_has_one_segment(corpus: Corpus, tmp_path: Path, sys
     kept = open_model(str(tmp_path / "begun" / "model")).weights
     assert kept
     torch.testing.assert_close(kept["encoder.embeddings.segment.weight"], table)
+    pretrain(settings, corpus=corpus.folder, out=tmp_path / "next", init_from=str(tmp_path / "run"))
+    learned = open_model(str(tmp_path / "next" / "model")).weights
+    assert learned
+    first, second = learned["encoder.embeddings.segment.weight"]
+    assert torch.equal(first, second)
 
 
 def test_the_head_of_another_objective_is_not_taken_over(corpus: Corpus, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ class HeldOut:
     """Fixed rows with fixed masks for measuring: the same for masked LM whatever a run trains on; with sentence order,
     as many rows of its walk for that figure. Language models have rows of their own.
 
-    characters [V]: of each piece. one_segment: for a model that learned no pairs, and so nothing of a second segment,
-    all of a row is of the first.
+    characters [V]: of each piece. one_segment: all of a row is of the first segment, for a model that has learned
+    nothing of the second.
     """
 
     examples: Rows
@@ -39,6 +39,7 @@ class HeldOut:
         rows: int,
         length: int,
         system: System = "bert",
+        one_segment: bool = False,
         **part: Any,
     ) -> Self:
         """The protocol's rows of a corpus, or of a part of it (as `rows_of` takes it); several give their shares."""
@@ -47,7 +48,7 @@ class HeldOut:
             kinds = [ExampleSettings(second_sentence="none")]
         examples = [rows_of(system, corpora, kind, length=length, seed=0, **part) for kind in kinds]
         ordered = examples[1] if len(examples) > 1 else None
-        return cls(examples[0], rows, characters_of(corpora[0][0]), ordered, one_segment=second_sentence == "none")
+        return cls(examples[0], rows, characters_of(corpora[0][0]), ordered, one_segment)
 
     @property
     def num_rows(self) -> int:

@@ -215,6 +215,8 @@ class Pretraining:
         """Micro-batches of a step at least, so that each of the ranks that began the run has something to do."""
         self.data = corpora[0][0]
         self.config = model.encoder.config
+        self.one_segment = not settings.examples.pairs and (not began or _knows_one(model))
+        """Whether nothing is or was learned of the second segment."""
         self.num_parameters, self.num_moments = count_parameters(model), count_moments(model, settings.optimizer)
         share = 0.0 if measured else settings.held_out_share
         split: Any = {"part": "train" if share else "all", "held_out_share": share, "write_plans": write_plans}
@@ -228,6 +230,7 @@ class Pretraining:
         kept |= {} if measured else {"part": "held_out", "held_out_share": share}
         if measured or share:
             source = [(measured, 1.0)] if measured else corpora
+            kept["one_segment"] = self.one_segment
             self.held_out = HeldOut.of(source, settings.examples.second_sentence, length=length, **kept)
 
     def resolve(self, run: RunFolder, measured: Numerics, *, allow_other: bool) -> tuple[Numerics, int]:
@@ -340,7 +343,7 @@ class Pretraining:
         Of rows without pairs nothing is learned of the second segment: it is written as the first, so that tasks with
         two texts do not begin with what was drawn at random for one of them. What another model learned of it stays.
         """
-        if _SEGMENTS in weights and not self.settings.examples.pairs and not self.began:
+        if _SEGMENTS in weights and self.one_segment:
             first = weights[_SEGMENTS][:1]
             weights = {**weights, _SEGMENTS: first.expand_as(weights[_SEGMENTS]).clone()}
         phases = zip(self.phase_bounds(of), self.settings.phases, strict=True)
@@ -363,6 +366,12 @@ class Pretraining:
                 began=[origin(*self.began)] if self.began else [],
             ),
         )
+
+
+def _knows_one(model: Model) -> bool:
+    """Whether the segments of a model are all the same, as a run without pairs writes them."""
+    table = model.state_dict().get(_SEGMENTS)
+    return table is not None and bool((table == table[0]).all())
 
 
 def snapshot_steps(shares: Sequence[float], steps: int) -> list[int]:

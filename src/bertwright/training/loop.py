@@ -33,10 +33,8 @@ Batch = TypeVar("Batch")
 
 MOST_SKIPPED = 10
 """Bad steps of a run that are left out; one more stops it all the same."""
-_AFTER_LEAP = (
-    "; if it was this batch, --resume --skip-bad-steps goes on without it; if it was the update before, all that come "
-    "leap as well, and a new run with a lower --learning-rate is what helps"
-)
+_IF_A_BATCH = "; if it was this batch, --resume --skip-bad-steps goes on without it"
+_IF_AN_UPDATE = "; if it was an update before, all that come leap as well: a new run with a lower --learning-rate helps"
 _USUAL_OVER = 50
 """Steps over which the usual loss of a run is a mean."""
 
@@ -372,7 +370,8 @@ class Loop(Generic[Batch]):
         is_kept = self.run and self.run.checkpoints.exists()
         kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run and is_kept else ""
         before = f" after {self._skipped} such steps" if self._skipped else ""
-        raise RunFailed(f"{told}; stopped before the update{before}{kept}{_AFTER_LEAP if leapt else ''}")
+        advice = ("" if self.plan.skip_bad_steps else _IF_A_BATCH) + _IF_AN_UPDATE if leapt else ""
+        raise RunFailed(f"{told}; stopped before the update{before}{kept}{advice}")
 
 
 def recompute_inside(blocks: Iterable[nn.Module]) -> None:

@@ -10,7 +10,8 @@ SHARES: Final = (0.03, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 BERT: Final = Arm(name="bert", title="BERT", pretraining={"snapshots": SHARES})
 NO_NSP: Final = Arm(name="no-nsp", title="no NSP", pretraining={"examples": {"second_sentence": "none"}})
 LEFT: Final = Arm(name="left", title="left-to-right, no NSP", pretraining={"system": "bert-left", "snapshots": SHARES})
-GPT: Final = Arm(name="gpt", title="GPT-1", pretraining={"system": "gpt"})
+GPT: Final = Arm(name="gpt", title="GPT-1", pretraining={"system": "gpt"}, finetuning={"learning_rate": None})
+"""At its own rate, where a scale names BERT's for a task."""
 UNTRAINED: Final = Arm(name="untrained", title="BERT, not pre-trained", is_trained=False)
 BAG_OF_WORDS: Final = Arm(name="bag-of-words", title="bag of words, linear", baseline="bag-of-words")
 

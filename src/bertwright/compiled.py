@@ -1,5 +1,6 @@
 """Python loops → machine code, kept on disk for the next process."""
 
+import functools
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ def _places(source: Path, named: str) -> Iterator[Path]:
     yield cache_folder()
 
 
+@functools.cache
 def _is_writable(place: Path) -> bool:
     try:
         place.mkdir(parents=True, exist_ok=True)

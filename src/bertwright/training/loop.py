@@ -3,7 +3,6 @@
 A step sums losses and counts over its micro-batches and divides once: masked positions are ragged.
 """
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError, RunFailed
+from bertwright.training.bad_steps import BadStep, BadSteps
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.device import finish, own_device
 from bertwright.training.engine import Engine, Sharding, local
@@ -29,14 +29,6 @@ from bertwright.training.tracking import RunFolder
 from bertwright.training.trainable import Trainable
 
 Batch = TypeVar("Batch")
-
-
-MOST_SKIPPED = 10
-"""Bad steps of a run that are left out; one more stops it all the same."""
-_IF_A_BATCH = "; if it was this batch, --resume --skip-bad-steps goes on without it"
-_IF_AN_UPDATE = "; if it was an update before, all that come leap as well: a new run with a lower --learning-rate helps"
-_USUAL_OVER = 50
-"""Steps over which the usual loss of a run is a mean."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +178,7 @@ class Loop(Generic[Batch]):
         self.engine = Engine(trainable, compiled=numerics.compiled, place=place, ranks=ranks, sharding=sharding)
         self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale, blocks=trainable.blocks)
         self._sums: dict[str, float] = {}
-        self._usual, self._skipped = 0.0, 0
+        self._bad = BadSteps(leaps=plan.leaps, skips=plan.skip_bad_steps)
         self._work = {"seconds": 0.0, "waiting": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
         self._saved = time.monotonic()
 
@@ -209,7 +201,7 @@ class Loop(Generic[Batch]):
         if found:
             notes = found[1]
             self._sums, self._work = notes["sums"], notes["work"]
-            self._usual, self._skipped = notes.get("usual", 0.0), notes.get("skipped", 0)
+            self._bad.go_on(notes)
             if done > self.plan.steps:
                 raise InputError(
                     f"{self.run.folder}: its newest checkpoint is of step {done}, and the run has {self.plan.steps}"
@@ -225,17 +217,16 @@ class Loop(Generic[Batch]):
         micro = batches(step)
         made = time.perf_counter()
         losses, norm = self.learn(step, micro)
-        trouble = self._trouble(losses, norm)
-        if trouble is None:
+        bad = self._bad.find(losses, norm)
+        if bad is None:
             self.update(step, losses, norm)
-            loss = sum(losses.values())
-            self._usual += (loss - self._usual) / min(step + 1, _USUAL_OVER) if self._usual else loss
+            self._bad.learn(step, losses)
         else:
-            self._skip_or_stop(step, trouble, losses, norm)
+            self._skip_or_stop(step, bad, losses, norm)
         work = {
             "tokens": sum(map(self.trainable.tokens, micro)),
             "flops": sum(map(self.trainable.flops, micro)),
-            "steps": int(trouble is None),
+            "steps": int(bad is None),
         }
         self._work = _added((self._work, work, {"seconds": time.perf_counter() - start, "waiting": made - start}))
 
@@ -273,7 +264,7 @@ class Loop(Generic[Batch]):
         line = {
             "step": done,
             **{name: value / work["steps"] for name, value in self._sums.items()},
-            **({"skipped": self._skipped} if self._skipped else {}),
+            **({"skipped": self._bad.skipped} if self._bad.skipped else {}),
             "learning_rate": self._rate(done - 1),
             "seconds": work["seconds"],
             "data_share": work["waiting"] / work["seconds"],
@@ -305,7 +296,7 @@ class Loop(Generic[Batch]):
         """A checkpoint with the sums of the unfinished log line."""
         if self.run:
             self.run.keep_lines()
-            notes = {"sums": self._sums, "work": self._work, "usual": self._usual, "skipped": self._skipped}
+            notes = {"sums": self._sums, "work": self._work, **self._bad.notes()}
             save_checkpoint(
                 self.run.checkpoints,
                 self.trainable.module,
@@ -346,32 +337,18 @@ class Loop(Generic[Batch]):
         if self.run and self._is_finite():
             self.save(step)
 
-    def _trouble(self, losses: Mapping[str, float], norm: float) -> str | None:
-        """What is wrong with a step, before its update; None where nothing is."""
-        loss = sum(losses.values())
-        if not math.isfinite(loss):
-            return "the loss is not finite"
-        if not math.isfinite(norm):
-            return "the gradient is not finite"
-        if self.plan.leaps and self._usual and loss > 2.0 * self._usual + 2.0:
-            return f"the loss leapt to {loss:.3f}, where it was {self._usual:.3f}"
-        return None
-
-    def _skip_or_stop(self, step: int, trouble: str, losses: Mapping[str, float], norm: float) -> None:
+    def _skip_or_stop(self, step: int, bad: BadStep, losses: Mapping[str, float], norm: float) -> None:
         values = ", ".join(f"{name} {value}" for name, value in losses.items())
-        told = f"step {step + 1}: {trouble} ({values}, gradient norm {norm})"
-        if self.plan.skip_bad_steps and self._skipped < MOST_SKIPPED:
-            self._skipped += 1
-            say(f"{told}; its update is left out, number {self._skipped} of {MOST_SKIPPED} at most")
+        told = f"step {step + 1}: {bad.what} ({values}, gradient norm {norm})"
+        if skipped := self._bad.skip():
+            say(f"{told}; {skipped}")
             return
-        leapt = math.isfinite(sum(losses.values())) and math.isfinite(norm)
-        if not leapt:  # weights that a loss leaps with may themselves be what is wrong
+        if not bad.leapt:  # weights that a loss leaps with may themselves be what is wrong
             self._save_last_good(step)
         is_kept = self.run and self.run.checkpoints.exists()
         kept = f"; checkpoints up to the last good one are in {self.run.checkpoints}" if self.run and is_kept else ""
-        before = f" after {self._skipped} such steps" if self._skipped else ""
-        advice = ("" if self.plan.skip_bad_steps else _IF_A_BATCH) + _IF_AN_UPDATE if leapt else ""
-        raise RunFailed(f"{told}; stopped before the update{before}{kept}{advice}")
+        before = f" after {self._bad.skipped} such steps" if self._bad.skipped else ""
+        raise RunFailed(f"{told}; stopped before the update{before}{kept}{self._bad.advice(bad)}")
 
 
 def recompute_inside(blocks: Iterable[nn.Module]) -> None:

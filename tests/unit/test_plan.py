@@ -175,7 +175,7 @@ def test_the_run_does_the_planned_steps(
         planned = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert not (tmp_path / name).exists()
         assert main([*start, "--evaluations", "20"]) == 0
-        capsys.readouterr()
+        assert "--evaluations 20: without --held-out" in capsys.readouterr().err
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         # 6 s; 20 evaluations and a checkpoint are more than half of them, so half remains: 3 s / (0.75·0.5 + 0.25·1)
         assert planned["steps"] == lines[-1]["step"] == {"steps": 3, "minutes": 5}[name]

@@ -240,6 +240,7 @@ def test_only_what_a_killed_process_left_goes(tmp_path: Path) -> None:
         ("sessions", [{}]),
         ("resolved", []),
         ("resolved", 6),
+        ("resolved", {}),
         ("finished", True),
     ],
 )

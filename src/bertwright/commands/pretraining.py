@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from bertwright.console import say
 from bertwright.errors import InputError
 
 Result = Mapping[str, Any]
@@ -194,6 +195,8 @@ def pretrain(
     }
     settings = resolve_settings(recipe, given, begins_anew=init_from is None)
     folder = Path(held_out) if held_out and share is None else None
+    if evaluations and not (folder or settings.held_out_share):
+        say(f"--evaluations {evaluations}: without --held-out (a corpus folder or a share of it) nothing is measured")
     if plan:
         from bertwright.recipes.plan import plan_pretraining
 

@@ -77,6 +77,7 @@ def test_the_page_says_all_of_it(made: Path) -> None:
     assert page.count("**No verdict: an arm of it is not among those of this page.**") == 4
     assert "- RTE: rows of train 24 of 40, dev 12 of 20." in page
     assert re.search(r"\| all, each once \| 2 \| 0\.0 M \| \d+ (s|min) \| \d+ (s|min) \|", page)
+    assert re.search(r"- Corpus `wordpiece-400`: [\d,]+ tokens in \d+ documents, a vocabulary of \d+; its finger", page)
     assert '- `no-nsp`: pre-training `{"examples": {"second_sentence": "none"}}`' in page
     assert "bertwright paper table5 --scale smoke --out out --arms bert,no-nsp --tasks rte" in page
     assert (made / "out/results/table5.png").read_bytes().startswith(b"\x89PNG")
@@ -182,9 +183,31 @@ def test_what_is_missing_is_said_and_left_out(made: Path, tmp_path: Path, capsys
     page = page_of(made / "out")
     assert re.search(rf"- Left out: {wanted}\.", page)
     assert "QNLI" not in figures(page)[2]
-    empty = tmp_path / "nothing"
-    assert main(["paper", "table4", *options(made, made / "out")[:4], "--data", str(empty), "--page"]) == 2
+
+
+def test_without_any_data_no_corpus_is_made(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", "table4", *options(tmp_path, tmp_path / "out")]) == 2
     assert "nothing of it can be computed here; SWAG: its files are not in" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_record_without_weights_is_said_to_be_that(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the records of another's runs are; their figures stay on the page, and nothing more comes of them."""
+    out = tmp_path / "out"
+    shutil.copytree(made / "out", out)
+    for folder in (out / "pretrained").iterdir():
+        shutil.rmtree(folder / "model")
+    found, _ = paper(capsys, made, out, "table5", *TWO)
+    assert found["failed"] == {}
+    assert "Not finished" not in page_of(out)
+    found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte,sst2", code=1)
+    (folder,) = found["failed"]
+    assert found["failed"][folder] == "holds its record and no weights; remove the folder to train it anew"
+    shutil.rmtree(folder)
+    found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte,sst2")
+    assert found["left"] == {"pretrainings": 0, "measurements": 0}
 
 
 def test_a_corpus_that_is_not_there_leaves_its_arms_out(
@@ -192,7 +215,11 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
 ) -> None:
     assert main(["paper", "table5", *options(made, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
     told = capsys.readouterr().err
-    assert "BERT: --corpus: name the text of a WordPiece corpus, or such a corpus" in told
+    assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in told
+    assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in told
+    typed = ["paper", "table5", *options(made, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
+    assert main(typed) == 2
+    assert "wordpiece-400 is not made yet of --corpus wkii, which is no corpus" in capsys.readouterr().err
 
 
 def test_the_page_alone_computes_nothing(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,6 +229,8 @@ def test_the_page_alone_computes_nothing(made: Path, tmp_path: Path, capsys: pyt
     assert found["left"] == {"pretrainings": 2, "measurements": 4}
     assert not (out / "pretrained").exists()
     assert "| BERT (`bert`) | … |" in page_of(out)
+    assert "| all, each once | 0 | 0.0 M | 0 s | 0 s |" in page_of(out)
+    assert "**No verdict: none of its columns has figures of both arms on this page.**" in page_of(out)
     assert not (out / "results/table5.png").exists()
 
 

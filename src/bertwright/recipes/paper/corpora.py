@@ -51,7 +51,9 @@ def make_corpora(given: Sequence[str], out: Path, *, vocabulary: int, wanted: It
         if make and texts and not _is_built(documents):
             _build(texts, documents, pieces=pieces, vocabulary=vocabulary)
         if not _is_built(documents):
-            missing[pieces, text] = f"--corpus: name the text of a {_WORDS[pieces]} corpus, or such a corpus"
+            asked = f"--corpus: name the text of a {_WORDS[pieces]} corpus, or such a corpus"
+            unmade = f"{documents} is not made yet of --corpus {' '.join(texts)}, which is no corpus"
+            missing[pieces, text] = unmade if texts else asked
             continue
         folder = documents if text == "documents" else _shuffled(documents, out)
         if make and not _is_built(folder):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertwright.corpus.manifest import read_manifest
 from bertwright.files import atomic_file
 from bertwright.recipes.charts import short
 from bertwright.recipes.paper.jobs import Model, Tuning, cannot_have, unique
@@ -19,12 +20,12 @@ from bertwright.recipes.runs import clock
 _TEST = f"""\
 The test: a pair is one pre-training seed and one fine-tuning seed, with which both arms had the same rows in the same
 order; its difference is the mean over the claim's columns. Student's t over the pairs asks whether the mean
-difference is zero. *Supported*: it lies in the claimed direction with p < {SIGNIFICANT}, and does so for every
-pre-training by itself. *Not supported*: it lies the other way just so, or its 95 % interval lies within the margin
-around zero. Else *not decided at this scale*. A claim of being as good is supported where the 95 % interval lies within
-what it names, and not supported where it lies outside. Where all pairs differ by the same, p is that of so many tosses
-of a coin that fell alike, and fewer than six decide nothing. Pairs of one pre-training are not independent; the test
-takes them as if they were, so that p speaks of these pre-trainings. Nothing is corrected for the number of claims.
+difference is zero. *Supported*: it lies in the claimed direction with p < {SIGNIFICANT}, and the mean of every single
+pre-training lies there too. *Not supported*: it lies the other way just so; or else its 95 % interval lies within the
+margin around zero. Else *not decided at this scale*. A claim of being as good is supported where the 95 % interval lies
+within what it names, and not supported where it lies outside. Where all pairs differ by the same, p is that of so many
+tosses of a coin that fell alike, and fewer than six decide nothing. Pairs of one pre-training are not independent; the
+test takes them as if they were, so that p speaks of these pre-trainings. Nothing is corrected for the number of claims.
 Where two arms have two vocabularies, as GPT-1 has its own, rows are put into batches by other lengths: the order is
 then alike only in its seed.
 """
@@ -117,13 +118,15 @@ def _claims(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
         if {claim.first, claim.second} <= known:
             verdict = judge(claim, *(scores_of(plan, cells, name) for name in (claim.first, claim.second)))
         yield f"{number}. {claim.words} In the paper: {claim.paper}."
-        yield f"   **{_verdict_words(verdict)}** {_verdict_figures(claim, verdict)}".rstrip()
+        yield f"   **{_verdict_words(verdict)}** {_verdict_figures(claim, verdict)}{_turned(plan, verdict)}".rstrip()
     yield ""
 
 
 def _verdict_words(verdict: Verdict | None) -> str:
     if verdict is None:
         return "No verdict: an arm of it is not among those of this page."
+    if not verdict.columns:
+        return "No verdict: none of its columns has figures of both arms on this page."
     if verdict.word is None:
         return "No verdict: it needs two pairs of seeds at least."
     return f"{verdict.word.capitalize()}."
@@ -144,8 +147,19 @@ def _verdict_figures(claim: Claim, verdict: Verdict | None) -> str:
     )
 
 
+def _turned(plan: Plan, verdict: Verdict | None) -> str:
+    """What is to be said of columns whose differences are turned round, so that + is better."""
+    names = [column.name for column in plan.columns if column.is_lower_better]
+    names = [name for name in names if verdict and name in verdict.by_column]
+    return f" Of {' and '.join(names)}, + is lower." if names else ""
+
+
 def _data(plan: Plan) -> Iterator[str]:
-    """Files, substitutes, rows, and what was left out."""
+    """Corpora, files, substitutes, rows, and what was left out."""
+    for folder in sorted({model.corpus for model in plan.all_models if model.is_trained}):
+        made = read_manifest(folder)
+        size = f"{made.tokens:,} tokens in {made.documents:,} documents, a vocabulary of {made.vocab_size:,}"
+        yield f"- Corpus `{folder.name}`: {size}; its fingerprint begins with {made.fingerprint[:12]}."
     for one in plan.data.values():
         rows = ", ".join(f"{name} {taken:,} of {total:,}" for name, (taken, total) in one.subset.rows.items())
         note = f"; {one.source.note}" if one.source.note else ""
@@ -177,9 +191,10 @@ def _costs(plan: Plan) -> Iterator[str]:
 
 
 def _cost(models: Sequence[Model], jobs: Sequence[Job]) -> tuple[str, str, str, str]:
-    tokens = sum(model.tokens for model in models if model.is_trained)
+    trained = [model for model in models if model.is_trained and model.is_finished]
+    tokens = sum(model.tokens for model in trained)
     spent = [sum(seconds_spent(one.folder) for one in part) for part in (models, jobs)]
-    return str(len(models)), f"{tokens / 1e6:,.1f} M", clock(spent[0]), clock(spent[1])
+    return str(len(trained)), f"{tokens / 1e6:,.1f} M", clock(spent[0]), clock(spent[1])
 
 
 def _settings(plan: Plan) -> Iterator[str]:
@@ -191,15 +206,23 @@ def _settings(plan: Plan) -> Iterator[str]:
     for arm in plan.arms:
         yield f"- `{arm.name}`: {_changes(arm, scale)}"
     kinds = sorted(
-        {(job.folder.parent.name, _json(_task_settings(job))) for job in plan.all_jobs if isinstance(job, Tuning)}
+        {
+            (job.folder.parent.name, _json(_task_settings(job, scale)))
+            for job in plan.all_jobs
+            if isinstance(job, Tuning)
+        }
     )
     yield ""
     yield from (f"- {name}: `{text}`" for name, text in kinds)
 
 
-def _task_settings(job: Tuning) -> Mapping[str, Any]:
+def _task_settings(job: Tuning, scale: Scale) -> Mapping[str, Any]:
     said = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
-    return {**said, "learning_rate": job.settings.learning_rate or "by width"}
+    return {
+        **said,
+        "learning_rate": job.settings.learning_rate or "by width",
+        **scale.tasks.get(job.folder.parent.name, {}),
+    }
 
 
 def _changes(arm: Arm, scale: Scale) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.recipes.paper.corpora import make_corpora
 from bertwright.recipes.paper.data import TASKS, PaperTask, Source, find_source
@@ -86,14 +87,24 @@ def make_plan(experiment: Experiment, asked: Asked, *, make: bool) -> Plan:
     left_out: list[str] = []
     data = _data(columns, asked, left_out)
     columns = tuple(column for column in columns if column.task is None or column.task in data)
+    if not columns:
+        raise _nothing(experiment, left_out)
+    for line in left_out:
+        say(f"left out: {line}")
     kinds = [kind for arm in arms for kind in kinds_of(arm)]
     corpora = make_corpora(asked.corpus, asked.out / "corpora", vocabulary=scale.vocabulary, wanted=kinds, make=make)
+    lacking: dict[str, list[str]] = {}
     for arm in arms:
-        lacking = [corpora.missing[kind] for kind in kinds_of(arm) if kind in corpora.missing]
-        left_out += [f"{arm.title}: {lacking[0]}"] if lacking else []
+        reasons = [corpora.missing[kind] for kind in kinds_of(arm) if kind in corpora.missing]
+        if reasons:
+            lacking.setdefault(reasons[0], []).append(arm.title)
+    without_corpus = [f"{', '.join(titles)}: {why}" for why, titles in lacking.items()]
+    left_out += without_corpus
     arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in kinds_of(arm)))
-    if not arms or not columns:
-        raise InputError(f"{experiment.name}: nothing of it can be computed here; {'; '.join(left_out)}")
+    if not arms:
+        raise _nothing(experiment, left_out)
+    for line in without_corpus:
+        say(f"left out: {line}")
     ground = Ground(
         asked.out,
         scale,
@@ -117,6 +128,10 @@ def make_plan(experiment: Experiment, asked: Asked, *, make: bool) -> Plan:
     return Plan(
         experiment, scale, asked.out, seeds, pretraining_seeds, arms, columns, data, models, jobs, tuple(left_out)
     )
+
+
+def _nothing(experiment: Experiment, left_out: Sequence[str]) -> InputError:
+    return InputError(f"{experiment.name}: nothing of it can be computed here; {'; '.join(left_out)}")
 
 
 def _jobs(

@@ -53,10 +53,17 @@ class Work:
                 say(f"{arm.title}, pre-training seed {seed}")
                 for model in missing:
                     self.attempt(model, lambda model=model: self._pretrain(model))
-                if all(model.is_finished for model in models):
+                if jobs and all(self._is_there(model, arm.at) for model in models):
                     for job in jobs:
                         self.attempt(job, lambda job=job: self._measure(job))
                 self.page()
+
+    def _is_there(self, model: Model, at: float) -> bool:
+        """Whether tasks can be learned from a model; where its record alone is there, what to do is said and noted."""
+        if model.is_finished and not model.at(at).is_dir():
+            self.failed[model.folder] = "holds its record and no weights; remove the folder to train it anew"
+            say(f"{model.folder}: {self.failed[model.folder]}")
+        return model.is_finished and model.at(at).is_dir()
 
     def page(self) -> Path:
         """Write the page as it stands."""
@@ -145,8 +152,6 @@ def run_experiment(
     if not only_page:
         own_device(device)
     plan = make_plan(experiment, asked, make=not only_page)
-    for line in plan.left_out:
-        say(f"left out: {line}")
     left = what_is_left(plan)
     say(left.text)
     work = Work(plan, command, device, allow_other_numerics)

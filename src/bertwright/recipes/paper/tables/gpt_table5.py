@@ -8,7 +8,7 @@ from bertwright.recipes.paper.tables.shared import COLA, GPT, MNLI, MRPC, QNLI, 
 _COLUMNS: Final = (COLA, SST2, MRPC, STSB, QQP, MNLI, QNLI, RTE)
 _ALL: Final = tuple(column.name for column in _COLUMNS)
 _LARGE: Final = ("QQP", "MNLI-m", "QNLI")
-_SMALL: Final = ("CoLA", "SST-2", "MRPC", "STS-B")
+_SMALL: Final = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 
 GPT_TABLE_5: Final = Experiment(
     name="gpt-table5",
@@ -37,8 +37,9 @@ GPT_TABLE_5: Final = Experiment(
             columns=_LARGE,
         ),
         Claim(
-            words="It does not help on tasks with few.",
-            paper="CoLA 45.4 against 47.9, SST-2 91.3 against 92.0, MRPC 82.3 against 84.9, STS-B 82.0 against 83.2",
+            words="It does harm on tasks with few.",
+            paper="CoLA 45.4 against 47.9, SST-2 91.3 against 92.0, MRPC 82.3 against 84.9, STS-B 82.0 against 83.2; "
+            "but RTE 56.0 against 54.4",
             first="no-auxiliary",
             second="gpt",
             columns=_SMALL,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bertwright.errors import InputError
+from bertwright.recipes.paper.estimate import Left
 from bertwright.recipes.paper.run import Work
 from bertwright.training.sessions import LOCK, locked
 
@@ -57,3 +58,16 @@ def test_a_part_that_fails_is_named_with_its_reason(work: Work, part: Any) -> No
     assert (work.elsewhere, work.failed) == (set(), {part.folder: "no rows"})
     work.attempt(part, lambda: None)
     assert work.failed == {part.folder: "no rows"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unknown", "words"),
+    [
+        (0.0, 2, "; how long that takes is known when the first of them is done"),
+        (120.0, 1, "; about 2 min, and 1 of which nothing like it was measured yet"),
+        (0.0, 0, "; about 0 s"),  # a model that is only begun takes none
+    ],
+)
+def test_what_is_left_is_told_as_far_as_it_is_known(seconds: float, unknown: int, words: str) -> None:
+    left = Left(models=2, all_models=3, jobs=0, all_jobs=4, seconds=seconds, unknown=unknown)
+    assert left.text == f"to be computed: 2 of 3 pre-trainings and 0 of 4 measurements on tasks{words}"

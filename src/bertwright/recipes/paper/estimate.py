@@ -31,7 +31,7 @@ class Left:
         done = (
             f"{self.models} of {self.all_models} pre-trainings and {self.jobs} of {self.all_jobs} measurements on tasks"
         )
-        if not self.seconds:
+        if self.unknown and not self.seconds:
             return f"to be computed: {done}; how long that takes is known when the first of them is done"
         rest = f", and {self.unknown} of which nothing like it was measured yet" if self.unknown else ""
         return f"to be computed: {done}; about {clock(self.seconds)}{rest}"

@@ -177,10 +177,11 @@ def _started(
 
 def _refuse_damaged(path: Path, record: Mapping[str, Any]) -> None:
     """InputError where a record is not what any run notes of itself."""
-    sessions, resolved = record.get("sessions", []), record.get("resolved", {"": "not yet"})
+    sessions, resolved = record.get("sessions", []), record.get("resolved")
+    is_settled = "resolved" not in record or (isinstance(resolved, Mapping) and bool(resolved))
     for name, is_whole, what in (
         ("sessions", isinstance(sessions, list) and all(_is_session(one) for one in sessions), "a list of objects"),
-        ("resolved", isinstance(resolved, Mapping) and bool(resolved), "an object with what was settled"),
+        ("resolved", is_settled, "an object with what was settled"),
         ("result", not record.get("finished") or isinstance(record.get("result"), Mapping), "an object, once finished"),
     ):
         if not is_whole:

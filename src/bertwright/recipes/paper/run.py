@@ -60,10 +60,13 @@ class Work:
 
     def _is_there(self, model: Model, at: float) -> bool:
         """Whether tasks can be learned from a model; where its record alone is there, what to do is said and noted."""
-        if model.is_finished and not model.at(at).is_dir():
+        if not model.is_finished:
+            return False
+        has_weights = model.at(at).is_dir()
+        if not has_weights:
             self.failed[model.folder] = "holds its record and no weights; remove the folder to train it anew"
             say(f"{model.folder}: {self.failed[model.folder]}")
-        return model.is_finished and model.at(at).is_dir()
+        return has_weights
 
     def page(self) -> Path:
         """Write the page as it stands."""

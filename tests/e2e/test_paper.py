@@ -350,9 +350,10 @@ def test_without_the_data_of_any_task_the_perplexities_are_there(
 ) -> None:
     out = with_corpora(made, tmp_path / "out")
     (tmp_path / "data").mkdir()
-    found, _ = paper(capsys, tmp_path, out, "table6", "--arms", "size-1")
+    found, _ = paper(capsys, tmp_path, out, "table6", "--arms", "size-1,fewer-heads")
     assert found["left"] == {"pretrainings": 0, "measurements": 0}
-    whole = r"\|  \| perplexity \|\n\|---\|---\|\n\| 2x128 \(`size-1`\) \| \d+\.\d+ \|\n\n"
+    rows = r"\| 2x128 \(`size-1`\) \| \d+\.\d+ \|\n\| 4x128x1 \(`fewer-heads`\) \| \d+\.\d+ \|\n\n"
+    whole = rf"\|  \| perplexity \|\n\|---\|---\|\n{rows}"
     assert re.search(whole, page_of(out, "table6"))
 
 

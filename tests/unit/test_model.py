@@ -15,6 +15,8 @@ from bertwright.model.heads import MaskedLMHead, NextSentenceHead
 from bertwright.model.naming import from_foreign, to_foreign
 from bertwright.model.sizes import SIZES, EncoderConfig, size_config
 from bertwright.objectives.pretraining import PretrainingModel
+from bertwright.recipes.adaptation import size_name
+from bertwright.recipes.settings import PretrainSettings
 from bertwright.text.tokenizer import train_tokenizer
 
 # Encoder and pooler, vocabulary 30,522, by (layers, hidden): 12H² + 13H a layer, as the released checkpoints hold.
@@ -44,7 +46,7 @@ def count(*modules: torch.nn.Module) -> int:
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", [*SIZES, *(f"{layers}x{hidden}" for layers, hidden in PUBLISHED)])
 def test_sizes_have_the_published_parameter_counts(name: str) -> None:
     config = size_config(name, 30_522)
     with torch.device("meta"):
@@ -71,8 +73,44 @@ def test_other_vocabularies_count_as_published() -> None:
 
 
 def test_an_unknown_size_is_refused_with_the_list() -> None:
-    with pytest.raises(InputError, match=r"huge.*tiny, mini.* such as 4x256 \(2, 4, .*12 layers of 128, .*768\)"):
+    with pytest.raises(InputError, match=r"huge.*tiny, mini.* such as 4x256, .* such as 12x384x12"):
         size_config("huge", 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("12x384x12", (12, 384, 12, 1536)), ("6x384", (6, 384, 6, 1536)), ("3x312x12", (3, 312, 12, 1248))],
+)
+def test_any_shape_has_a_size(name: str, shape: tuple[int, ...]) -> None:
+    config = size_config(name, 100)
+    assert (config.layers, config.hidden, config.heads, config.intermediate) == shape
+    assert size_name(config) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("4x100", r"64 wide, and 100 is no multiple of that; name the heads as well: 4x100xHEADS"),
+        ("4x128x3", r"hidden 128 is not a multiple of 3 heads"),
+        *(
+            (name, "not known")
+            for name in ("4x128x0", "0x128", "4x", "4x128x", "-2x128", "4x128x2x2", "4X128", "²x128")
+        ),
+        ("9" * 30 + "x128", "not known"),
+    ],
+)
+def test_a_size_that_is_no_shape_is_refused(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        size_config(name, 100)
+
+
+def test_the_size_that_earlier_records_spell_out() -> None:
+    for size, today in (
+        ("12x384 of 12 heads, 1536 inside", "12x384x12"),
+        ("6x384 of 6 heads, 1536 inside", "6x384"),
+        ("6x384 of 6 heads, 1000 inside", "6x384 of 6 heads, 1000 inside"),
+    ):
+        assert PretrainSettings(size=size, steps=1).size == today
 
 
 def test_a_later_token_changes_earlier_states_and_padding_changes_nothing() -> None:

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from bertwright.errors import InputError
+from bertwright.recipes.paper import run as module
 from bertwright.recipes.paper.estimate import Left
 from bertwright.recipes.paper.run import Work
+from bertwright.recipes.paper.scores import cells_of
+from bertwright.recipes.paper.spec import Arm
+from bertwright.recipes.paper.tables.shared import PERPLEXITY
 from bertwright.training.sessions import LOCK, locked
 
 
@@ -71,3 +75,34 @@ def test_a_part_that_fails_is_named_with_its_reason(work: Work, part: Any) -> No
 def test_what_is_left_is_told_as_far_as_it_is_known(seconds: float, unknown: int, words: str) -> None:
     left = Left(models=2, all_models=3, jobs=0, all_jobs=4, seconds=seconds, unknown=unknown)
     assert left.text == f"to be computed: 2 of 3 pre-trainings and 0 of 4 measurements on tasks{words}"
+
+
+def test_what_is_not_trained_is_not_waited_for() -> None:
+    arm, other = (Arm(name=name, title=name, is_trained=trained) for name, trained in (("a", False), ("b", True)))
+    model: Any = SimpleNamespace(is_trained=False, is_finished=True)
+    later: Any = SimpleNamespace(is_trained=True, is_finished=False)
+    plan: Any = SimpleNamespace(arms=(arm, other), columns=(PERPLEXITY,), models={"a": ((model,),), "b": ((later,),)})
+    cells = cells_of(plan)
+    assert (cells["a", "perplexity"].wanted, cells["b", "perplexity"].wanted) == (0, 1)
+
+
+def test_two_models_are_joined_once_and_apart_for_each_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[Path] = []
+
+    def join(left: str, right: str, out: Path) -> None:
+        out.mkdir(parents=True)  # as another process, which was the first
+        joined.append(out)
+        raise InputError(f"{out}: is there already")
+
+    monkeypatch.setattr(module, "join", join)
+
+    def at(share: float) -> Path:
+        models = [
+            SimpleNamespace(folder=tmp_path / name, at=lambda share, name=name: tmp_path / name / f"step-{share:g}")
+            for name in ("left", "right")
+        ]
+        job: Any = SimpleNamespace(models=models, at=share)
+        return module._model_of(job, tmp_path)
+
+    assert [at(1.0), at(0.5), at(1.0)] == [joined[0], joined[1], joined[0]]
+    assert [path.name for path in joined] == ["left+right", "left+right-step-0.5"]

@@ -171,11 +171,17 @@ def test_the_run_does_the_planned_steps(
     monkeypatch.setattr(pretrain, "measure_pace", lambda *_, **__: PACE)
     for name, asked in (("steps", ["--steps", "3"]), ("minutes", ["--minutes", "0.1"])):
         start = ["pretrain", "--corpus", str(folder), "--out", str(tmp_path / name), *asked, *OPTIONS, "--json"]
+        with monkeypatch.context() as several:
+            several.setenv("WORLD_SIZE", "2")
+            assert main([*start, "--plan"]) == 2
+        assert "--plan: looks at one process alone" in capsys.readouterr().err
         assert main([*start, "--plan"]) == 0
         planned = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert not (tmp_path / name).exists()
-        assert main([*start, "--evaluations", "20"]) == 0
-        assert "--evaluations 20: without --held-out" in capsys.readouterr().err
+        assert main([*start, "--evaluations", "20", "--sharding", "fsdp2"]) == 0
+        said = capsys.readouterr().err
+        assert "--evaluations 20: without --held-out" in said
+        assert "--sharding fsdp2: is for the processes that torchrun starts" in said
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         # 6 s; 20 evaluations and a checkpoint are more than half of them, so half remains: 3 s / (0.75·0.5 + 0.25·1)
         assert planned["steps"] == lines[-1]["step"] == {"steps": 3, "minutes": 5}[name]

@@ -87,3 +87,14 @@ def test_gpt_1_begins_where_its_states_have_gone_through_layer_norm() -> None:
     begun(shallow, "local")
     with pytest.raises(InputError, match="start matching needs 3 layers, and this model has 2"):
         begun(shallow, "matching")
+
+
+@pytest.mark.parametrize("start", ["local", "matching"])
+def test_heads_of_other_widths(start: Start) -> None:
+    for size in ("2x128x1", "2x90x3", "2x128x32"):
+        body = begun(Encoder(size_config(size, 200, **SHAPE)), start)
+        looks = float(shares(body, 0, rows())[:, 0].diagonal(-1, 1, 2).mean())
+        assert looks > (0.3 if body.config.heads < 32 else 0.05), size  # all alike: 0.025
+    for size in ("2x128x64", "2x75x3"):
+        with pytest.raises(InputError, match=f"start {start} needs heads 4 wide at least and an even width, and this"):
+            begun(Encoder(size_config(size, 200, **SHAPE)), start)

@@ -87,7 +87,12 @@ def test_shapes_of_a_size() -> None:
     assert all(shape.hidden_dropout == 0.2 for shape in shapes.values())
     assert all(size_name(shape) == "mini" for shape in shapes.values())
     assert size_name(shapes["lstm-left"].model_copy(update={"cells": 999})) == "4x256 of 999 cells"
-    assert size_name(shapes["gpt"].model_copy(update={"heads": 2})) == "4x256 of 2 heads, 1024 inside"
+    assert size_name(shapes["gpt"].model_copy(update={"heads": 2})) == "4x256x2"
+    assert encoder_config(settings(system="gpt", size="4x256x2"), 99) == shapes["gpt"].model_copy(
+        update={"heads": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
+    )
+    with pytest.raises(InputError, match="size 4x256x2: an LSTM has no heads"):
+        encoder_config(settings(system="lstm-left", size="4x256x2"), 99)
     assert size_name(PairConfig(left=shapes["lstm-left"], right=shapes["lstm-right"])) == "4x512"
 
 

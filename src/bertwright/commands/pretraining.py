@@ -96,7 +96,8 @@ def pretrain(
             option beats them.
         plan: print steps, epochs, hours, disk and memory of the run, and do not begin it.
         system: what to train: bert; its blocks looking to one side alone; gpt; an LSTM to one side (default: bert).
-        size: tiny to large, or LAYERSxHIDDEN such as 4x256; --init-from brings its own (default: tiny).
+        size: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS; --init-from brings
+            its own (default: tiny).
         steps: optimiser steps (give this or --minutes).
         minutes: training time; the steps that fit are measured before the first one.
         held_out: a corpus folder to measure on, or a share of the documents such as 0.01.
@@ -199,12 +200,14 @@ def pretrain(
         say(f"--evaluations {evaluations}: without --held-out (a corpus folder or a share of it) nothing is measured")
     if plan:
         from bertwright.recipes.plan import plan_pretraining
+        from bertwright.training.ranks import refuse_several
 
+        refuse_several("--plan")
         return plan_pretraining(settings, corpus=_corpora(corpus), out=out, held_out=folder, init_from=init_from)
     from bertwright.recipes.pretrain import pretrain as run_pretraining
     from bertwright.training.ranks import is_restart, joined
 
-    with joined(settings.device) as ranks:
+    with joined(settings.device, sharding=sharding) as ranks:
         return run_pretraining(
             settings,
             corpus=_corpora(corpus),

@@ -140,7 +140,7 @@ def finetune(
         device=device,
     )
     where: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
-    with joined(device) as ranks:
+    with joined(device, sharding=sharding) as ranks:
         where |= {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
         if grid is None:
             return run_finetuning(settings, chosen, **where, ranks=ranks, sharding=sharding)

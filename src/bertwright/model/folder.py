@@ -18,7 +18,7 @@ from bertwright.model.bodies import body_of
 from bertwright.model.described import MULTI_LABEL
 from bertwright.model.forms import described, named_weights, read_described, stored_names
 from bertwright.model.naming import foreign_hint, stored_tensors
-from bertwright.model.sizes import SIZES, SYSTEMS, BodyConfig, size_config, system_config
+from bertwright.model.sizes import SYSTEMS, BodyConfig, size_config, system_config
 from bertwright.shipped import place_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
@@ -247,8 +247,7 @@ def _random(source: str, tokenizer: Path | None, vocab_size: int | None) -> Save
     system: Any = named or "bert"
     if system not in SYSTEMS:
         raise InputError(f"{source}: there is no system {system!r}; there are {', '.join(SYSTEMS)}")
-    if size not in SIZES:
-        size_config(size, 1)  # raises with the list of sizes
+    size_config(size, 1)  # raises with the list of sizes
     if tokenizer is None or vocab_size is None:
         raise InputError(f"{source}: random weights need a vocabulary: --tokenizer DIR (a tokenizer or model folder)")
     return SavedModel(source, system_config(system, size, vocab_size), None, model_within(place_of(tokenizer)))

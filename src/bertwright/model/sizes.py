@@ -1,5 +1,6 @@
 """The shape of an encoder as data; the named sizes of paper §3 and of the 24 small models released in March 2020."""
 
+import re
 from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import Field, model_validator
@@ -234,7 +235,7 @@ A weighted sum learns a share for each layer.
 """
 WAYS: tuple[Way, ...] = get_args(Way)
 
-_NAMED = {
+SIZES: dict[str, tuple[int, int]] = {
     "tiny": (2, 128),
     "mini": (4, 256),
     "small": (4, 512),
@@ -242,26 +243,40 @@ _NAMED = {
     "base": (12, 768),
     "large": (24, 1024),
 }
-_LAYERS, _WIDTHS = (2, 4, 6, 8, 10, 12), (128, 256, 512, 768)
-
-SIZES: dict[str, tuple[int, int]] = (
-    _NAMED
-    | {f"{layers}x{width}": (layers, width) for layers in _LAYERS for width in _WIDTHS}
-    | {"3x768": (3, 768), "12x1024": (12, 1024)}
-)
-"""Name → (layers, hidden); the last two are of table 6. Heads are hidden/64, the feed-forward width is 4·hidden."""
+"""Name → (layers, hidden). Heads are 64 wide, the feed-forward width is 4·hidden."""
+HEAD_WIDTH = 64
+"""Of every size of the paper but one of table 6."""
+_WRITTEN = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})(?:x([1-9]\d{0,5}))?", re.ASCII)
 
 
 def size_config(name: str, vocab_size: int, **changes: object) -> EncoderConfig:
-    """Return the configuration of a named size; InputError for a name that is not in SIZES."""
-    if name not in SIZES:
-        shapes = f"{', '.join(map(str, _LAYERS))} layers of {', '.join(map(str, _WIDTHS))}"
-        raise InputError(
-            f"size {name!r} is not known; sizes are {', '.join(_NAMED)} and LAYERSxHIDDEN such as 4x256 ({shapes})"
-        )
-    layers, hidden = SIZES[name]
-    shape = {"layers": layers, "hidden": hidden, "heads": hidden // 64, "intermediate": 4 * hidden}
+    """The configuration of a size: one of SIZES, LAYERSxHIDDEN or LAYERSxHIDDENxHEADS; InputError for another name."""
+    layers, hidden, heads = _shape(name)
+    shape = {"layers": layers, "hidden": hidden, "heads": heads, "intermediate": 4 * hidden}
     return EncoderConfig.model_validate({"vocab_size": vocab_size, **shape, **changes})
+
+
+def _shape(name: str) -> tuple[int, int, int]:
+    """Layers, hidden and heads of a size."""
+    if name in SIZES:
+        layers, hidden = SIZES[name]
+        return layers, hidden, hidden // HEAD_WIDTH
+    written = _WRITTEN.fullmatch(name)
+    if written is None:
+        raise InputError(
+            f"size {name!r} is not known; sizes are {', '.join(SIZES)}, LAYERSxHIDDEN such as 4x256, "
+            "and LAYERSxHIDDENxHEADS such as 12x384x12"
+        )
+    layers, hidden = int(written[1]), int(written[2])
+    if written[3] is None and hidden % HEAD_WIDTH:
+        raise InputError(
+            f"size {name}: a head is {HEAD_WIDTH} wide, and {hidden} is no multiple of that; "
+            f"name the heads as well: {name}xHEADS"
+        )
+    heads = int(written[3] or hidden // HEAD_WIDTH)
+    if hidden % heads:
+        raise InputError(f"size {name}: hidden {hidden} is not a multiple of {heads} heads")
+    return layers, hidden, heads
 
 
 def system_of(config: BodyConfig) -> System | None:
@@ -278,9 +293,12 @@ def system_of(config: BodyConfig) -> System | None:
 def system_config(system: System, size: str, vocab_size: int, **changes: object) -> OneBody:
     """The shape of a system's body in a named size; `changes` are an encoder's, of which each body takes its own.
 
-    The cells of an LSTM are as many as the feed-forward width of a Transformer of that size.
+    The cells of an LSTM are as many as the feed-forward width of a Transformer of that size. InputError for a size that
+    is not known, and for heads of an LSTM.
     """
     like = size_config(size, vocab_size, **changes)
+    if system.startswith("lstm") and like.heads * HEAD_WIDTH != like.hidden:
+        raise InputError(f"size {size}: an LSTM has no heads; its size is LAYERSxHIDDEN, a multiple of {HEAD_WIDTH}")
     given = like.model_dump(exclude_defaults=True)
     if system == "gpt":
         return GPTConfig.model_validate({name: value for name, value in given.items() if name != "activation"})

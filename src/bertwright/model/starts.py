@@ -19,6 +19,8 @@ from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer
 Start = Literal["random", "local", "matching"]
 _LAYERS = {"random": 0, "local": 1, "matching": 2}
 """How many it is in."""
+_NARROWEST = 4
+"""Head that can hold a wave, and words beside it."""
 _NEIGHBOUR = math.sqrt(2.0)
 """Size of the query and key maps: some four fifths of the attention then fall on the neighbour."""
 _SAME = 1.6
@@ -35,6 +37,12 @@ def start_attention(encoder: Encoder, start: Start, *, generator: torch.Generato
     needed = _first(encoder) + _LAYERS[start]
     if encoder.config.layers < needed:
         raise InputError(f"start {start} needs {needed} layers, and this model has {encoder.config.layers}")
+    hidden, width = encoder.config.hidden, encoder.config.hidden // encoder.config.heads
+    if start != "random" and (width < _NARROWEST or hidden % 2):
+        raise InputError(
+            f"start {start} needs heads {_NARROWEST} wide at least and an even width, and this model has heads {width} "
+            f"wide and is {hidden} wide"
+        )
     if start == "local":
         _look_beside(encoder, generator)
     if start == "matching":

@@ -18,6 +18,7 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.sizes import (
+    HEAD_WIDTH,
     NAMES,
     SIZES,
     BodyConfig,
@@ -82,18 +83,18 @@ def _noted(out: Path, part: str) -> Mapping[str, Any]:
 
 
 def size_name(config: BodyConfig) -> str:
-    """The name of a shape; one that has none is spelled out as LAYERSxHIDDEN and its inner widths."""
-    system = system_of(config)
-    for name in SIZES if system else ():
-        named = system_config(system or "bert", name, 1)
-        if _same_shape(named, config):
-            return name
-    sizes = f"{config.layers}x{config.hidden}"
-    if isinstance(config, LSTMConfig):
-        return f"{sizes} of {config.cells} cells"
+    """The size of a shape as `size_config` takes it; one that no size has is spelled out with its inner width."""
+    written = f"{config.layers}x{config.hidden}"
     if isinstance(config, PairConfig | TopConfig):
-        return sizes
-    return f"{sizes} of {config.heads} heads, {config.intermediate} inside"
+        return written
+    if isinstance(config, LSTMConfig):
+        if config.cells != 4 * config.hidden:
+            return f"{written} of {config.cells} cells"
+    elif config.intermediate != 4 * config.hidden:
+        return f"{written} of {config.heads} heads, {config.intermediate} inside"
+    elif config.heads * HEAD_WIDTH != config.hidden:
+        return f"{written}x{config.heads}"
+    return next((name for name, shape in SIZES.items() if shape == (config.layers, config.hidden)), written)
 
 
 def _same_shape(one: BodyConfig, other: BodyConfig) -> bool:

@@ -124,7 +124,7 @@ def memory(total: int | None, usable: int | None, *, limit: int | None) -> Findi
     if usable is None:
         advice = "watch the memory of the first steps; --plan of pretrain tells what a run needs"
         return _finding("memory", "note", value, "the system does not tell how much can be used", advice)
-    fits = list(takewhile(lambda name: _needed(name) < usable, (name for name in SIZES if "x" not in name)))
+    fits = list(takewhile(lambda name: _needed(name) < usable, SIZES))
     value["largest_size"] = fits[-1] if fits else None
     limited = f", a control group's limit is {size_text(limit)}" if limit and total and limit < total else ""
     whole = f" of {size_text(total)}" if total else ""

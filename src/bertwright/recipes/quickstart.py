@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertwright.console import say
+from bertwright.console import say, without_repeats
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, Stopped
@@ -171,13 +171,15 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
         "bag_of_words": bag_of_words_baseline(learned, train, test)["accuracy"],
     }
     deviation: dict[str, float] = {}
+    said: set[str] = set()  # of the same files, for each seed
     settings = FinetuneSettings(epochs=EPOCHS, batch_size=16, learning_rate=5e-4, seeds=SEEDS, max_length=64)
     for name, source in (("scratch", str(out / "untrained")), ("pretrained", str(out / "pretraining"))):
         result = finetune(settings, spec, model=source, data=folder, out=out / f"finetuned-{name}")
-        values = [
-            evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"]
-            for seed in result["seeds"]
-        ]
+        with without_repeats(said):
+            values = [
+                evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"]
+                for seed in result["seeds"]
+            ]
         accuracy[name], deviation[name] = statistics.fmean(values), statistics.stdev(values)
     return {"accuracy": accuracy, "sd": deviation, "classes": len(task.labels), "test_sentences": len(test)}
 

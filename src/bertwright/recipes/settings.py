@@ -1,12 +1,13 @@
 """What decides a run: the settings of a pre-training and of a fine-tuning (paper §3.1, §4.1, §A.2)."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from bertwright.config import Number, Positive, PositiveNumber, Seed, Settings, Share, Threads
-from bertwright.model.sizes import BodyConfig, GPTConfig, PairConfig, System, TopConfig, Way
+from bertwright.model.sizes import HEAD_WIDTH, BodyConfig, GPTConfig, PairConfig, System, TopConfig, Way
 from bertwright.model.starts import Start
 from bertwright.objectives.examples import ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
@@ -87,6 +88,16 @@ class PretrainSettings(Settings):
         if isinstance(examples, Mapping):
             values = {**values, "examples": {"second_sentence": "none", **examples}}
         return {"activation": "gelu_tanh", **values} if values["system"] == "gpt" else values
+
+    @field_validator("size")
+    @classmethod
+    def _as_it_is_written(cls, size: str) -> str:
+        """Records of earlier runs from a model of a size without a name spell it out."""
+        spelled = re.fullmatch(r"(\d+)x(\d+) of (\d+) heads, (\d+) inside", size)
+        if spelled is None or int(spelled[4]) != 4 * int(spelled[2]):
+            return size
+        layers, hidden, heads = spelled[1], int(spelled[2]), int(spelled[3])
+        return f"{layers}x{hidden}" if heads * HEAD_WIDTH == hidden else f"{layers}x{hidden}x{heads}"
 
     @field_validator("compile", mode="before")
     @classmethod

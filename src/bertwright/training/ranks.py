@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from bertwright.console import console
+from bertwright.console import console, say
 from bertwright.errors import InputError, RunFailed
 from bertwright.training.device import Device, finish, own_device
 
@@ -100,8 +100,8 @@ ALONE: Final = Ranks()
 
 
 @contextmanager
-def joined(device: Device = "cpu") -> Iterator[Ranks]:
-    """The processes that torchrun started together, or this one alone.
+def joined(device: Device = "cpu", *, sharding: str = "ddp") -> Iterator[Ranks]:
+    """The processes that torchrun started together, or this one alone, which has nothing to share: that is said.
 
     What lies in the processors' memory goes over gloo, what lies on GPUs over NCCL.
     RunFailed where another process is gone or does not answer in time; it names the ranks. InputError where two of them
@@ -109,6 +109,8 @@ def joined(device: Device = "cpu") -> Iterator[Ranks]:
     """
     rank, world = (_number(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     if world == 1:
+        if sharding != "ddp":
+            say(f"--sharding {sharding}: is for the processes that torchrun starts; this one is alone and holds it all")
         yield ALONE
         return
     console.quiet = rank > 0
@@ -151,6 +153,12 @@ def refuse_shared(store: Store, gpu: str) -> None:
 def is_share(tensor: torch.Tensor) -> TypeGuard["DTensor"]:
     """Whether each rank holds a share of the tensor; the class is not imported here, which takes its time."""
     return hasattr(tensor, "full_tensor")
+
+
+def refuse_several(option: str) -> None:
+    """InputError where torchrun has started several processes."""
+    if _number("WORLD_SIZE", 1) > 1:
+        raise InputError(f"{option}: looks at one process alone; start it without torchrun")
 
 
 def is_restart() -> bool:

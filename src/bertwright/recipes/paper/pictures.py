@@ -76,11 +76,13 @@ def _lines(panel: "Axes", plan: Plan, column: Column, cells: Mapping[tuple[str, 
         )
         for x, values in there:
             panel.plot([x] * len(values), values, ".", color=colour, alpha=0.35, markersize=4)
-    _ticks(panel, plan.arms, single=len(by_series) == 1)
+    _ticks(panel, plan.arms)
 
 
-def _ticks(panel: "Axes", arms: Sequence[Arm], *, single: bool) -> None:
-    """One at every arm: with its title where there is one line, else with its x."""
+def _ticks(panel: "Axes", arms: Sequence[Arm]) -> None:
+    """One at every arm: with its title where no other has its x, else with that."""
+    places = [arm.x for arm in arms if arm.x is not None]
+    single = len(set(places)) == len(places)
     names = {arm.x: arm.title if single else f"{arm.x:g}" for arm in arms if arm.x is not None}
     if min(names) > 0 and max(names) / min(names) >= _SPAN:
         panel.set_xscale("log")

@@ -185,9 +185,14 @@ def _model_of(job: Tuning, out: Path) -> Path:
     places = [model.at(job.at) for model in job.models]
     if len(places) == 1:
         return places[0]
-    folder = out / "joined" / "+".join(model.folder.name for model in job.models)
+    name = "+".join(model.folder.name for model in job.models)
+    folder = out / "joined" / (name if job.at == 1.0 else f"{name}-{places[0].name}")
     if not folder.exists():
-        join(str(places[0]), str(places[1]), folder)
+        try:
+            join(str(places[0]), str(places[1]), folder)
+        except (InputError, OSError):
+            if not folder.exists():  # otherwise another process was the first to join them
+                raise
     return folder
 
 

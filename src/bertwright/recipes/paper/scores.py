@@ -56,7 +56,7 @@ def _cell(plan: Plan, arm: Arm, column: Column) -> Cell:
         models = plan.models.get(arm.name, ())
         values = {(seed, 0): _figure_of(one[0], column) for seed, one in enumerate(models) if len(one) == 1}
         there = {pair: value for pair, value in values.items() if value is not None}
-        return Cell(there, len(values))
+        return Cell(there, len(values) if arm.is_trained else 0)
     jobs = plan.jobs[arm.name, column.name]
     values = {pair: _score(job, column) for pair, job in jobs.items()}
     there = {pair: value for pair, value in values.items() if value is not None}

@@ -26,7 +26,8 @@ class Scale:
     finetuning     over the defaults of FinetuneSettings; `finetuning_of`: more, by the name of a task;
                    `features`: more, where a BiLSTM learns from frozen states
     tasks          settings of a task by its name: a window of SQuAD must fit a row
-    sizes          of table 6, ascending; the base's own is among them. `larger`: the second BERT of tables 1 to 4
+    sizes          of table 6, ascending; the base's own is among them. `fewer_heads`: the second of them with heads
+                   as much wider. `larger`: the second BERT of tables 1 to 4
     lengths        of rows, short and long, where the cost of length is asked for
     vocabulary     pieces of the WordPiece vocabulary, and merges of the byte-pair one
     rows           (train, dev): the most that a task is given, None for all; `rows_of`: otherwise, by task
@@ -39,6 +40,7 @@ class Scale:
     finetuning_of: Mapping[str, Changes] = field(default_factory=dict)
     features: Changes
     sizes: tuple[str, ...]
+    fewer_heads: str
     larger: str
     lengths: tuple[int, int]
     vocabulary: int

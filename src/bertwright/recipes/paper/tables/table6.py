@@ -20,8 +20,8 @@ _TASKS: Final = tuple(column.name for column in _COLUMNS[1:])
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
-    """One for each size, the smallest first; its place among them is its x."""
-    return tuple(
+    """One for each size, the smallest first; its place among them is its x. Behind it one of fewer heads."""
+    sizes = tuple(
         Arm(
             name=f"size-{number}",
             title=size,
@@ -31,6 +31,9 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
         )
         for number, size in enumerate(scale.sizes, start=1)
     )
+    fewer = scale.fewer_heads
+    wide = Arm(name="fewer-heads", title=fewer, pretraining={"size": fewer}, series="BERT with wider heads", x=1.5)
+    return (sizes[0], wide, *sizes[1:])
 
 
 def _claim(words: str, paper: str, first: str, second: str, columns: tuple[str, ...]) -> Claim:
@@ -52,6 +55,13 @@ TABLE_6: Final = Experiment(
             _TASKS,
         ),
         _claim("So is the second of the smallest.", "better on all three", "size-2", "size-1", _TASKS),
+        _claim(
+            "At one size, more heads are better than fewer and wider ones.",
+            "12 heads against 3: MNLI 81.9 against 80.6, MRPC 84.8 against 82.2, SST-2 91.3 against 90.7",
+            "size-2",
+            "fewer-heads",
+            _TASKS,
+        ),
         _claim("So is the third of the second.", "better on all three", "size-3", "size-2", _TASKS),
         _claim("So is the largest of the third.", "better on all three", "size-4", "size-3", _TASKS),
         _claim(
@@ -83,5 +93,5 @@ TABLE_6: Final = Experiment(
     ),
     axis="size, the smallest first",
     note="Perplexity is that of the masked pieces of held-out text; it depends on the vocabulary, so only rows of one "
-    "table compare. The paper's row of 3 heads has no arm: heads are 64 wide in every size here.",
+    "table compare. Heads are 64 wide, but where LAYERSxHIDDENxHEADS names their number.",
 )

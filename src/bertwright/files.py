@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -30,17 +31,29 @@ def cache_folder() -> Path:
         raise OSError("there is no home folder; XDG_CACHE_HOME names one for what is kept") from None
 
 
+def is_stream(path: Path) -> bool:
+    """Whether it is written to as it is: a pipe, a device, or one of this process' own descriptors."""
+    return _descriptor(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number of the open file that a path such as /dev/stdout or /dev/fd/3 stands for."""
+    found = re.fullmatch(r"(/dev/fd/|/proc/self/fd/)(\d+)", str(path))
+    return int(found[2]) if found else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; it appears under its name only when the block ends without an error.
 
-    A link is followed. What is no regular file, such as /dev/null or a pipe, is written to as it is.
+    A link is followed. What is no regular file, such as /dev/null, a pipe or /dev/stdout, is written to as it is.
     """
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file() and not path.is_dir():
-        with path.open("wb") as stream:
+    if is_stream(path):
+        descriptor = _descriptor(path)  # opened by its name, a file that it leads to would be emptied
+        with path.open("wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as stream:
             yield stream
         return
+    path = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -154,6 +154,8 @@ def test_of_many_labels_an_error_names_a_few(write):
         ('{"text": 5, "label": "a"}', r"a\.jsonl:2: 'text' is 5; a text is due"),
         ('{"label": "a"}', r"a\.jsonl:2: 'text' is nothing; a text is due"),
         ('{"text": "x"}', r"a\.jsonl:2: 'label' is nothing; a label is due"),
+        ('{"text": "x", "label": NaN}', r"a\.jsonl:2: 'label' is nan; a label is due"),
+        ('{"text": "x", "text": "y", "label": "a"}', r"a\.jsonl:2: 'text' is there twice in one object"),
         ('{"text": "x", "label": null}', r"a\.jsonl:2: 'label' is None; a label is due"),
         ('{"text": "x", "label": ["a"]}', r"a\.jsonl:2: 'label' is \['a'\]; a label is due"),
     ],
@@ -278,6 +280,17 @@ def test_files_of_a_folder(tmp_path, capsys):
         name: tmp_path / f"{name}.tsv" for name in ["dev_matched", "dev_mismatched"]
     }
     assert dev_files(get_task("rte"), tmp_path) == {}
+    (tmp_path / "validation.csv").touch()
+    assert dev_files(get_task("rte"), tmp_path) == {"dev": tmp_path / "validation.csv"}
+    (tmp_path / "val.tsv").touch()
+    with pytest.raises(InputError, match=r"which one\? val.tsv, validation.csv; keep one"):
+        dev_files(get_task("rte"), tmp_path)
+    for name in ("val.tsv", "validation.csv"):
+        (tmp_path / name).unlink()
+    assert "holds no dev.tsv: measuring on validation.csv" in capsys.readouterr().err
+    (tmp_path / "reviews-dev.tsv").touch()
+    assert dev_files(get_task("rte"), tmp_path) == {"dev": tmp_path / "reviews-dev.tsv"}
+    assert "measuring on reviews-dev.tsv" in capsys.readouterr().err
     assert train_file(tmp_path / "own.csv") == tmp_path / "own.csv"
     assert dev_files(get_task("rte"), tmp_path / "own.csv") == {"own": tmp_path / "own.csv"}
     assert capsys.readouterr().err == ""
@@ -372,6 +385,14 @@ def test_many_small_labels_still_give_a_dev_set():
     targets = [row // 4 for row in range(400)]
     _, dev = split_dev(make_examples([f"text {row}" for row in range(400)], targets))
     assert len(dev) == 40
+
+
+def test_the_only_rows_of_a_label_are_there_to_be_learned():
+    targets = [0] * 30 + [1] * 33 + list(range(2, 14))
+    for seed in range(5):
+        train, dev = split_dev(make_examples([f"text {row}" for row in range(75)], targets), seed=seed)
+        assert set(train.targets) == set(range(14))
+        assert set(dev.targets) == {0, 1}
 
 
 def test_numbers_are_stratified_by_rank():

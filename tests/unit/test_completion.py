@@ -40,7 +40,7 @@ def test_bash_offers_commands_options_and_values(tmp_path: Path, capsys: pytest.
         ("bertwright score s", ["squad"]),
         ("bertwright predict --in", ["--input", "--input-format"]),
         ("bertwright corpus build text.txt --wo", ["--workers"]),
-        ("bertwright corpus build --documents ", ["blank-lines", "file"]),
+        ("bertwright corpus build --documents ", ["blank-lines", "lines", "file"]),
         ("bertwright predict --raw --input-format ", ["auto", "csv", "tsv", "jsonl", "parquet", "lines"]),
         ("bertwright predict --precision b", ["bf16"]),
         ("bertwright predict --input my", ["my rows.tsv"]),

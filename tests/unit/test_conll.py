@@ -150,6 +150,7 @@ def test_a_column_that_is_not_there_is_an_error(write, columns):
         ('{"tokens": ["a"], "tags": [""]}', "'tags' holds ''; tags are text"),
         ('{"tokens": [null], "tags": ["O"]}', "'tokens' holds None; words are text"),
         ("[1]", "a JSON list where one object"),
+        ('{"tokens": ["a"], "tags": ["O"], "tags": ["O"]}', "'tags' is there twice in one object"),
         ("{", "not valid JSON"),
         ("", "not valid JSON"),
         ('{"tokens": ["a"], "tags": ["O"]}', "'document' is None; a name or number is due in every line or in none"),

@@ -54,6 +54,8 @@ def test_one_document_per_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     assert read(path, "\nOne.\n\nTwo.\n", documents="file") == [Document(("One.", "Two."), f"{path}:2")]
     assert read(path, "\n \n", documents="file") == []
+    each = [Document(("One. Two.",), f"{path}:2"), Document(("Three.",), f"{path}:4")]
+    assert read(path, "\nOne.  Two.\n\nThree.", documents="lines") == each
 
 
 def test_wrapped_lines_are_joined_within_a_block(tmp_path: Path) -> None:

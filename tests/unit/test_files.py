@@ -61,6 +61,21 @@ def test_a_device_stays_a_device() -> None:
     assert Path("/dev/null").is_char_device()
 
 
+def test_an_open_file_is_gone_on_with_and_a_pipe_is_written_to(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("ab", buffering=0) as log:
+        log.write(b"earlier\n")
+        with atomic_file(Path(f"/dev/fd/{log.fileno()}")) as stream:
+            stream.write(b"later\n")
+        log.write(b"latest\n")
+    assert (tmp_path / "log").read_bytes() == b"earlier\nlater\nlatest\n"
+    read, write = os.pipe()
+    with atomic_file(Path(f"/proc/self/fd/{write}")) as stream:
+        stream.write(b"all")
+    os.close(write)
+    with os.fdopen(read, "rb") as stream:
+        assert stream.read() == b"all"
+
+
 def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("before")
 

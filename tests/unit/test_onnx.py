@@ -176,6 +176,13 @@ def test_attention_is_one_node_a_layer_also_after_onnx_runtime_has_optimised(exp
     assert (optimised["QAttention"], optimised["DynamicQuantizeMatMul"], optimised["MatMul"]) == (3, products, 0)
 
 
+def test_the_file_says_at_how_many_tokens_its_task_cut_texts(exported: Exports) -> None:
+    _, result = exported("BertForSequenceClassification")
+    saved = replace(open_model(result["model"]), extra={"max_length": 24, "task": {"long": "windows"}})
+    assert export._metadata(saved)["max_tokens"] == "24"
+    assert export._way_with_long_texts(saved) == "windows"
+
+
 def test_the_folder_and_the_file_say_what_they_are(exported: Exports) -> None:
     folder, result = exported("BertForSequenceClassification")
     source = Path(result["model"])

@@ -281,6 +281,9 @@ def test_warnings(folder: Path, changes: dict[str, Any], phases: list[PhasePlan]
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     said = list(warnings(settings, trained, settings.steps or 0, phases))
     assert [wanted in warning for warning in said].count(True) == 1, said
+    goes_on = Pretraining(settings, model, [(data, 1.0)], None, began=("a model", None))
+    left = [warning for warning in warnings(settings, goes_on, settings.steps or 0, phases) if wanted in warning]
+    assert len(left) == int(wanted not in ("tiny learned with 1e-3 to 2e-3", "--start local"))
 
 
 def test_settings_that_were_measured_well_are_warned_of_nothing_but_the_small_vocabulary(folder: Path) -> None:

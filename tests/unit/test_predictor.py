@@ -256,6 +256,8 @@ def test_what_is_cut_is_told(models: dict[str, Predictor]) -> None:
 def test_a_folder_that_is_no_model_is_refused(folders: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a model folder"):
         load(tmp_path)
+    with pytest.raises(InputError, match="make one of it first: bertwright import hub:who/what --out FOLDER"):
+        load("hub:who/what")
     with pytest.raises(InputError, match="random weights have learned nothing"):
         load("random:tiny")
     half = tmp_path / "half"

@@ -123,6 +123,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a list": ([], r"a\.json: is not of SQuAD's layout"),
     "no JSON": ('{"data": [\n]', r"a\.json:2: not valid JSON"),
     "a name twice": ('{"data": [], "data": []}', r"a\.json: 'data' is there twice in one object"),
+    "a table": ("id,question,context\n1,Why?,Because.", r"a\.json: is no JSON; questions stand in SQuAD's JSON"),
     "too deep": ("[" * 200_000, r"a\.json:1: not valid JSON"),
 }
 
@@ -200,6 +201,7 @@ def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.Mo
     [
         ("", r"a\.jsonl: is empty; questions are due"),
         ("\n{}", r"a\.jsonl: the first line is empty"),
+        ("question\tcontext\nWhy?\tBecause.", r"a\.jsonl: is no JSON; .*those to be answered also in JSON lines"),
         (json.dumps(LINE) + '\n{"id": "y"', r"a\.jsonl:2: not valid JSON"),
         ('{"id": "y"\n' + json.dumps(LINE), r"a\.jsonl:2: not valid JSON"),
         (json.dumps(LINE) + "\n\n" + json.dumps({**LINE, "id": "y"}), r"a\.jsonl:2: not valid JSON"),

@@ -100,6 +100,9 @@ def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
         {**rows[1], "predicted_tags": tags},
         {"tokens": [], "tags": []},
     ]
+    twice = write("c.jsonl", json.dumps({"tokens": words, "tags": ["?"] * 7, "predicted_tags": ["?"] * 7}) + "\n")
+    with pytest.raises(InputError, match=r"c\.jsonl:1: already has a field 'predicted_tags'; rename it first"):
+        answered(tagger, twice)
     only = write("b.jsonl", '{"tokens": []}\n')
     assert json.loads(answered(tagger, only)) == {"tokens": [], "tags": []}
 

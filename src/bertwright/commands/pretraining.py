@@ -27,7 +27,7 @@ def quickstart(*, corpus: Path | None = None, minutes: float = 4.0, out: Path = 
     Args:
         corpus: your own text (a file or folder) in place of the documentation on this machine.
         minutes: about how long it may take.
-        out: where everything is written; must be empty or absent.
+        out: where everything is written: absent, empty, or an earlier quickstart's, which is made anew.
     """
     from bertwright.recipes.quickstart import run_quickstart
 

@@ -26,7 +26,7 @@ def tokenizer_train(
     merges: int | None = None,
     cased: bool = False,
     strip_accents: bool = False,
-    documents: Literal["blank-lines", "file"] = "blank-lines",
+    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
     field: str = "text",
 ) -> Result:
     """Learn a vocabulary, BERT's WordPiece or GPT-1's byte pairs; the same text gives the same bytes.
@@ -40,7 +40,7 @@ def tokenizer_train(
         merges: of a byte-pair vocabulary, the joined pieces, to which the letters are added (default: GPT-1's 40,000).
         cased: keep capitals (WordPiece); accents are kept with it and without.
         strip_accents: take accents off as the released uncased vocabularies do (this decomposes Hangul too; WordPiece).
-        documents: what parts documents of plain text.
+        documents: what parts documents of plain text: blank lines, or each line, or each file is one.
         field: the field of JSON lines, or the column, that holds the text.
     """
     from bertwright.text.any_tokenizer import AnyTokenizer
@@ -92,7 +92,7 @@ def tokenizer_extend(
     *,
     add: int,
     out: Path,
-    documents: Literal["blank-lines", "file"] = "blank-lines",
+    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
     field: str = "text",
 ) -> Result:
     """Add the pieces that shorten a text most behind those of a vocabulary, whose ids stay as they are.
@@ -103,7 +103,7 @@ def tokenizer_extend(
             plain or as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         add: how many pieces.
         out: the tokenizer folder to write; a model of the source can be trained on with it: pretrain --init-from.
-        documents: what parts documents of plain text.
+        documents: what parts documents of plain text: blank lines, or each line, or each file is one.
         field: the field of JSON lines that holds the text.
     """
     from bertwright.text.any_tokenizer import open_tokenizer_folder, wordpiece
@@ -132,7 +132,7 @@ def corpus_build(
     tokenizer: Path,
     out: Path,
     workers: int | None = None,
-    documents: Literal["blank-lines", "file"] = "blank-lines",
+    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
     lines: Literal["text", "wrapped", "sentences"] = "text",
     field: str = "text",
     language: str = "en",
@@ -150,7 +150,7 @@ def corpus_build(
         tokenizer: a tokenizer folder, or a model folder, run folder or small-wiki for its tokenizer.
         out: the corpus folder to write; must be empty or absent.
         workers: processes that tokenise (default: one per core).
-        documents: what parts documents of plain text.
+        documents: what parts documents of plain text: blank lines, or each line, or each file is one.
         lines: what a line of plain text is: a paragraph, a piece of a wrapped block, or one sentence.
         field: the field of JSON lines, or the column, that holds the text.
         language: of the text, for the sentence rules.

@@ -55,6 +55,8 @@ def export_onnx(
     plain = open_architecture(saved)
     texts, there = texts_of(text)
     rows, apart = rows_of(plain, open_tokenizer(saved), texts)
+    if (long := _way_with_long_texts(saved)) != "truncate":
+        say(f"{model}: was fine-tuned with --long {long}; the graph takes rows of tokens, which the caller makes")
     if there > len(texts):
         say(f"{text}: the first {len(texts)} of its {there:,} texts are compared")
     batches = list(batches_of(plain, rows, apart))
@@ -136,10 +138,17 @@ def _compared(rows: Any, batches: list[Rows], exact: Mapping[str, Agreement]) ->
     }
 
 
+def _way_with_long_texts(saved: SavedModel) -> str:
+    """What `--long` of its fine-tuning was; "truncate" where it had none."""
+    task = saved.extra.get("task")
+    return str(task.get("long", "truncate")) if isinstance(task, dict) else "truncate"
+
+
 def _metadata(saved: SavedModel) -> dict[str, str]:
     """What a program that has the .onnx file alone can learn from it; `labels` is JSON."""
     labels = json.dumps(saved.labels, ensure_ascii=False)
-    return {"architecture": saved.architecture, "labels": labels, "max_tokens": str(saved.config.max_positions)}
+    most = saved.max_length if "max_length" in saved.extra else saved.config.max_positions
+    return {"architecture": saved.architecture, "labels": labels, "max_tokens": str(most)}
 
 
 def _session(path: Path) -> Any:

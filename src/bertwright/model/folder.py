@@ -166,6 +166,8 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         comes = "".join(f"; {name} comes with the program" for name in shipped() if name != source)
         if source in shipped():
             hint = "; it hides the model of that name that comes with the program: rename it, or work in another folder"
+        if source.startswith("hub:"):
+            hint = f"; make one of it first: bertwright import {source} --out FOLDER"
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
     found = read_described(folder / "config.json")
     weights = named_weights(stored_tensors(folder), found, str(folder / "model.safetensors"))

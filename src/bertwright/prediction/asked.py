@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Literal, cast
 
 from bertwright.errors import InputError
-from bertwright.files import atomic_file
+from bertwright.files import atomic_file, is_stream
 from bertwright.tasks.table_files import ALLOWED, FORMATS, OPENERS, Format, InputFormat
 from bertwright.tasks.table_output import TableOut, as_format
 from bertwright.tasks.tables import BLOCK_ROWS, Table, open_table
@@ -55,7 +55,7 @@ class Asked:
     def is_file(self) -> bool:
         """Whether a regular file is written: no standard output, pipe or device."""
         path = Path(self.target)
-        return self.target != "-" and not (path.exists() and not path.is_file())
+        return self.target != "-" and not is_stream(path) and not path.is_dir()
 
     @property
     def packing(self) -> str:

@@ -5,6 +5,7 @@ import time
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from os.path import samefile
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,6 +42,8 @@ def write_features(
     keep_memory()
     if not target.absolute().parent.is_dir():
         raise InputError(f"--output {target}: there is no folder {target.parent}")
+    if source != "-" and Path(source).exists() and target.exists() and samefile(source, target):
+        raise InputError(f"--output {target}: is the file that --input names; name another")
     if model.startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
     saved = open_model(model)

@@ -170,7 +170,8 @@ def warnings(settings: PretrainSettings, trained: Pretraining, steps: int, phase
             f"the rate rises over {rising} steps: Adam without bias correction begins with updates 3.2 times as large, "
             "which warm-up hides; a larger --warmup, more steps, or --bias-correction"
         )
-    if width < _PAPER_WIDTH and optimizer.learning_rate <= _PAPER_RATE:
+    begins_anew = trained.began is None
+    if begins_anew and width < _PAPER_WIDTH and optimizer.learning_rate <= _PAPER_RATE:
         yield (
             f"a rate of {optimizer.learning_rate:g} is the paper's for 768 hidden, 256 rows, a million steps; here are "
             f"{width} hidden, {settings.batch_size} rows and {steps:,} steps, and tiny learned with 1e-3 to 2e-3 "
@@ -178,7 +179,13 @@ def warnings(settings: PretrainSettings, trained: Pretraining, steps: int, phase
         )
     if optimizer.learning_rate >= _STEEP_RATE and not optimizer.bias_correction:
         yield f"a rate of {optimizer.learning_rate:g} without --bias-correction collapsed a tiny encoder to one vector"
-    if settings.system == "bert" and width == 128 and settings.start == "random" and steps > _SHORTEST_WARMUP:
+    if (
+        begins_anew
+        and settings.system == "bert"
+        and width == 128
+        and settings.start == "random"
+        and steps > _SHORTEST_WARMUP
+    ):
         yield "128 hidden sit for thousands of steps at the loss of a bag of words: --start local ends that"
     if settings.start == "matching" and optimizer.method != "muon":
         yield "under AdamW the head that --start matching begins with was lost again: --optimizer muon kept it"

@@ -65,7 +65,7 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     settings = _pretraining(minutes * PRETRAINING_SHARE, held_out_share=_held_out_share(out / "corpus"))
     pretrained = pretrain(settings, corpus=out / "corpus", out=out / "pretraining")
     if pretrained["stopped"]:
-        raise Stopped(f"stopped during pre-training; `bertwright quickstart --out {out}` begins again")
+        raise Stopped(f"stopped during pre-training; {_begins_again(out)}")
     found: dict[str, Any] = {"out": str(out), "held_out": pretrained["held_out"], "curve": pretrained["curve"]}
     if task:
         say(f"[4/5] fine-tuning {SEEDS} seeds from the pre-trained encoder and {SEEDS} from scratch")
@@ -75,6 +75,10 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     found["filled"] = _filled(out)
     found["minutes"] = (time.monotonic() - start) / 60
     return {**found, "text": _text(found, task, settings, out, own=corpus)}
+
+
+def _begins_again(out: Path) -> str:
+    return f"`bertwright quickstart --out {out}` begins again"
 
 
 def _refuse_used(out: Path) -> None:
@@ -174,7 +178,10 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
     said: set[str] = set()  # of the same files, for each seed
     settings = FinetuneSettings(epochs=EPOCHS, batch_size=16, learning_rate=5e-4, seeds=SEEDS, max_length=64)
     for name, source in (("scratch", str(out / "untrained")), ("pretrained", str(out / "pretraining"))):
-        result = finetune(settings, spec, model=source, data=folder, out=out / f"finetuned-{name}")
+        try:
+            result = finetune(settings, spec, model=source, data=folder, out=out / f"finetuned-{name}")
+        except Stopped:
+            raise Stopped(f"stopped during fine-tuning; {_begins_again(out)}") from None
         with without_repeats(said):
             values = [
                 evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"]

@@ -5,7 +5,9 @@ What a folder holds, what only the training data decide, and what a row must be.
 
 import hashlib
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +24,8 @@ from bertwright.tasks.table_files import table_stem
 from bertwright.tasks.tables import Table, read_table
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+OTHER_DEV: Final = ("valid", "val", "validation")
+"""What the table to measure on is also called."""
 NUM_BINS: Final = 10  # of the targets of a regression, cut by rank, for a stratified split
 
 
@@ -73,10 +77,18 @@ def train_file(data: Path) -> Path:
 
 
 def dev_files(task: ClassificationTask, data: Path) -> dict[str, Path]:
-    """The dev tables by name, as far as the folder has them ({"dev": …}; two for MNLI); a file is its own only one."""
+    """The dev tables by name, as far as the folder has them ({"dev": …}; two for MNLI); a file is its own only one.
+
+    Where there is no dev, one of OTHER_DEV is taken, or a table whose name ends so (reviews-dev.tsv), which is said;
+    InputError where there are two of these.
+    """
     if not data.is_dir():
         return {table_stem(data) or data.name: data}
     found = {name: _find_table(data, name) for name in task.dev}
+    if task.dev == ("dev",) and not found["dev"]:
+        found["dev"] = other = named_table(data, ("dev", *OTHER_DEV))
+        if other:
+            say(f"{data} holds no dev.tsv: measuring on {other.name}")
     return {name: path for name, path in found.items() if path}
 
 
@@ -180,11 +192,17 @@ def split_dev(examples: Examples, *, share: float = 0.1, seed: int = 0) -> tuple
     order = sorted(groups, key=lambda key: (strata[groups[key][0]], _shuffled(key, seed)))
     # Walking label by label with a running debt gives every label its share to within one group; a group of many equal
     # rows stays in train unless the debt has grown to its size, so that dev holds different texts.
+    # A label's last group stays in train: what is never seen cannot be learned.
     debt, chosen = 0.5, set[str]()
+    has_labels = examples.targets is not None and not np.issubdtype(examples.targets.dtype, np.floating)
+    left = Counter(strata[rows[0]] for rows in groups.values())
     for key in order:
+        stratum = strata[groups[key][0]]
         debt += share * len(groups[key])
-        if debt >= len(groups[key]) and len(chosen) < len(groups) - 1:
+        is_last = has_labels and left[stratum] == 1
+        if debt >= len(groups[key]) and len(chosen) < len(groups) - 1 and not is_last:
             debt -= len(groups[key])
+            left[stratum] -= 1
             chosen.add(key)
     if not chosen:
         chosen = {min(order, key=lambda key: len(groups[key]))}
@@ -242,7 +260,9 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
 
 def _label_text(cell: object, column: str, table: Table, row: int) -> str:
     """A label as text: JSON numbers and truth values as JSON writes them."""
-    text = cell.strip() if isinstance(cell, str) else json.dumps(cell) if isinstance(cell, bool | int | float) else ""
+    text = cell.strip() if isinstance(cell, str) else ""
+    if isinstance(cell, bool | int | float) and math.isfinite(cell):  # NaN is how tables say that there is none
+        text = json.dumps(cell)
     if not text:
         raise InputError(f"{table.place(row)}: '{column}' is {cell!r}; a label is due")
     return text

@@ -50,7 +50,7 @@ def collapsed(predicted: Values, targets: Values, labels: Sequence[str]) -> str 
         chosen = [int(first)] if predicted.ndim == 1 else np.flatnonzero(first).tolist()
         answer = ", ".join(f"'{labels[label]}'" for label in chosen) or "no label"
         return f"collapsed: all {len(predicted)} predictions are {answer}"
-    spread, wanted = float(np.std(predicted)), float(np.std(targets))
+    spread, wanted = (float(np.std(values, dtype=np.float64)) for values in (predicted, targets))
     if spread >= COLLAPSED_SHARE * wanted:
         return None
     return (

@@ -6,7 +6,6 @@ The specs, and the official JSON read with every doubt raised: data → paragrap
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from bertwright.config import Positive
 from bertwright.errors import InputError, shown
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.table_files import open_bytes
+from bertwright.tasks.tables import names_once
 
 Version = Literal["1.1", "2.0"]
 Answers = Literal["checked", "texts", "ignored"]
@@ -67,7 +67,9 @@ def read_questions(path: Path | str, *, answers: Answers = "checked") -> Questio
     scripts read them; or "ignored", where they may be missing. InputError with the file and the question's id (or its
     place, where it has none) for what is missing, of another type, empty, twice there or contradicts itself.
     """
-    return questions_of(load_json(read_text(path), str(path)), str(path), answers=answers)
+    text = read_text(path)
+    refuse_table(text, str(path))
+    return questions_of(load_json(text, str(path)), str(path), answers=answers)
 
 
 def questions_of(raw: Any, source: str, *, answers: Answers = "checked") -> Questions:
@@ -106,20 +108,19 @@ def read_text(path: Path | str) -> str:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start + 1})") from None
 
 
+def refuse_table(text: str, source: str) -> None:
+    """InputError for what does not even begin as JSON: questions are often kept as a table."""
+    if text.lstrip()[:1] not in ("", "{", "["):
+        raise InputError(
+            f"{source}: is no JSON; questions stand in SQuAD's JSON, those to be answered also in JSON lines"
+        )
+
+
 def load_json(text: str, source: str, *, line: int | None = None) -> Any:
     """The value of a JSON text, of a file or of one `line` of it; InputError where it is broken or has a name twice."""
     begin = line or 1
-
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            place = f"{source}:{line}" if line else source
-            raise InputError(f"{place}: '{shown(twice)}' is there twice in one object; names must differ")
-        return found
-
     try:
-        return json.loads(text, object_pairs_hook=distinct)
+        return json.loads(text, object_pairs_hook=names_once(f"{source}:{line}" if line else source))
     except json.JSONDecodeError as error:
         raise InputError(f"{source}:{begin + error.lineno - 1}: not valid JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:

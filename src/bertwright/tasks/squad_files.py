@@ -13,6 +13,7 @@ from bertwright.tasks.squad import (
     questions_of,
     read_questions,
     read_text,
+    refuse_table,
     text_of,
 )
 
@@ -60,6 +61,7 @@ def read_asked(path: Path | str) -> Questions:
     lines = text.rstrip().split("\n")
     if not lines[0].strip():
         raise InputError(f"{source}: {'the first line is empty' if len(lines) > 1 else 'is empty'}; questions are due")
+    refuse_table(text, source)
     try:
         json.loads(lines[0])
     except (ValueError, RecursionError):  # one object over many lines, or broken: what reads the whole says which

@@ -8,6 +8,7 @@ line; none is left out in silence. A table is read as a whole, or block by block
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import IO, Final, TypeVar, cast
 
 from bertwright.console import say
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.tasks.parquet_rows import ArrowRows, read_parquet
 from bertwright.tasks.table_files import Format, InputFormat, decode_lines, open_file
 
@@ -316,10 +317,23 @@ def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None
             )
 
 
+def names_once(place: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
+    """What makes an object of its names and values; InputError where a name is there twice: one would be lost."""
+
+    def made(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            raise InputError(f"{place}: '{shown(twice)}' is there twice in one object; names must differ")
+        return fields
+
+    return made
+
+
 def json_object(line: str, place: str) -> dict[str, object]:
     """The object of one line of JSON; InputError, beginning with `place`, for anything else."""
     try:
-        fields = json.loads(line)
+        fields = json.loads(line, object_pairs_hook=names_once(place))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not valid JSON: {error}") from None
     if not isinstance(fields, dict):

@@ -22,8 +22,10 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
     Rows of a .conllu file that are no words get "_".
     """
     if lines.format == "jsonl":
-        for (_, fields), tags in zip(objects_of(lines), tagged.tags, strict=True):
+        for (number, fields), tags in zip(objects_of(lines), tagged.tags, strict=True):
             name = "predicted_tags" if "tags" in fields else "tags"
+            if name in fields:
+                raise InputError(f"{lines.source}:{number}: already has a field '{name}'; rename it first")
             yield json.dumps({**fields, name: list(tags)}, ensure_ascii=False) + "\n"
         return
     separator = separator_of(lines)

@@ -26,9 +26,9 @@ def stop(error: InputError) -> None:
 class TextSettings(Settings):
     """How plain text is cut into documents and paragraphs, and which language's rules part its sentences."""
 
-    documents: Literal["blank-lines", "file"] = Field(
+    documents: Literal["blank-lines", "lines", "file"] = Field(
         default="blank-lines",
-        description="what parts the documents of plain text: blank lines, or nothing (one document per file)",
+        description="what parts the documents of plain text: blank lines, every line's end, or nothing (one per file)",
     )
     lines: Literal["text", "wrapped", "sentences"] = Field(
         default="text",
@@ -78,7 +78,7 @@ def bounded(size: int, place: str) -> int:
     if size > LONGEST:
         raise InputError(
             f"{place}: a document of over {LONGEST // 10**6} million characters; blank lines part the documents of "
-            "plain text (or there is one a file, with --documents file): put them where documents end"
+            "plain text (or each line is one, with --documents lines, or each file): put them where documents end"
         )
     return size
 

@@ -147,6 +147,8 @@ def _read_file(path: Path, settings: TextSettings, on_error: OnError) -> Iterato
     numbered = _without_articles(path, decoded_lines(path, numbered))
     if settings.documents == "file":
         return _read_whole(path, numbered, settings)
+    if settings.documents == "lines":
+        return _read_each_line(path, numbered, settings)
     return _read_blocks(path, numbered, settings)
 
 
@@ -195,6 +197,12 @@ def _without_articles(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[
                 "remove the lines before it"
             )
         yield number, line
+
+
+def _read_each_line(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
+    for number, line in lines:
+        if not line.isspace():
+            yield Document(paragraphs_of([line], settings), f"{path}:{number}")
 
 
 def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:

@@ -92,6 +92,11 @@ def test_blanks_around_labels_and_numbers_as_labels(tmp_path: Path) -> None:
         ("a.tsv", "text\tlabel\nx\tred\ny\tred||blue\n", "a.tsv:3: 'label' is ''; a label is due"),
         ("a.tsv", "text\tlabel\nx\tred|\n", "a.tsv:2: 'label' is ''; a label is due"),
         ("a.csv", "text,label\nx,red\ny,red|blue|red\n", "a.csv:3: 'label' holds the label 'red' twice"),
+        (
+            "a.csv",
+            "text;label\nx,y;a\n",
+            "a.csv:2: a row of 2 columns where 1 are due (text;label); columns are parted by commas here",
+        ),
         ("a.csv", "text,label\nx\n", "a.csv:2: a row of 1 columns where 2 are due"),
         ("a.jsonl", '{"text": "x", "label": "red"}', "a.jsonl:1: 'label' is 'red'; a list of labels is due"),
         ("a.jsonl", '{"text": "x", "label": []}\n{"text": "y"}', "a.jsonl:2: 'label' is nothing; a list of labels"),

@@ -110,8 +110,8 @@ def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "words"),
     [
-        ("a.conll", "o.jsonl", "o.jsonl: .*a.conll has columns, which are kept; or say --raw"),
-        ("a.conll", "o.json.gz", "o.json.gz: .*a.conll has columns"),
+        ("a.conll", "o.jsonl", "o.jsonl: .*a.conll is read as columns of words, which are kept; --raw is for texts"),
+        ("a.conll", "o.json.gz", "o.json.gz: .*a.conll is read as columns"),
         ("a.jsonl", "o.tsv", "o.tsv: JSON lines are written here; name a file .jsonl"),
         ("a.jsonl", "o.conllu.xz", "o.conllu.xz: JSON lines are written here"),
         ("raw.txt", "o.conll", "o.conll: JSON lines are written here"),

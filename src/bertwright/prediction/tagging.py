@@ -144,7 +144,9 @@ def predict(saved: SavedModel, words: AnyTokenizer, asked: Asked) -> dict[str, A
     if asked.input_format == "jsonl":
         lines = replace(lines, format="jsonl")
     if asked.output_format == "jsonl" != lines.format:
-        raise InputError(f"--output-format jsonl: {lines.source} has columns, which are kept; or say --raw")
+        raise InputError(
+            f"--output-format jsonl: {lines.source} is read as columns of words, which are kept; --raw is for texts"
+        )
     _refuse_ending(asked, objects=lines.format == "jsonl")
     check_columns(task, lines)
     sentences = sentences_of(lines, task.columns, with_tags=False)
@@ -159,7 +161,9 @@ def _refuse_ending(asked: Asked, *, objects: bool) -> None:
     if not asked.is_file or asked.output_format != "auto":
         return
     if not objects and FORMATS.get(ending) == "jsonl":
-        raise InputError(f"--output {asked.target}: {asked.source} has columns, which are kept; or say --raw")
+        raise InputError(
+            f"--output {asked.target}: {asked.source} is read as columns of words, which are kept; --raw is for texts"
+        )
     if objects and (ending == ".tsv" or ending.startswith(".conll")):
         raise InputError(f"--output {asked.target}: JSON lines are written here; name a file .jsonl")
 

@@ -243,7 +243,8 @@ def _right_width(
             continue
         trouble = f"{source}:{number}: a row of {len(row)} columns where {len(names)} are due"
         if not broken_rows:
-            raise InputError(f"{trouble} ({', '.join(names)})")
+            semicolons = "; columns are parted by commas here" if len(names) == 1 and ";" in names[0] else ""
+            raise InputError(f"{trouble} ({', '.join(names)}){semicolons}")
         broken_rows -= 1
         say(f"{trouble}: left out, as the published file is broken here")
 

@@ -261,7 +261,7 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
 def _label_text(cell: object, column: str, table: Table, row: int) -> str:
     """A label as text: JSON numbers and truth values as JSON writes them."""
     text = cell.strip() if isinstance(cell, str) else ""
-    if isinstance(cell, bool | int | float) and math.isfinite(cell):  # NaN is how tables say that there is none
+    if isinstance(cell, int) or (isinstance(cell, float) and math.isfinite(cell)):  # NaN says that there is none
         text = json.dumps(cell)
     if not text:
         raise InputError(f"{table.place(row)}: '{column}' is {cell!r}; a label is due")

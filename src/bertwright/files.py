@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os.path import samefile
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -40,6 +41,14 @@ def _descriptor(path: Path) -> int | None:
     """The number of the open file that a path such as /dev/stdout or /dev/fd/3 stands for."""
     found = re.fullmatch(r"(/dev/fd/|/proc/self/fd/)(\d+)", str(path))
     return int(found[2]) if found else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+
+
+def refuse_target(target: str, *, source: str) -> None:
+    """InputError for an --output in a folder that is not there, or that is the file of --input; "-" is neither."""
+    if target != "-" and not Path(target).absolute().parent.is_dir():
+        raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
+    if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
+        raise InputError(f"--output {target}: is the file that --input names; name another")
 
 
 @contextmanager

@@ -256,6 +256,11 @@ def size_config(name: str, vocab_size: int, **changes: object) -> EncoderConfig:
     return EncoderConfig.model_validate({"vocab_size": vocab_size, **shape, **changes})
 
 
+def written_size(layers: int, hidden: int, heads: int) -> str:
+    """A shape of four times as wide feed-forward layers as `size_config` takes it."""
+    return f"{layers}x{hidden}" if heads * HEAD_WIDTH == hidden else f"{layers}x{hidden}x{heads}"
+
+
 def _shape(name: str) -> tuple[int, int, int]:
     """Layers, hidden and heads of a size."""
     if name in SIZES:

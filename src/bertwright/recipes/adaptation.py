@@ -18,7 +18,6 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.sizes import (
-    HEAD_WIDTH,
     NAMES,
     SIZES,
     BodyConfig,
@@ -28,6 +27,7 @@ from bertwright.model.sizes import (
     TopConfig,
     system_config,
     system_of,
+    written_size,
 )
 from bertwright.prediction.work import open_tokenizer
 from bertwright.recipes.systems import Model
@@ -92,9 +92,9 @@ def size_name(config: BodyConfig) -> str:
             return f"{written} of {config.cells} cells"
     elif config.intermediate != 4 * config.hidden:
         return f"{written} of {config.heads} heads, {config.intermediate} inside"
-    elif config.heads * HEAD_WIDTH != config.hidden:
-        return f"{written}x{config.heads}"
-    return next((name for name, shape in SIZES.items() if shape == (config.layers, config.hidden)), written)
+    else:
+        written = written_size(config.layers, config.hidden, config.heads)
+    return next((name for name, (layers, hidden) in SIZES.items() if written == f"{layers}x{hidden}"), written)
 
 
 def _same_shape(one: BodyConfig, other: BodyConfig) -> bool:

@@ -1,6 +1,5 @@
 """model → figures and predictions: the commands evaluate and predict."""
 
-from os.path import samefile
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.files import refuse_target
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.model.sizes import system_of
 from bertwright.prediction.asked import Asked, OutputFormat
@@ -100,10 +100,7 @@ def predict(
     `precision` and `device` as `evaluate_task`'s.
     """
     keep_memory()
-    if target != "-" and not Path(target).absolute().parent.is_dir():
-        raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
-    if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
-        raise InputError(f"--output {target}: is the file that --input names; name another")
+    refuse_target(target, source=source)
     if raw and input_format not in ("auto", "lines"):
         raise InputError(f"--raw is --input-format lines; --input-format {input_format} says otherwise")
     asked = Asked(source, target, text, "lines" if raw else input_format, output_format)

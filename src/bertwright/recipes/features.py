@@ -5,7 +5,6 @@ import time
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from os.path import samefile
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertwright.console import Status, clock
 from bertwright.errors import InputError
-from bertwright.files import atomic_file
+from bertwright.files import atomic_file, refuse_target
 from bertwright.model.folder import open_model
 from bertwright.prediction.feature_based import frozen_encoder
 from bertwright.prediction.features import Features, Pool, check_pool, features_of, pooled
@@ -40,10 +39,7 @@ def write_features(
     `vectors` [N, S, D]: the state of [CLS], or the mean or maximum over all tokens. `layers` [S] says which states.
     """
     keep_memory()
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"--output {target}: there is no folder {target.parent}")
-    if source != "-" and Path(source).exists() and target.exists() and samefile(source, target):
-        raise InputError(f"--output {target}: is the file that --input names; name another")
+    refuse_target(str(target), source=source)
     if model.startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
     saved = open_model(model)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from bertwright.config import Number, Positive, PositiveNumber, Seed, Settings, Share, Threads
-from bertwright.model.sizes import HEAD_WIDTH, BodyConfig, GPTConfig, PairConfig, System, TopConfig, Way
+from bertwright.model.sizes import BodyConfig, GPTConfig, PairConfig, System, TopConfig, Way, written_size
 from bertwright.model.starts import Start
 from bertwright.objectives.examples import ExampleSettings
 from bertwright.objectives.mlm import MaskingSettings
@@ -96,8 +96,7 @@ class PretrainSettings(Settings):
         spelled = re.fullmatch(r"(\d+)x(\d+) of (\d+) heads, (\d+) inside", size)
         if spelled is None or int(spelled[4]) != 4 * int(spelled[2]):
             return size
-        layers, hidden, heads = spelled[1], int(spelled[2]), int(spelled[3])
-        return f"{layers}x{hidden}" if heads * HEAD_WIDTH == hidden else f"{layers}x{hidden}x{heads}"
+        return written_size(int(spelled[1]), int(spelled[2]), int(spelled[3]))
 
     @field_validator("compile", mode="before")
     @classmethod

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from sklearn.metrics import precision_recall_fscore_support
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.tasks.classify import (
@@ -18,6 +19,7 @@ from bertwright.tasks.classify import (
     get_task,
     loss_targets,
     score,
+    score_labels,
     with_columns,
     with_labels,
 )
@@ -243,6 +245,29 @@ def test_f1_follows_the_positive_label_through_a_change_of_order():
     logits, targets = np.array([[0.0, 1], [0, 1], [1, 0]]), np.array([1, 0, 0])
     turned = score(with_labels(task, task.labels[::-1]), logits[:, ::-1], 1 - targets)
     assert turned == score(task, logits, targets) == pytest.approx({"f1": 2 / 3, "accuracy": 2 / 3})
+
+
+@pytest.mark.parametrize("kind", ["classification", "multilabel"])
+def test_every_label_has_figures_of_its_own(kind: str) -> None:
+    labels, random = ("red", "green", "blue", "never"), np.random.default_rng(5)
+    task = ClassificationTask(
+        name="own",
+        text=("text",),
+        kind=kind,
+        labels=labels,
+        metrics=("micro_f1" if kind == "multilabel" else "accuracy",),
+    )
+    logits = random.normal(size=(50, 4))
+    logits[:, 3] = -9.0
+    targets = random.integers(0, 3, 50)
+    if kind == "multilabel":
+        targets = np.eye(4, dtype=bool)[targets] | np.eye(4, dtype=bool)[random.integers(0, 3, 50)]
+    found = score_labels(task, logits, targets)
+    expected = precision_recall_fscore_support(targets, decode(task, logits).values, labels=range(4), zero_division=0)
+    for name, values in zip(("precision", "recall", "f1", "examples"), expected, strict=True):
+        assert [found[f"{label}.{name}"] for label in labels] == pytest.approx(list(values))
+    assert found["never.examples"] == 0
+    assert score_labels(get_task("stsb"), np.zeros(3), np.zeros(3)) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""What the manual shows is what happens: its Python sessions are run."""
+"""What the manual shows is what happens: its Python sessions are run, and its overview is that of its pages."""
 
 import doctest
+import runpy
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,15 @@ def test_sessions_run_as_shown(classifier: str) -> None:
     )
     assert found.attempted >= 12
     assert found.failed == 0
+
+
+def test_every_verdict_of_the_pages_is_in_the_overview() -> None:
+    results = DOCS / "results"
+    overview = runpy.run_path(str(DOCS / "claims.py"))["overview"](results)
+    assert overview == (results / "claims.md").read_text("utf-8"), "python docs/claims.py"
+    verdicts = sum(
+        page.read_text("utf-8").count("pairs; ")
+        for page in (*results.glob("*.md"), results / "squad/table5.md")
+        if page.name not in ("index.md", "claims.md")
+    )
+    assert overview.count("\n| [") == verdicts > 30

@@ -35,6 +35,7 @@ from bertwright.tasks.classify import (
     encode,
     loss_targets,
     score,
+    score_labels,
     score_values,
     with_columns,
     with_labels,
@@ -192,8 +193,9 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: AnyTokenizer, d
         logits = open_logits(saved)(encoded)
         prefix = "" if len(files) == 1 else f"{name}."
         assert part.targets is not None
-        figures |= {f"{prefix}{key}": value for key, value in score(asked, logits, part.targets).items()}
-        figures[f"{prefix}examples"] = len(part)
+        of_part = {**score(asked, logits, part.targets), "examples": len(part)}
+        of_part |= score_labels(asked, logits, part.targets)
+        figures |= {f"{prefix}{key}": value for key, value in of_part.items()}
     return figures
 
 

@@ -15,6 +15,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.registry import get
+from bertwright.tasks.entities import Counts
 from bertwright.tasks.long_texts import Long, shortened, windows
 from bertwright.tasks.metrics import METRICS, SET_METRICS, measure
 from bertwright.tasks.spec import TaskSpec, shown
@@ -259,6 +260,23 @@ def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArra
     """The task's metrics of label ids, labels that apply, or numbers (a baseline's, say)."""
     positive = task.labels.index(task.positive) if task.positive else None
     return measure(task.metrics, values, targets, positive=positive)
+
+
+def score_labels(task: ClassificationTask, logits: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
+    """LABEL.f1, LABEL.precision, LABEL.recall and LABEL.examples, how many have it, of each label; none of a number."""
+    if not task.has_labels:
+        return {}
+    found, there = (
+        values if values.ndim == 2 else values[:, None] == np.arange(task.num_outputs)
+        for values in (decode(task, logits).values, targets)
+    )
+    figures: dict[str, float] = {}
+    for number, label in enumerate(task.labels):
+        ours, theirs = found[:, number], there[:, number]
+        counts = Counts(int((ours & theirs).sum()), int(ours.sum()), int(theirs.sum()))
+        figures |= {f"{label}.{name}": value for name, value in counts.figures.items()}
+        figures[f"{label}.examples"] = counts.there
+    return figures
 
 
 def add_predictions(task: ClassificationTask, table: Table, predictions: Predictions) -> Table:

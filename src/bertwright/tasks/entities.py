@@ -31,7 +31,7 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Entities found, entities there are, and those of both lists; figures are 0 where nothing was found or is."""
+    """What was found, what there is, and what is in both; figures are 0 where nothing was found or is."""
 
     correct: int
     found: int
@@ -51,6 +51,11 @@ class Counts:
     def f1(self) -> float:
         """The harmonic mean of precision and recall."""
         return 2 * self.correct / (self.found + self.there) if self.correct else 0.0
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """All three by name."""
+        return {"f1": self.f1, "precision": self.precision, "recall": self.recall}
 
 
 def parts(tag: str) -> tuple[str, str]:

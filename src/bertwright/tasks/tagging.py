@@ -202,10 +202,9 @@ def score(task: TaggingTask, tags: Sequence[Sequence[str]], sentences: Sentences
     )
     overall, by_type = count_entities(found, there)
     accuracy = {"accuracy": right / sentences.num_words}
-    whole = {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
-    figures = accuracy if scheme == "plain" else whole | accuracy
+    figures = accuracy if scheme == "plain" else overall.figures | accuracy
     for kind, counts in by_type.items():
-        figures |= {f"{kind}.f1": counts.f1, f"{kind}.precision": counts.precision, f"{kind}.recall": counts.recall}
+        figures |= {f"{kind}.{name}": value for name, value in counts.figures.items()}
     return figures
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,9 @@ from bertwright.interop.importing import import_model
 from bertwright.model.architectures import ARCHITECTURES, open_architecture
 from bertwright.model.folder import open_model
 from bertwright.recipes.evaluate import predict
+from bertwright.recipes.finetune import finetune
+from bertwright.recipes.settings import FinetuneSettings
+from bertwright.tasks.classify import CLASSIFY
 from bertwright.text.tokenizer import Tokenizer, train_tokenizer
 from tests.gpt_files import release
 
@@ -299,7 +303,7 @@ def test_casing_is_taken_from_the_files_or_asked_for(tmp_path: Path, pieces: lis
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "m" / name).unlink()
     (tmp_path / "m" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
-    with pytest.raises(InputError, match=r"says not whether case is folded"):
+    with pytest.raises(InputError, match="give --casing cased or --casing uncased"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
     assert import_model(str(tmp_path / "m"), tmp_path / "own", cased=False)["cased"] is False
 
@@ -531,6 +535,47 @@ def test_labels_must_fit(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "p", pieces)
     with pytest.raises(InputError, match="is a BertForPreTraining, which has no labels to name"):
         import_model(str(tmp_path / "p"), tmp_path / "own", labels=["a"])
+
+
+def test_two_texts_need_two_segments(tmp_path: Path, pieces: list[str]) -> None:
+    kinds = {"BertForQuestionAnswering": (), "BertForMultipleChoice": (), "BertForSequenceClassification": ("a", "b")}
+    for kind, text in kinds.items():
+        publish(tmp_path / kind, pieces, kind, type_vocab_size=1)
+        with pytest.raises(InputError, match=r"reads two texts, and the model has one segment"):
+            import_model(str(tmp_path / kind), tmp_path / "own", text=text)
+    import_model(str(tmp_path / kind), tmp_path / "own")
+    assert len(load(tmp_path / "own")(["a text"])) == 1
+    (tmp_path / "train.tsv").write_text("a\tb\tlabel\n" + "x\ty\t0\nv\tw\t1\n" * 9, "utf-8")
+    task = CLASSIFY.model_copy(update={"text": ("a", "b")})
+    with pytest.raises(InputError, match="classify: reads two texts"):
+        finetune(
+            FinetuneSettings(max_length=32), task, model=str(tmp_path / "own"), data=tmp_path, out=tmp_path / "run"
+        )
+    publish(tmp_path / "next", pieces, "BertForNextSentencePrediction", type_vocab_size=1)
+    import_model(str(tmp_path / "next"), tmp_path / "own-next")
+    assert main(["next-sentence", "a", "b", "--model", str(tmp_path / "own-next")]) == 2
+
+
+def test_a_model_of_a_task_made_elsewhere_is_told_to_be_imported(
+    tmp_path: Path, pieces: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(tmp_path / "m", pieces, "BertForSequenceClassification")
+    (tmp_path / "rows.tsv").write_text("text\na\n", "utf-8")
+    wanted = f"made elsewhere; import it to answer with it: bertwright import {tmp_path / 'm'} --out MODEL"
+    with pytest.raises(InputError, match=re.escape(wanted)):
+        predict(str(tmp_path / "m"), str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
+    with pytest.warns(UserWarning, match="as it is, it gives vectors"):
+        assert load(tmp_path / "m").labels == ()
+    (tmp_path / "m" / "modules.json").write_text("[]", "utf-8")
+    import_model(str(tmp_path / "m"), tmp_path / "own")
+    assert "its pooling, and what follows it, are not taken along" in capsys.readouterr().err
+
+
+def test_the_settings_of_old_are_told_to_be_renamed(tmp_path: Path, pieces: list[str]) -> None:
+    publish(tmp_path / "m", pieces)
+    (tmp_path / "m" / "config.json").rename(tmp_path / "m" / "bert_config.json")
+    with pytest.raises(InputError, match=r"its bert_config\.json is of old: rename that to config\.json"):
+        import_model(str(tmp_path / "m"), tmp_path / "own", cased=True)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> None:

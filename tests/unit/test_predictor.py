@@ -117,6 +117,8 @@ def test_pairs(models: dict[str, Predictor]) -> None:
         model(TEXTS, second[:3])
     with pytest.raises(InputError, match="ended before the other"):
         list(model(iter(TEXTS), iter(second[:3])))
+    with pytest.raises(ValueError, match="invalid literal"):  # one's own error stays it
+        list(model(map(int, TEXTS), iter(second)))
     with pytest.raises(InputError, match=r"input 0: str a; due is a pair"):
         model(["a", "b"])
     with pytest.raises(InputError, match="give two texts, or two columns"):
@@ -165,6 +167,8 @@ def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: P
             windows.lengths.sum(), abs=64
         )
     table = pd.DataFrame({"choices": [["a", "b"], ("rain", "harbour", "river")], "context": TEXTS[:2]})
+    assert [len(one.probabilities) for one in choices(table)] == [2, 3]
+    table["choices"] = table["choices"].map(np.array)  # as pandas reads lists of Parquet
     assert [len(one.probabilities) for one in choices(table)] == [2, 3]
 
 

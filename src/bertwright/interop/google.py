@@ -139,6 +139,10 @@ def _prefix(source: Path) -> Path:
         return _without_index(source)
     found = sorted(_without_index(path) for path in source.glob("*.index"))
     found = found or sorted(path for path in source.iterdir() if path.is_file() and is_table(path))  # the first format
+    if not found and any((source / name).is_file() for name in ("pytorch_model.bin", "model.safetensors")):
+        raise InputError(
+            f"{source}: its weights are torch's, its bert_config.json is of old: rename that to config.json"
+        )
     if not found:
         raise InputError(f"{source}: holds no checkpoint in Google's format, whose weights begin with a PREFIX.index")
     if len(found) > 1:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.interop.foreign import Foreign
@@ -45,6 +46,8 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
     raw, files = read_weights(folder)
     weights = own_weights(_unwrapped(raw), str(folder))
     architecture = _architecture(weights, described.architecture, folder)
+    if (folder / "modules.json").is_file():
+        say(f"{folder}: is of sentence-transformers; its pooling, and what follows it, are not taken along")
     classes = num_outputs(weights, str(folder))
     labels = described.labels if classes else ()
     if architecture == "BertForSequenceClassification" and "task" not in described.extra:
@@ -174,6 +177,10 @@ def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path
 def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
     if cased is not None and not has_casing(folder):
         return Tokenizer(read_vocabulary(folder / "vocab.txt"), Rules(cased=cased, strip_accents=not cased))
+    if cased is None and (folder / "vocab.txt").is_file() and not has_casing(folder):
+        raise InputError(
+            f"{folder}: its files do not say whether upper case is kept; give --casing cased or --casing uncased"
+        )
     found = Tokenizer.load(folder)
     if cased is not None and cased != found.cased:
         said = "cased" if found.cased else "uncased"

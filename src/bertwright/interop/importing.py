@@ -12,6 +12,7 @@ from bertwright.errors import InputError, MissingExtra
 from bertwright.files import refuse_file_above
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
+from bertwright.model.sizes import need_segments
 from bertwright.tasks.choice import SWAG
 from bertwright.tasks.classify import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.spec import TaskSpec
@@ -129,6 +130,8 @@ def with_task(foreign: Foreign, text: Sequence[str], task: str | None = None) ->
     is_span, is_choice = (foreign.architecture == f"BertFor{kind}" for kind in ("QuestionAnswering", "MultipleChoice"))
     if task and (not is_span or "task" in foreign.extra):
         raise InputError(f"{foreign.place}: --task is for models of spans that do not know their task yet")
+    if is_span or is_choice or len(text) > 1:
+        need_segments(foreign.config, foreign.place)
     if "task" not in foreign.extra and not text and (is_span or is_choice):
         if is_span and not task:
             say("taken for a model of SQuAD 1.1, which answers every question; of 2.0 it would be with --task squad2")

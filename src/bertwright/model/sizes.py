@@ -192,6 +192,12 @@ BodyConfig = EncoderConfig | LSTMConfig | PairConfig | TopConfig
 Body = TypeVar("Body", bound=Settings)
 
 
+def need_segments(config: BodyConfig, what: str) -> None:
+    """InputError where `what` reads two texts and a BERT has one segment; other systems have none, and need none."""
+    if config.num_segments == 1:
+        raise InputError(f"{what}: reads two texts, and the model has one segment (type_vocab_size is 1)")
+
+
 def encoder_shape(config: BodyConfig, place: str) -> EncoderConfig:
     """The shape of a BERT; InputError for another body, where only a BERT will do."""
     if not attends_both_ways(config):

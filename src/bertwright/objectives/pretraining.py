@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.sizes import EncoderConfig, need_segments
 from bertwright.objectives.characters import bits_per_character
 from bertwright.objectives.examples import PretrainingBatch, SecondSentence
 from bertwright.objectives.projection import projected_loss
@@ -51,6 +51,8 @@ class PretrainingModel(nn.Module):
 
     def __init__(self, config: EncoderConfig, *, second_sentence: SecondSentence = "next") -> None:
         super().__init__()
+        if second_sentence != "none":
+            need_segments(config, f"second_sentence {second_sentence}")
         self.encoder = Encoder(config)
         self.pooler = Pooler(config)
         self.masked_lm = MaskedLMHead(config)

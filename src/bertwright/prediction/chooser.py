@@ -21,7 +21,7 @@ from bertwright.errors import InputError
 from bertwright.files import file_digest
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
-from bertwright.model.sizes import BodyConfig
+from bertwright.model.sizes import BodyConfig, need_segments
 from bertwright.prediction.asked import Asked, answer_tables
 from bertwright.prediction.classifier import Classifier, Rows, padded, predict_logits
 from bertwright.prediction.precision import ready
@@ -58,6 +58,7 @@ class ChoiceBatch:
 
 def prepare(task: ChoiceTask, data: Path, words: AnyTokenizer, config: BodyConfig, max_length: int) -> Work[Any]:
     """The task bound to the tables of a folder, or to one table, of which a tenth is then kept for measuring."""
+    need_segments(config, task.name)
     train, dev = load_data(task, data)
     encoded, measured = (encode_choices(words, part, max_length=max_length) for part in (train, dev))
     for part, rows in ((train, encoded), (dev, measured)):

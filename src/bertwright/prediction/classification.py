@@ -12,7 +12,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import file_digest
 from bertwright.model.folder import SavedModel
-from bertwright.model.sizes import BodyConfig
+from bertwright.model.sizes import BodyConfig, need_segments
 from bertwright.prediction.asked import Asked, answer_tables
 from bertwright.prediction.classifier import (
     Classifier,
@@ -90,6 +90,8 @@ def bound(
         say_what_is_long(rows, part, max_length)
         return rows
 
+    if examples.texts_b is not None:
+        need_segments(config, task.name)
     rows, both = encoded(examples), reads_both_orders(task, config)
     assert examples.targets is not None
     goals = np.repeat(loss_targets(task, examples.targets), rows.num_rows, axis=0)

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bertwright.errors import InputError
+from bertwright.model.architectures import ARCHITECTURES
 from bertwright.model.folder import SavedModel
 from bertwright.prediction.chooser import CHOICE
 from bertwright.prediction.classification import CLASSIFICATION
@@ -13,7 +14,14 @@ from bertwright.prediction.tagging import TAGGING
 from bertwright.prediction.work import Kind
 from bertwright.tasks.spec import TaskSpec
 
+FOREIGN = "is a model of a task, made elsewhere; import it to answer with it: bertwright import {place} --out MODEL"
 KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE, SPAN, TAGGING)
+
+
+def is_foreign(saved: SavedModel) -> bool:
+    """Whether a folder has a task's head, and no note of the task: it was fine-tuned with other programs."""
+    known = ARCHITECTURES.get(saved.architecture)
+    return "task" not in saved.extra and known is not None and bool({"classifier", "span"} & {*known.heads})
 
 
 def kind_of(task: TaskSpec) -> Kind:
@@ -25,6 +33,8 @@ def task_of(saved: SavedModel) -> TaskSpec:
     """The task that a fine-tuned model folder notes; InputError where it was not fine-tuned here."""
     noted: Any = saved.extra.get("task")
     if noted is None:
+        if is_foreign(saved):
+            raise InputError(f"{saved.place}: {FOREIGN.format(place=saved.place)}")
         raise InputError(
             f"{saved.place}: is no fine-tuned model; make one with: bertwright finetune TASK --model {saved.place} …"
         )

@@ -21,7 +21,7 @@ from bertwright.model.bodies import body_of
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import SpanHead
-from bertwright.model.sizes import BodyConfig
+from bertwright.model.sizes import BodyConfig, need_segments
 from bertwright.prediction.asked import Asked, opened_target
 from bertwright.prediction.auxiliary import predicts_next
 from bertwright.prediction.precision import ready
@@ -83,6 +83,7 @@ def _ends_swapped(mask: Tensor) -> Tensor:
 
 def prepare(task: SpanTask, data: Path, words: AnyTokenizer, config: BodyConfig, max_length: int) -> Work[Any]:
     """The task bound to the files of a folder, or to one file, of which a tenth of the passages is then kept."""
+    need_segments(config, task.name)
     train, dev, digests = load_data(task, data)
     windows = cached_windows(words, train, task, max_length=max_length, targets=True)
     measured = cached_windows(words, dev, task, max_length=max_length)

@@ -4,6 +4,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -25,6 +26,7 @@ from bertwright.tasks.values import column_names, column_values, refuse_halves
 from bertwright.text.any_tokenizer import AnyTokenizer
 from bertwright.training.machine import keep_memory
 
+_ENDED: Final = object()
 BLOCK: Final = 1024
 """Inputs that are held and answered at a time; those of like length are computed together."""
 _BLOCK_CHARACTERS: Final = 1_000_000
@@ -204,10 +206,10 @@ def paired(first: Any, second: Any) -> Any:
 
 
 def _zipped(first: Iterable[Any], second: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    try:
-        yield from zip(first, second, strict=True)
-    except ValueError:
-        raise InputError("one of the two columns ended before the other; they must have one length") from None
+    for pair in zip_longest(first, second, fillvalue=_ENDED):
+        if _ENDED in pair:
+            raise InputError("one of the two columns ended before the other; they must have one length")
+        yield pair
 
 
 def _several(given: Any) -> Sequence[Any] | Iterator[Any] | None:

@@ -27,27 +27,31 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = True, False, True
         return tags
 
-    def _texts(self, X: Any, *, reset: bool) -> Texts:
-        """The texts of X, whose columns are noted in `fit` (reset) and compared afterwards."""
-        texts = texts_of(X)
-        count = len(texts.sides)
-        if not reset:
-            if count != self.n_features_in_:
-                due = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
-                raise EstimatorError(f"X has {count} features, but {due}")
-            fitted = getattr(self, "feature_names_in_", None)
-            if texts.names is not None and fitted is not None and list(texts.names) != list(fitted):
-                names = f"{', '.join(map(str, fitted))} in fit, {', '.join(map(str, texts.names))} now"
-                raise EstimatorError(
-                    f"The feature names should match those that were passed during fit, in their order: {names}"
-                )
-            return texts
-        self.n_features_in_ = count
+    def _texts(self, X: Any) -> Texts:
+        """The texts of X."""
+        return texts_of(X)
+
+    def _as_fitted(self, X: Any) -> Texts:
+        """The texts of X; EstimatorError where its columns are not those of `fit`."""
+        texts = self._texts(X)
+        if len(texts.sides) != self.n_features_in_:
+            due = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
+            raise EstimatorError(f"X has {len(texts.sides)} features, but {due}")
+        fitted = getattr(self, "feature_names_in_", None)
+        if texts.names is not None and fitted is not None and list(texts.names) != list(fitted):
+            names = f"{', '.join(map(str, fitted))} in fit, {', '.join(map(str, texts.names))} now"
+            raise EstimatorError(
+                f"The feature names should match those that were passed during fit, in their order: {names}"
+            )
+        return texts
+
+    def _note_columns(self, texts: Texts) -> None:
+        """Note those of `fit`, once nothing of it can fail any more: until then an older fit stays whole."""
+        self.n_features_in_ = len(texts.sides)
         if texts.names is not None:
             self.feature_names_in_ = np.array(texts.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return texts
 
 
 class Trained(TextEstimator):

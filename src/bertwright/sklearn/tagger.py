@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.sklearn.base import Trained, plain, validated
 from bertwright.sklearn.inputs import in_python, tags_of, words_of
 from bertwright.tasks.conll import Sentences
-from bertwright.tasks.tagging import NER, POS, TaggingTask, as_learned, check_known, learn, score
+from bertwright.tasks.tagging import NER, POS, TaggingTask, as_learned, learn, possible, score
 
 
 class _Given(Sentences):
@@ -22,6 +22,10 @@ class _Given(Sentences):
     def place(self, row: int, word: int = 0) -> str:
         """Where a tag or, without tags, a word stands."""
         return f"{self.source}[{row}][{word}]"
+
+    def where(self, row: int, word: int = 0) -> str:
+        """The same within a message."""
+        return f"at {self.place(row, word)}"
 
 
 class BertTagger(Trained):
@@ -90,17 +94,19 @@ class BertTagger(Trained):
         """The tag of each word."""
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
-            return [list(tags) for tags in self._tagged(_given(X))]
+            from bertwright.prediction.tagging import task_of_model
+
+            task = task_of_model(self.learned_.saved)
+            return [list(possible(task, tags)) for tags in self._tagged(_given(X))]
 
     def score(self, X: Any, y: Any) -> float:
-        """F1 of entities, or the share of right tags where they are plain."""
+        """F1 of entities, or the share of right tags where they are plain; a type that was not learned is missed."""
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
             from bertwright.prediction.tagging import task_of_model
 
             task = task_of_model(self.learned_.saved)
             sentences = self._learnable(task, X, y)
-            check_known(task, sentences)
             return next(iter(score(task, self._tagged(sentences), sentences).values()))
 
     def _learnable(self, task: TaggingTask, X: Any, y: Any) -> Sentences:

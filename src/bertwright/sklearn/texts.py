@@ -37,19 +37,28 @@ class _OfTexts(Trained):
         return found
 
     def _fit(
-        self, task: ClassificationTask, texts: Texts, targets: NDArray[Any], weights: NDArray[np.float64] | None
+        self,
+        task: ClassificationTask,
+        texts: Texts,
+        targets: NDArray[Any],
+        weights: NDArray[np.float64] | None,
+        classes: NDArray[Any] | None = None,
     ) -> None:
+        """Learn, and note what was learned at the very end: a fit that fails or is stopped changes nothing."""
         from bertwright.prediction.classification import bound
 
         examples = _examples(texts, targets)
         task = weigh(task, examples)
-        classes = getattr(self, "classes_", None)
         kind = "text" if classes is None else _kind_of(classes)
 
         def bind(words: Any, config: Any) -> Any:
             return bound(task, examples, {}, words, config, plain(self.max_length), digests={}, weights=weights)
 
-        self.learned_ = self._learn(bind, classes=kind)
+        learned = self._learn(bind, classes=kind)
+        self.learned_ = learned
+        if classes is not None:
+            self.classes_ = classes
+        self._note_columns(texts)
 
     def _take(self, learned: Any) -> None:
         from bertwright.prediction.kinds import task_of
@@ -67,7 +76,7 @@ class _OfTexts(Trained):
             from bertwright.prediction.classification import open_logits, say_what_is_long
             from bertwright.prediction.classifier import noted_task
 
-            texts = self._texts(X, reset=False)
+            texts = self._as_fitted(X)
             task, max_length = noted_task(self.learned_.saved)
             part = _examples(texts, None)
             encoded = encode(self.learned_.words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
@@ -127,7 +136,7 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BertClassifier":
         """Learn the classes `y` [N] of the texts; a text of weight 0 is as if it were not there."""
         with in_python(verbose=bool(self.verbose)):
-            texts = self._texts(X, reset=True)
+            texts = self._texts(X)
             labels, weights = labels_of(y, len(texts)), weights_of(sample_weight, len(texts))
             texts, labels, weights = _counted(texts, labels, weights)
             classes, targets = np.unique(labels, return_inverse=True)
@@ -137,8 +146,7 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
             order = np.array(sorted(range(len(classes)), key=lambda at: natural(label_name(classes[at]))))
             outputs = classes[order]
             task = self._task(CLASSIFY, texts, labels=tuple(map(label_name, outputs)), **self._weighing(outputs))
-            self.classes_ = classes
-            self._fit(task, texts, np.argsort(order)[targets].astype(np.int64), weights)
+            self._fit(task, texts, np.argsort(order)[targets].astype(np.int64), weights, classes)
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -239,7 +247,7 @@ class BertRegressor(RegressorMixin, _OfTexts):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BertRegressor":
         """Learn the numbers `y` [N] of the texts; a text of weight 0 is as if it were not there."""
         with in_python(verbose=bool(self.verbose)):
-            texts = self._texts(X, reset=True)
+            texts = self._texts(X)
             numbers, weights = numbers_of(y, len(texts)), weights_of(sample_weight, len(texts))
             texts, numbers, weights = _counted(texts, numbers, weights)
             self._fit(standardised(self._task(REGRESS, texts), numbers), texts, numbers, weights)

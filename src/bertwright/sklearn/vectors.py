@@ -41,7 +41,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             from bertwright.prediction.features import check_pool
             from bertwright.sklearn.learned import read
 
-            texts = self._texts(X, reset=True)
+            texts = self._texts(X)
             if len(texts.sides) > 1:
                 raise EstimatorError(f"X: {len(texts.sides)} columns; vectors are of single texts")
             if self.pool not in ("mean", "max", "cls"):
@@ -51,8 +51,12 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             layers = learned.saved.config.layers
             if isinstance(self.layer, bool) or plain(self.layer) not in range(-layers - 1, layers + 1):
                 raise EstimatorError(f"layer: {self.layer!r}; allowed are {-layers - 1} to {layers}")
+            limit = plain(self.max_length)
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+                raise EstimatorError(f"max_length: {limit!r}; a whole number or None is due")
             self.learned_ = learned
             self._n_features_out = learned.saved.config.hidden
+            self._note_columns(texts)
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -62,7 +66,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             from bertwright.prediction.feature_based import frozen_encoder
             from bertwright.prediction.features import features_of, pooled
 
-            texts = self._texts(X, reset=False)
+            texts = self._as_fitted(X)
             config = self.learned_.saved.config
             pool: Any = self.pool
             encoder = self.learned_.ready(frozen_encoder)

@@ -80,6 +80,10 @@ class Sentences:
         """Where a word stands, as "file:line"."""
         return f"{self.source}:{self.lines[row][word]}"
 
+    def where(self, row: int, word: int = 0) -> str:
+        """The same within a message about the file."""
+        return f"on line {self.lines[row][word]}"
+
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> "Sentences":
         """The sentences of the given rows, in their order."""
         return replace(

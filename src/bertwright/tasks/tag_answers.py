@@ -10,26 +10,25 @@ from numpy.typing import NDArray
 from bertwright.errors import InputError
 from bertwright.tasks.conll import Lines, cells_of, is_aside, objects_of, separator_of, starts_document
 from bertwright.tasks.entities import OUTSIDE, entities_of, parts
-from bertwright.tasks.tagging import Tagged, TaggingTask
+from bertwright.tasks.tagging import Tagged, TaggingTask, possible
 
 
 def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[str]:
     """The lines of a file with their tags: one more column on the right, or the field `tags` of JSON lines.
 
     Comments and empty lines stay as they are; the lines between documents are tagged O where there are entities. Where
-    JSON lines have `tags` of their own, the field is called `predicted_tags`.
-
-    Rows of a .conllu file that are no words get "_".
+    JSON lines have `tags` of their own, the field is called `predicted_tags`. Rows of a .conllu file that are no
+    words get "_". What is written is possible in the scheme.
     """
     if lines.format == "jsonl":
         for (number, fields), tags in zip(objects_of(lines), tagged.tags, strict=True):
             name = "predicted_tags" if "tags" in fields else "tags"
             if name in fields:
                 raise InputError(f"{lines.source}:{number}: already has a field '{name}'; rename it first")
-            yield json.dumps({**fields, name: list(tags)}, ensure_ascii=False) + "\n"
+            yield json.dumps({**fields, name: list(possible(task, tags))}, ensure_ascii=False) + "\n"
         return
     separator = separator_of(lines)
-    names = iter([tag for tags in tagged.tags for tag in tags])
+    names = iter([tag for tags in tagged.tags for tag in possible(task, tags)])
     for number, cells in cells_of(lines):
         line = lines.lines[number - 1]
         if not cells or (starts_document(cells) and task.scheme == "plain"):

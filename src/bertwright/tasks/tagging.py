@@ -27,6 +27,7 @@ from bertwright.tasks.entities import (
     in_scheme,
     parts,
     scheme_of_labels,
+    tags_of,
 )
 from bertwright.tasks.spec import TaskSpec, shown
 
@@ -186,6 +187,12 @@ def decode(task: TaggingTask, logits: NDArray[Any], sentences: Sentences) -> Tag
     )
 
 
+def possible(task: TaggingTask, tags: Sequence[str]) -> tuple[str, ...]:
+    """The entities that predicted tags are read as, in tags that the scheme allows; they are what `score` counts."""
+    scheme = task.learned_scheme
+    return tags_of(entities_of(tags, scheme), len(tags), scheme)
+
+
 def score(task: TaggingTask, tags: Sequence[Sequence[str]], sentences: Sentences) -> dict[str, float]:
     """The figures of predicted tags, the one that decides which epoch is best first.
 
@@ -217,7 +224,7 @@ def _scheme(task: TaggingTask, found: Sentences) -> tuple[Scheme, str]:
     if not where:
         return scheme, ""
     row, word = where
-    shown = f"'{found.tags[row][word]}' on line {found.lines[row][word]} shows"
+    shown = f"'{found.tags[row][word]}' {found.where(row, word)} shows"
     say(f"{found.source}: tags are {scheme.upper()}, as {shown}")
     return scheme, f", the scheme that {shown}"
 

@@ -161,7 +161,7 @@ def _overview(arguments: Sequence[str]) -> int:
     shown = {name: text for name, (_, text) in _COMMANDS.items() if not group or name.startswith(f"{group} ")}
     known = bool(shown)
     out = sys.stdout if asked and known else sys.stderr
-    if not known:
+    if not asked or not known:
         print(f"bertwright: there is no command '{' '.join(arguments[:2])}'", file=out)
     print("usage: bertwright COMMAND …   (bertwright COMMAND --help tells its options)\n", file=out)
     for name, text in (shown or {name: text for name, (_, text) in _COMMANDS.items()}).items():

@@ -113,6 +113,40 @@ def test_bad_usage_is_exit_code_two(arguments: list[str]) -> None:
     assert done.stderr
 
 
+def test_a_misspelt_command_of_a_group_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["corpus", "buld"]) == 2
+    assert "there is no command 'corpus buld'" in capsys.readouterr().err
+    assert main(["corpus", "--help"]) == 0
+    assert "no command" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--corpus", "typo.txt"], ["--corpus", "quick/text.txt"], ["--minutes", "nan"]],
+)
+def test_a_quickstart_that_cannot_begin_removes_nothing(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quick").mkdir()
+    made = {"quickstart.txt": "made by: bertwright quickstart\n", "text.txt": "One. Two.\n\nThree. Four.\n"}
+    for name, text in made.items():
+        (tmp_path / "quick" / name).write_text(text, "utf-8")
+    assert main(["quickstart", "--out", "quick", *options]) == 2
+    assert options[1] in capsys.readouterr().err
+    assert {path.name: path.read_text("utf-8") for path in (tmp_path / "quick").iterdir()} == made
+
+
+def test_a_vocabulary_in_the_wrong_case_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Berlin", "Paris", "the", "##s"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
+    begin = ["tokenizer", "import", str(tmp_path / "vocab.txt"), "--out"]
+    assert main([*begin, str(tmp_path / "wrong")]) == 0
+    assert "import vocab.txt again with --cased" in capsys.readouterr().err
+    assert main([*begin, str(tmp_path / "right"), "--cased"]) == 0
+    assert "again" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("end", "status"),
     [(0, 0), (2, 2), (SystemExit(143), 143), (SystemExit(), 0), (SystemExit("why"), 1), (ValueError("why"), 1)],

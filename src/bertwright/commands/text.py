@@ -72,6 +72,7 @@ def tokenizer_import(vocabulary: Positional[Path], /, *, out: Path, cased: bool 
         out: the tokenizer folder to write.
         cased: for a cased vocabulary; without it text is lower-cased and accents are taken off.
     """
+    from bertwright.recipes.doctor_model import casing
     from bertwright.text.tokenizer import import_vocabulary
 
     if vocabulary.suffix == ".json":
@@ -81,6 +82,9 @@ def tokenizer_import(vocabulary: Positional[Path], /, *, out: Path, cased: bool 
         )
     _refuse_existing(out)
     made = import_vocabulary(vocabulary, cased=cased)
+    found = casing(made, not cased)
+    if found.level != "ok":
+        say(f"{vocabulary}: {found.text}; {found.advice}")
     _save(made, out)
     return {"tokenizer": str(out), "vocab_size": made.vocab_size, "hash": made.hash}
 

@@ -46,7 +46,9 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
-    if len({part.resolve() for part in parts}) < len(parts) or not parts:
+    if not parts:
+        raise InputError("no corpus is named; name those to merge")
+    if len({part.resolve() for part in parts}) < len(parts):
         raise InputError(f"{len(parts)} corpora to merge, some of them the same; name each once")
     manifests = [read_manifest(part) for part in parts]
     first = manifests[0]

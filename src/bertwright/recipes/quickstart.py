@@ -1,11 +1,14 @@
 """The whole line in a few minutes, offline: text → vocabulary → shards → encoder → task, and what it was worth."""
 
+import math
 import shutil
 import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bertwright.console import say, without_repeats
 from bertwright.corpus.build import build_corpus
@@ -24,7 +27,7 @@ from bertwright.recipes.library_task import LibraryTask, make_task, write_task
 from bertwright.recipes.pretrain import build_model, encoder_config, pretrain
 from bertwright.recipes.settings import TUNED_DROPOUT, FinetuneSettings, Phase, PretrainSettings
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
-from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
+from bertwright.tasks.classify import CLASSIFY, ClassificationTask, get_task, score_values, with_columns
 from bertwright.tasks.examples import learn, read_examples
 from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.tokenizer import Tokenizer, train_tokenizer
@@ -53,11 +56,12 @@ PRETRAINING_SHARE = 0.55
 
 def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[str, Any]:
     """Run all stages in about `minutes`, everything under `out`; returns the figures and a text for people."""
-    if minutes < 0.5:
+    if not 0.5 <= minutes < math.inf:
         raise InputError(f"--minutes {minutes}: at least 0.5")
     _refuse_used(out)
+    if corpus is not None and corpus.resolve().is_relative_to(out.resolve()):
+        raise InputError(f"--corpus {corpus}: lies in --out {out}, which is made anew; choose another --out")
     start = time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
     task = _gather(corpus, out)
     say(f"[2/5] vocabulary and corpus: {(out / 'text.txt').stat().st_size / 1e6:.1f} MB of text")
     _build(out)
@@ -82,33 +86,44 @@ def _begins_again(out: Path) -> str:
 
 
 def _refuse_used(out: Path) -> None:
-    """What an earlier quickstart made is made anew; a folder that holds anything else is not touched."""
+    """InputError for a folder that holds anything else than what an earlier quickstart made."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; --out names a folder")
     found = {path.name for path in out.iterdir()} if out.exists() else set()
     if found - set(_MADE) or (found and _MADE[0] not in found):
         raise InputError(f"{out}: holds other files than quickstart's own; choose another --out")
+
+
+def _begin_anew(out: Path) -> None:
+    """An empty folder, in place of what an earlier quickstart made there."""
+    out.mkdir(parents=True, exist_ok=True)
+    found = {path.name for path in out.iterdir()}
     for name in sorted(found, reverse=True):
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     if found:
         say(f"{out}: what an earlier quickstart made there is made anew")
+    (out / _MADE[0]).write_text("made by: bertwright quickstart\n", "utf-8")
 
 
 def _gather(corpus: Path | None, out: Path) -> LibraryTask | None:
-    """Write text.txt and task/; returns the task, or None where the text gives none."""
-    (out / "quickstart.txt").write_text("made by: bertwright quickstart\n", "utf-8")
+    """Write text.txt and task/ once all is read; returns the task, or None where the text gives none."""
+    documentation, own = None, None
     if corpus is None:
         say("[1/5] reading the documentation on this machine (nothing is imported or run)")
         documentation = collect()
         task: LibraryTask | None = make_task(documentation, train_sentences=TRAIN_SENTENCES, test_sentences=50, seed=0)
-        assert task
-        write_corpus(documentation, out / "text.txt", exclude_modules=task.held_out)
     else:
         say(f"[1/5] reading {corpus}")
         own = read_own_text(corpus, train_sentences=TRAIN_SENTENCES, seed=0)
         task = own.task
+    if task:
+        score_values(CLASSIFY, np.zeros(1), np.zeros(1))  # asks for the metrics' libraries
+    _begin_anew(out)
+    if own:
         write_documents(own.documents, out / "text.txt")
+    elif documentation and task:
+        write_corpus(documentation, out / "text.txt", exclude_modules=task.held_out)
     if task:
         (out / "task").mkdir()
         write_task(task, out / "task")

@@ -116,7 +116,7 @@ def test_what_cannot_be_merged_is_refused(own_text: Path, own_tokenizer: Path, t
         (["one", "two"], "another tokenizer than"),
         (["one", "one"], "the same"),
         (["one", "absent"], "not a corpus"),
-        ([], "0 corpora"),
+        ([], "no corpus is named"),
     ):
         with pytest.raises(InputError, match=message):
             merge_corpora([tmp_path / part for part in parts], tmp_path / "all")

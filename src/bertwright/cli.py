@@ -159,9 +159,9 @@ def _overview(arguments: Sequence[str]) -> int:
     asked = not arguments or arguments[0] in ("-h", "--help") or arguments[1:2] in (["-h"], ["--help"])
     group = arguments[0] if arguments and not arguments[0].startswith("-") else ""
     shown = {name: text for name, (_, text) in _COMMANDS.items() if not group or name.startswith(f"{group} ")}
-    known = bool(shown)
-    out = sys.stdout if asked and known else sys.stderr
-    if not asked or not known:
+    answers = asked and bool(shown)
+    out = sys.stdout if answers else sys.stderr
+    if not answers:
         print(f"bertwright: there is no command '{' '.join(arguments[:2])}'", file=out)
     print("usage: bertwright COMMAND …   (bertwright COMMAND --help tells its options)\n", file=out)
     for name, text in (shown or {name: text for name, (_, text) in _COMMANDS.items()}).items():
@@ -171,7 +171,7 @@ def _overview(arguments: Sequence[str]) -> int:
         file=out,
     )
     print("MODEL is a model folder, a run folder, small-wiki (comes along), or random:SIZE (random weights).", file=out)
-    return 0 if asked and known else 2
+    return 0 if answers else 2
 
 
 def _parse(name: str, rest: list[str]) -> Result:

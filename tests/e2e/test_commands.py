@@ -143,6 +143,12 @@ def test_a_vocabulary_in_the_wrong_case_is_told(tmp_path: Path, capsys: pytest.C
     begin = ["tokenizer", "import", str(tmp_path / "vocab.txt"), "--out"]
     assert main([*begin, str(tmp_path / "wrong")]) == 0
     assert "import vocab.txt again with --cased" in capsys.readouterr().err
+    (tmp_path / "text.txt").write_text("Paris the Berlin.\n\nthe Berlin Paris.\n", "utf-8")
+    corpus = str(tmp_path / "corpus")
+    build = ["corpus", "build", str(tmp_path / "text.txt"), "--tokenizer", str(tmp_path / "wrong"), "--out", corpus]
+    assert main([*build, "--workers", "1"]) == 0
+    assert main(["doctor", "--corpus", corpus, "--quick"]) == 1
+    assert "import vocab.txt again with --cased" in capsys.readouterr().out
     assert main([*begin, str(tmp_path / "right"), "--cased"]) == 0
     assert "again" not in capsys.readouterr().err
 

@@ -20,10 +20,11 @@ from bertwright.objectives.language_model import LanguageModel, language_archite
 from bertwright.objectives.mlm import MaskingSettings
 from bertwright.objectives.pretraining import PretrainingModel, pretraining_task, to_inputs
 from bertwright.prediction.frozen import FrozenModel
+from bertwright.recipes.doctor_casing import casing
 from bertwright.recipes.doctor_corpus import sentences_of
 from bertwright.recipes.doctor_findings import Finding
 from bertwright.recipes.doctor_masked_lm import MaskedLoss, judge_masked_lm, masked_loss, verdict
-from bertwright.recipes.doctor_model import casing, labels, look_at_model, special_tokens, vocabulary
+from bertwright.recipes.doctor_model import labels, look_at_model, special_tokens, vocabulary
 from bertwright.recipes.doctor_training import learn_by_heart
 from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer
 from tests.doctor_patients import CASED, LOWER, WORDS, levels, named, small_config, write_corpus, write_model

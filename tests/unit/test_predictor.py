@@ -170,6 +170,7 @@ def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: P
     assert [len(one.probabilities) for one in choices(table)] == [2, 3]
     table["choices"] = table["choices"].map(np.array)  # as pandas reads lists of Parquet
     assert [len(one.probabilities) for one in choices(table)] == [2, 3]
+    assert [len(one.probabilities) for one in choices(iter(TEXTS[:2]), iter(table["choices"]))] == [2, 3]
 
 
 class OtherTable:

@@ -38,6 +38,7 @@ from bertwright.recipes.settings import FinetuneSettings
 from bertwright.sklearn import BertClassifier, BertRegressor, BertTagger, BertVectorizer, EstimatorError
 from bertwright.sklearn.inputs import Texts
 from bertwright.tasks.classify import CLASSIFY
+from bertwright.tasks.tagging import Tagged
 from bertwright.text.tokenizer import train_tokenizer
 from tests.eight_sentences import PEOPLE, TOWNS, sentence
 
@@ -361,8 +362,8 @@ def test_tags_are_learned(scheme: str, tmp_path: Path) -> None:
 
 def test_tags_are_written_as_the_entities_that_they_are_read_as(monkeypatch: pytest.MonkeyPatch) -> None:
     model = BertTagger("model", **ONCE).fit(WORDS, TAGS)
-    raw = (("O", "I-PER", "I-PER", "O"),)
-    monkeypatch.setattr(model, "_tagged", lambda _: raw)
+    raw = Tagged((("O", "I-PER", "I-PER", "O"),), np.ones(4))
+    monkeypatch.setattr("bertwright.prediction.tagging.decode", lambda *_: raw)
     found = model.predict([["a", "b", "c", "d"]])
     assert found == [["O", "B-PER", "I-PER", "O"]]
     assert model.score([["a", "b", "c", "d"]], found) == 1.0

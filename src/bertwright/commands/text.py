@@ -72,7 +72,7 @@ def tokenizer_import(vocabulary: Positional[Path], /, *, out: Path, cased: bool 
         out: the tokenizer folder to write.
         cased: for a cased vocabulary; without it text is lower-cased and accents are taken off.
     """
-    from bertwright.recipes.doctor_model import casing
+    from bertwright.recipes.doctor_casing import casing
     from bertwright.text.tokenizer import import_vocabulary
 
     if vocabulary.suffix == ".json":

@@ -175,12 +175,13 @@ def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path
 
 
 def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
-    if cased is not None and not has_casing(folder):
-        return Tokenizer(read_vocabulary(folder / "vocab.txt"), Rules(cased=cased, strip_accents=not cased))
-    if cased is None and (folder / "vocab.txt").is_file() and not has_casing(folder):
-        raise InputError(
-            f"{folder}: its files do not say whether upper case is kept; give --casing cased or --casing uncased"
-        )
+    vocabulary = folder / "vocab.txt"
+    if vocabulary.is_file() and not has_casing(folder):
+        if cased is None:
+            raise InputError(
+                f"{folder}: its files do not say whether upper case is kept; give --casing cased or --casing uncased"
+            )
+        return Tokenizer(read_vocabulary(vocabulary), Rules(cased=cased, strip_accents=not cased))
     found = Tokenizer.load(folder)
     if cased is not None and cased != found.cased:
         said = "cased" if found.cased else "uncased"

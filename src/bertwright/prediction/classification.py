@@ -192,11 +192,11 @@ def evaluate(task: ClassificationTask, saved: SavedModel, words: AnyTokenizer, d
         part = read_examples(asked, path)
         encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=trained.long)
         say_what_is_long(encoded, part, max_length)
-        logits = open_logits(saved)(encoded)
+        values = decode(asked, open_logits(saved)(encoded)).values
         prefix = "" if len(files) == 1 else f"{name}."
         assert part.targets is not None
-        of_part = {**score(asked, logits, part.targets), "examples": len(part)}
-        of_part |= score_labels(asked, logits, part.targets)
+        of_part = {**score_values(asked, values, part.targets), "examples": len(part)}
+        of_part |= score_labels(asked, values, part.targets)
         figures |= {f"{prefix}{key}": value for key, value in of_part.items()}
     return figures
 

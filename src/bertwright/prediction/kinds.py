@@ -14,14 +14,18 @@ from bertwright.prediction.tagging import TAGGING
 from bertwright.prediction.work import Kind
 from bertwright.tasks.spec import TaskSpec
 
-FOREIGN = "is a model of a task, made elsewhere; import it to answer with it: bertwright import {place} --out MODEL"
 KINDS: tuple[Kind, ...] = (CLASSIFICATION, CHOICE, SPAN, TAGGING)
 
 
-def is_foreign(saved: SavedModel) -> bool:
-    """Whether a folder has a task's head, and no note of the task: it was fine-tuned with other programs."""
+def made_elsewhere(saved: SavedModel) -> str | None:
+    """What to do about a folder that has a task's head and no note of the task; None for any other folder."""
     known = ARCHITECTURES.get(saved.architecture)
-    return "task" not in saved.extra and known is not None and bool({"classifier", "span"} & {*known.heads})
+    if "task" in saved.extra or known is None or not {"classifier", "span"} & {*known.heads}:
+        return None
+    return (
+        f"{saved.place}: is a model of a task, made elsewhere; import it to answer with it: "
+        f"bertwright import {saved.place} --out MODEL"
+    )
 
 
 def kind_of(task: TaskSpec) -> Kind:
@@ -33,10 +37,9 @@ def task_of(saved: SavedModel) -> TaskSpec:
     """The task that a fine-tuned model folder notes; InputError where it was not fine-tuned here."""
     noted: Any = saved.extra.get("task")
     if noted is None:
-        if is_foreign(saved):
-            raise InputError(f"{saved.place}: {FOREIGN.format(place=saved.place)}")
         raise InputError(
-            f"{saved.place}: is no fine-tuned model; make one with: bertwright finetune TASK --model {saved.place} …"
+            made_elsewhere(saved)
+            or f"{saved.place}: is no fine-tuned model; make one with: bertwright finetune TASK --model {saved.place} …"
         )
     for kind in KINDS:
         try:

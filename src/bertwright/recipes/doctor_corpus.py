@@ -5,7 +5,7 @@ What `corpus inspect` measures is measured and judged there; `quick` looks at th
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,8 +24,8 @@ from bertwright.corpus.report import (
 )
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.recipes.doctor_casing import casing
 from bertwright.recipes.doctor_findings import Finding, refused
-from bertwright.recipes.doctor_model import casing
 from bertwright.text.any_tokenizer import AnyTokenizer
 from bertwright.text.extension import new_pieces
 from bertwright.text.tokenizer import Tokenizer
@@ -69,9 +69,9 @@ def look_at_corpus(
         used = _sample(corpus)
         found += duplicates(corpus)
         found.append(corpus_case(capitals_of(tokenizer, used), cased=tokenizer.cased))
-        pieces = casing(tokenizer, not tokenizer.cased)
+        pieces = casing(tokenizer, not tokenizer.cased, part="corpus")
         if pieces.level != "ok":
-            found.append(replace(pieces, part="corpus"))
+            found.append(pieces)
         if quick:
             found.append(_unknown_in_sample(used, tokenizer))
         else:

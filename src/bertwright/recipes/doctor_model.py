@@ -17,9 +17,9 @@ from bertwright.model.described import FEATURES
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.model.sizes import NAMES, BodyConfig, attends_both_ways, system_of
 from bertwright.recipes.adaptation import size_name
+from bertwright.recipes.doctor_casing import casing
 from bertwright.recipes.doctor_findings import Finding, place_list, refused
 from bertwright.text.any_tokenizer import AnyTokenizer, open_tokenizer_folder
-from bertwright.text.vocabulary import SPECIAL
 
 _PARTS: Final = {
     "pooler.": "the pooler",
@@ -28,10 +28,6 @@ _PARTS: Final = {
     "classifier.": "the classifier",
     "span.": "the span head",
 }
-_CAPITALS: Final = 0.01
-"""Share of pieces with capitals from which on a vocabulary is a cased one."""
-_SMALL: Final = 0.1
-"""Share of pieces with small letters from which on a vocabulary is of a script that has capitals."""
 _NO_LABEL: Final = re.compile(r"LABEL_\d+")
 _HEADS: Final = ("BertForSequenceClassification", "BertForTokenClassification")
 _finding = partial(Finding, "model")
@@ -127,46 +123,6 @@ def special_tokens(words: AnyTokenizer, config: BodyConfig, *, rows: int) -> Fin
             f"set pad_token_id to {words.pad_id} in config.json, once it is sure that the tokenizer is the model's",
         )
     return _finding("special tokens", "ok", ids, text)
-
-
-def casing(words: AnyTokenizer, said: bool | None) -> Finding:
-    """Case as the rules treat it against the pieces that the vocabulary has.
-
-    said: do_lower_case of tokenizer_config.json, None where it is silent; the two cannot contradict each other, since
-    such a folder does not open.
-    """
-    ordinary = [piece for piece in words.pieces if piece not in SPECIAL and not re.fullmatch(r"\[\w+\]", piece)]
-    capitals = sum(piece != piece.lower() for piece in ordinary) / max(1, len(ordinary))
-    small = sum(piece != piece.upper() for piece in ordinary) / max(1, len(ordinary))
-    kind = "cased" if words.cased else "uncased"
-    value = {"cased": words.cased, "capital_pieces": capitals}
-    text = f"{kind}; {capitals:.1%} of the pieces have capitals"
-    if not words.cased and capitals > _CAPITALS:
-        return _finding(
-            "casing",
-            "error",
-            value,
-            f"{text}, and none of these can ever be met: text is lower-cased before it is cut",
-            "a cased vocabulary is read with do_lower_case false: correct tokenizer.json and tokenizer_config.json, or "
-            "import vocab.txt again with --cased",
-        )
-    if words.cased and not capitals and small > _SMALL:
-        return _finding(
-            "casing",
-            "warning",
-            value,
-            f"{text}: every capital in a text gives [UNK]",
-            "an uncased vocabulary is read with do_lower_case true: import vocab.txt again without --cased",
-        )
-    if words.cased and said is None:
-        return _finding(
-            "casing",
-            "warning",
-            value,
-            f"{text}, but tokenizer_config.json is silent about do_lower_case: other libraries lower-case then",
-            'write "do_lower_case": false into tokenizer_config.json',
-        )
-    return _finding("casing", "ok", value, text)
 
 
 def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:

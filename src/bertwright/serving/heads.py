@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import numpy as np
 from torch import nn
 
-from bertwright.console import say
 from bertwright.errors import InputError, RunFailed, shown
 from bertwright.model.bodies import Body
 from bertwright.model.folder import SavedModel
@@ -22,7 +21,7 @@ from bertwright.prediction.classifier import noted_task, predict_logits
 from bertwright.prediction.feature_based import frozen_encoder
 from bertwright.prediction.features import Pool, check_pool, features_of, pooled
 from bertwright.prediction.fill import fill, open_pretrained
-from bertwright.prediction.kinds import FOREIGN, is_foreign, task_of
+from bertwright.prediction.kinds import task_of
 from bertwright.prediction.next_sentence import next_sentence_probability, open_next_sentence
 from bertwright.prediction.precision import ready
 from bertwright.prediction.span import open_span_model, span_logits
@@ -93,8 +92,6 @@ class Head(ABC, Generic[Item]):
 def head_of(saved: SavedModel, words: AnyTokenizer) -> "Head[Any]":
     """The head that a model folder was trained with; an encoder alone gives vectors."""
     if "task" not in saved.extra:
-        if is_foreign(saved):
-            say(f"{saved.place}: {FOREIGN.format(place=saved.place)}; as it is, it gives vectors")
         return FillHead(saved, words) if has_masked_lm(saved) else VectorHead(saved, words)
     task = task_of(saved)
     if isinstance(task, ClassificationTask):

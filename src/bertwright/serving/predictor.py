@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from bertwright.console import told_to
+from bertwright.console import say, told_to
 from bertwright.errors import InputError, RunFailed, shown
 from bertwright.model.bodies import Body
 from bertwright.model.folder import open_model
@@ -18,6 +18,7 @@ from bertwright.model.sizes import EncoderConfig
 from bertwright.prediction.feature_based import frozen_encoder
 from bertwright.prediction.features import Pool
 from bertwright.prediction.fill import second_objective
+from bertwright.prediction.kinds import made_elsewhere
 from bertwright.prediction.precision import Answerable, choose
 from bertwright.prediction.work import open_tokenizer
 from bertwright.serving.heads import FillHead, FollowHead, Head, VectorHead, has_masked_lm, head_of
@@ -78,6 +79,8 @@ class Predictor:
         self.saved = saved
         self._lock = threading.RLock()
         self.head = head_of(saved, words)
+        if lacks_import := made_elsewhere(saved):
+            say(f"{lacks_import}; as it is, it gives vectors")
         self._plain: Body | None = None
         self._heads: dict[Use, Head[Any]] = {}
 
@@ -207,7 +210,7 @@ def paired(first: Any, second: Any) -> Any:
 
 def _zipped(first: Iterable[Any], second: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     for pair in zip_longest(first, second, fillvalue=_ENDED):
-        if _ENDED in pair:
+        if any(one is _ENDED for one in pair):
             raise InputError("one of the two columns ended before the other; they must have one length")
         yield pair
 

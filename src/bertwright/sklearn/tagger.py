@@ -94,10 +94,7 @@ class BertTagger(Trained):
         """The tag of each word."""
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
-            from bertwright.prediction.tagging import task_of_model
-
-            task = task_of_model(self.learned_.saved)
-            return [list(possible(task, tags)) for tags in self._tagged(_given(X))]
+            return [list(tags) for tags in self._tagged(_given(X))]
 
     def score(self, X: Any, y: Any) -> float:
         """F1 of entities, or the share of right tags where they are plain; a type that was not learned is missed."""
@@ -119,9 +116,8 @@ class BertTagger(Trained):
         from bertwright.prediction.tagging import open_tagging
 
         words = self.learned_.words
-        found = self.learned_.ready(lambda saved: open_tagging(saved, words)[1])(replace(sentences, tags=None), "off")
-        tags: tuple[tuple[str, ...], ...] = found.tags
-        return tags
+        task, tagged = self.learned_.ready(lambda saved: open_tagging(saved, words))
+        return tuple(possible(task, tags) for tags in tagged(replace(sentences, tags=None), "off").tags)
 
     def _take(self, learned: Any) -> None:
         from bertwright.prediction.kinds import task_of

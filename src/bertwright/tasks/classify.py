@@ -262,14 +262,11 @@ def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArra
     return measure(task.metrics, values, targets, positive=positive)
 
 
-def score_labels(task: ClassificationTask, logits: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
+def score_labels(task: ClassificationTask, values: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
     """LABEL.f1, LABEL.precision, LABEL.recall and LABEL.examples, how many have it, of each label; none of a number."""
     if not task.has_labels:
         return {}
-    found, there = (
-        values if values.ndim == 2 else values[:, None] == np.arange(task.num_outputs)
-        for values in (decode(task, logits).values, targets)
-    )
+    found, there = (one if one.ndim == 2 else one[:, None] == np.arange(task.num_outputs) for one in (values, targets))
     figures: dict[str, float] = {}
     for number, label in enumerate(task.labels):
         ours, theirs = found[:, number], there[:, number]

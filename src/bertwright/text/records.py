@@ -173,7 +173,7 @@ def _first_undecodable(line: str) -> str:
 def _field_text(record: dict[str, Any], place: str, field: str, *, may_be_null: bool = False) -> str:
     if field not in record:
         names = ", ".join(map(repr, record)) or "none"
-        raise InputError(f"{place}: no field {field!r}; its fields are {names} (--field NAME names one)")
+        raise InputError(f"{place}: no field {field!r}; its fields are {names}; corpus build --field NAME reads one")
     text = record[field]
     if text is None and may_be_null:
         return ""
@@ -189,7 +189,9 @@ def _check_column(path: Path, file: "pyarrow.parquet.ParquetFile", field: str) -
     schema = file.schema_arrow
     if schema.names.count(field) != 1:
         names = ", ".join(schema.names)
-        raise InputError(f"{path}: no column {field!r}, or several; its columns are {names} (--field NAME names one)")
+        raise InputError(
+            f"{path}: no column {field!r}, or several; its columns are {names}; corpus build --field NAME reads one"
+        )
     kind = schema.field(field).type
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)):

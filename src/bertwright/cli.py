@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 Result = Mapping[str, Any]
@@ -122,7 +123,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except OSError as error:
-        _complain(error)
+        from bertwright.files import FULL_DISK
+
+        if error.errno in FULL_DISK:
+            place = error.filename or "standard output, or the folder of temporary files"
+            _complain(f"{place}: the disk is full ({error.strerror}). Make room and give the same command again")
+        else:
+            _complain(error)
         return 1
     except KeyboardInterrupt:
         _complain("interrupted")
@@ -139,6 +146,37 @@ def _set_torch_up() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", TURNS)
+
+
+def _refuse_bytes(arguments: Sequence[str]) -> None:
+    """Raise InputError for an argument or a current folder that is not UTF-8: records and answers could not hold it."""
+    from bertwright.errors import InputError
+
+    for kind, text in (*(("argument", each) for each in arguments), ("current folder", os.getcwd())):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            written = text.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
+            raise InputError(
+                f"{kind} '{written}': is not UTF-8 text, which records and answers are; if it is a path, rename it"
+            ) from None
+
+
+def _checked(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Return the command with a check before its work: can its --out or --output be written (a --plan writes none)?"""
+    from bertwright.files import refuse_unwritable
+    from bertwright.leftovers import remove_leftovers
+
+    @functools.wraps(command)
+    def checked(*values: Any, **options: Any) -> Result:
+        for name in () if options.get("plan") else ("out", "output"):
+            if (path := options.get(name)) and str(path) != "-":
+                refuse_unwritable(Path(path), f"--{name}", is_folder=name == "out")
+                remove_leftovers(Path(path).parent, Path(path).name)
+                remove_leftovers(Path(path))
+        return command(*values, **options)
+
+    return checked
 
 
 def _find(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -184,9 +222,11 @@ def _parse(name: str, rest: list[str]) -> Result:
     command: Callable[..., Result] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
     if name == "completion":  # it writes down this table
         command = functools.partial(command, _COMMANDS)
+    if not {"-h", "--help"} & set(rest):
+        _refuse_bytes(rest)
     settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
     try:
-        return tyro.cli(command, args=rest, prog=f"bertwright {name}", config=settings)
+        return tyro.cli(_checked(command), args=rest, prog=f"bertwright {name}", config=settings)
     except ValidationError as error:
         places = []
         for part in error.errors():

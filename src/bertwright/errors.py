@@ -1,5 +1,6 @@
 """The errors that a person is meant to read."""
 
+from pathlib import Path
 from typing import Final
 
 SHOWN: Final = 60
@@ -26,6 +27,18 @@ class Stopped(Exception):
 
 class RunFailed(Exception):
     """The work itself failed (a NaN loss, a full disk); the command line exits with 1."""
+
+
+class DiskFull(RunFailed, OSError):
+    """A file or folder could not be written for lack of room; the message says which, what was kept and what to do."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        kept = "what was there before is kept" if path.exists() else "nothing was written there"
+        text = f"{path}: the disk is full ({error.strerror}); {kept}. Make room, or name a path on another disk"
+        super().__init__(error.errno, text)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 def shown(value: object) -> str:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +12,14 @@ from os.path import samefile
 from pathlib import Path
 from typing import IO, Any, Final
 
-from bertwright.errors import InputError
+from bertwright.errors import DiskFull, InputError
+from bertwright.leftovers import lock_of, temporary
 
 MOST_JSON: Final = 200_000_000
 """Bytes of a JSON file that is read as a whole; parsed it may take over twenty times as much."""
 
-_FULL: Final = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-"""What the system says where there is no room: it does not say where."""
+FULL_DISK: Final = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+"""Error numbers of the system where there is no room; such an error names no file."""
 
 
 def cache_folder() -> Path:
@@ -44,11 +44,33 @@ def _descriptor(path: Path) -> int | None:
 
 
 def refuse_target(target: str, *, source: str) -> None:
-    """InputError for an --output in a folder that is not there, or that is the file of --input; "-" is neither."""
-    if target != "-" and not Path(target).absolute().parent.is_dir():
-        raise InputError(f"--output {target}: there is no folder {Path(target).parent}")
+    """Raise InputError for an --output in a folder that is absent, or that is the file of --input; "-" is neither."""
+    if target != "-":
+        refuse_unwritable(Path(target), "--output", is_folder=False)
     if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
         raise InputError(f"--output {target}: is the file that --input names; name another")
+
+
+def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
+    """Raise InputError where `path` cannot be written, so that a command finds it out before its work.
+
+    option: the option that names the path, for the message. is_folder: missing folders above it are made later; those
+    above a file are not.
+    """
+    if is_stream(path):
+        return
+    above = path.absolute().parents
+    folder = path if path.is_dir() else next(parent for parent in above if parent.exists())
+    if not folder.is_dir():
+        raise InputError(f"{option} {path}: expected a folder, but {folder} is a file; name another path")
+    if not is_folder and not path.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(
+            f"{option} {path}: no file can be written in {folder} ({error.strerror}); name a path that can be written"
+        ) from None
 
 
 @contextmanager
@@ -56,6 +78,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; it appears under its name only when the block ends without an error.
 
     A link is followed. What is no regular file, such as /dev/null, a pipe or /dev/stdout, is written to as it is.
+    Raises DiskFull where there is no room; an earlier file stays then.
     """
     if is_stream(path):
         descriptor = _descriptor(path)  # opened by its name, a file that it leads to would be emptied
@@ -63,18 +86,12 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             yield stream
         return
     path = Path(os.path.realpath(path))
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
+    with _full_disk_told(path), temporary(path) as unfinished:
+        with unfinished.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        _say_where(error, path)
-        raise
+        os.replace(unfinished, path)
     sync_folder(path.parent)
 
 
@@ -82,65 +99,94 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty sibling folder to fill; it takes the place of `path` when the block ends without an error.
 
-    A link stays, and what it leads to is replaced.
+    A link stays, and what it leads to is replaced. Only the content that `path` has at the start is replaced: raises
+    InputError, and leaves `path` as it is, where another process has made or changed it by the end. Raises DiskFull
+    where there is no room.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path}: is a file, and a folder is to be written under this name; choose another one")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
-    os.chmod(temporary, 0o777 & ~_umask())
-    try:
-        yield temporary
-        for file in temporary.rglob("*"):
+    before = _content(path) if path.is_dir() else {}
+    with _full_disk_told(path), temporary(path, is_folder=True) as folder:
+        yield folder
+        for file in folder.rglob("*"):
             if file.is_file():
                 with file.open("rb") as stream:
                     os.fsync(stream.fileno())
-        sync_folder(temporary)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-            try:
-                os.replace(path, old)
-            except BaseException:
-                old.rmdir()
-                raise
-            try:
-                os.replace(temporary, path)
-            except BaseException:
-                os.replace(old, path)
-                raise
-            shutil.rmtree(old)
+        sync_folder(folder)
+        if before:
+            _replace_folder(folder, path, before)
         else:
-            os.replace(temporary, path)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        _say_where(error, path)
-        raise
+            _rename_folder(folder, path)
     sync_folder(path.parent)
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill, which is then whole or empty: `path` itself where it is there, else as atomic_folder.
+    """Yield a folder to fill, whose content `path` has when the block ends without an error, and else stays as it was.
 
-    InputError where something lies there already, or does when all is written.
+    Raises InputError where `path` holds anything at the start, or at the end.
     """
-    if path.is_dir() and not any(path.iterdir()):  # it may be another disk's, which nothing can take the place of
-        try:
-            yield path
-        except BaseException:
-            for each in path.iterdir():
-                shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
-            raise
+    if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path}: exists already and is not an empty folder; name another one or remove it")
+    if not path.is_dir():
+        with atomic_folder(path) as folder:
+            yield folder
         return
-    with atomic_folder(path) as folder:
-        yield folder
-        if os.path.lexists(path):
-            raise InputError(f"{path}: exists, made by somebody else meanwhile; nothing is written")
+    with _full_disk_told(path), temporary(path / "content", is_folder=True) as folder:
+        yield folder  # inside, since another disk may be mounted there, which nothing can take the place of
+        sync_folder(folder)
+        if [each.name for each in path.iterdir()] != [folder.name]:
+            raise InputError(_made_meanwhile(path))
+        for each in folder.iterdir():
+            os.replace(each, path / each.name)
+    sync_folder(path)
 
 
-def refuse_file_above(out: Path) -> None:
-    """InputError where a file stands where a folder would have to be made."""
-    if in_way := next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None):
-        raise InputError(f"--out {out}: {in_way} is a file, and no folder")
+def _content(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Map each path below `folder` to inode, size and time of change (ns); folders have their inode alone."""
+    content = {}
+    for parent, folders, files in os.walk(folder):
+        for name in folders + files:
+            found = os.lstat(path := os.path.join(parent, name))
+            size, changed = (0, 0) if name in folders else (found.st_size, found.st_mtime_ns)
+            content[os.path.relpath(path, folder)] = (found.st_ino, size, changed)
+    return content
+
+
+def _replace_folder(folder: Path, path: Path, before: dict[str, tuple[int, int, int]]) -> None:
+    """Swap the two folders, if `path` still has the content `before`."""
+    lock, old = lock_of(path), folder.with_suffix(".old")
+    try:
+        os.replace(path, old)
+        try:
+            if _content(old) != before:
+                raise InputError(_made_meanwhile(path))
+            _rename_folder(folder, path)
+        except BaseException:
+            os.replace(old, path)  # fails where something lies there by now: both stay then
+            raise
+        os.replace(old, folder)
+    finally:
+        os.close(lock)
+
+
+def _rename_folder(folder: Path, path: Path) -> None:
+    """Rename a folder to a name that is free or that an empty folder has; InputError where there is anything else."""
+    try:
+        os.replace(folder, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise InputError(_made_meanwhile(path)) from None
+
+
+def _made_meanwhile(path: Path) -> str:
+    return (
+        f"{path}: was made or changed by another process while this command worked. It stays as it is, and the result "
+        "of this command was not written. Run the command again with another name"
+    )
 
 
 def sync_folder(path: Path) -> None:
@@ -191,15 +237,15 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _say_where(error: BaseException, path: Path) -> None:
-    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-        error.filename = str(path)
-
-
-def _umask() -> int:
-    value = os.umask(0)
-    os.umask(value)
-    return value
+@contextmanager
+def _full_disk_told(path: Path) -> Iterator[None]:
+    """Within, an error of a full disk, which names no file, becomes one that does and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL_DISK or isinstance(error, DiskFull):
+            raise
+        raise DiskFull(path, error) from error
 
 
 def file_digest(path: Path) -> str:

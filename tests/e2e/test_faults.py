@@ -171,6 +171,7 @@ def killed_and_resumed(stage: Stage, place: Path, expected: dict[str, Any], **hu
     if not is_made:
         assert more.code == 0, more.said
     assert not differing(stage.files(out), expected), (stage.name, hurt)
+    assert not list(place.rglob(".*.bw-*"))
     shutil.rmtree(place)
     place.mkdir()
     return {"killed": int(ended.was_killed), "redone": again}

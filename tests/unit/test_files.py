@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertwright.errors import InputError, RunFailed
-from bertwright.files import atomic_file, atomic_folder, new_folder
+from bertwright.errors import DiskFull, InputError, RunFailed
+from bertwright.files import atomic_file, atomic_folder, new_folder, refuse_unwritable
+from bertwright.leftovers import lock_of, remove_leftovers
 from bertwright.model.folder import write_folder
 from bertwright.text.documents import find_inputs
 
@@ -100,12 +101,12 @@ def full_disk() -> Iterator[None]:
 
 
 def test_a_full_disk_is_told_with_the_place_and_leaves_nothing(tmp_path: Path, full_disk: None) -> None:
-    with (
-        pytest.raises(OSError, match=r"File too large: '.*/answers\.json'"),
-        atomic_file(tmp_path / "answers.json") as stream,
-    ):
+    said = r"the disk is full \(File too large\); nothing was written there\. Make room, or name a path on another disk"
+    with pytest.raises(DiskFull, match=rf"/answers\.json: {said}"), atomic_file(tmp_path / "answers.json") as stream:
         stream.write(b"x" * 5000)
-    with pytest.raises(OSError, match=r"File too large: '.*/answers'"), atomic_folder(tmp_path / "answers") as folder:
+    with pytest.raises(DiskFull, match=rf"/answers: {said}"), atomic_folder(tmp_path / "answers") as folder:
+        (folder / "file").write_bytes(b"x" * 5000)
+    with pytest.raises(DiskFull, match=rf"/answers: {said}"), new_folder(tmp_path / "answers") as folder:
         (folder / "file").write_bytes(b"x" * 5000)
     with pytest.raises(RunFailed, match=r"model: the model cannot be written \(is the disk full\?\)"):
         write_folder(tmp_path / "model", {"weight": torch.zeros(5000)}, described={}, beside=[], positions=8)
@@ -160,6 +161,123 @@ def test_a_folder_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> Non
             (tmp_path / "new").mkdir()
             (tmp_path / "new" / "theirs").write_text("theirs")
 
-    with pytest.raises(InputError, match="new: exists, made by somebody else meanwhile"):
+    with pytest.raises(InputError, match="new: was made or changed by another process"):
         late()
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["theirs"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_folder_made_meanwhile_is_never_replaced(tmp_path: Path) -> None:
+    """100 times: a person makes the folder with a file in it while it is written, or a second process is the first."""
+    for number in range(100):
+        out = tmp_path / str(number)
+
+        def late(out: Path = out, number: int = number) -> None:
+            with atomic_folder(out) as folder:
+                (folder / "ours").write_text("ours")
+                if number % 2:
+                    out.mkdir()
+                    (out / "precious").write_text("mine")
+                else:
+                    with atomic_folder(out) as other:
+                        (other / "precious").write_text("mine")
+
+        with pytest.raises(InputError, match=rf"{number}: was made or changed by another process"):
+            late()
+        assert names(tmp_path / str(number)) == ["precious"]
+        assert (out / "precious").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 100
+
+
+def test_a_file_made_meanwhile_is_never_replaced_by_a_folder(tmp_path: Path) -> None:
+    def late() -> None:
+        with atomic_folder(tmp_path / "out") as folder:
+            (folder / "ours").touch()
+            (tmp_path / "out").write_text("mine")
+
+    with pytest.raises(InputError, match="out: was made or changed by another process"):
+        late()
+    assert (tmp_path / "out").read_text() == "mine"
+    with pytest.raises(InputError, match="out: is a file"), atomic_folder(tmp_path / "out"):
+        pass
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("change", ["add", "edit", "add below"])
+def test_a_folder_changed_meanwhile_is_not_replaced(tmp_path: Path, change: str) -> None:
+    out = tmp_path / "out"
+    (out / "inner").mkdir(parents=True)
+    (out / "before").write_text("before")
+
+    def late() -> None:
+        with atomic_folder(out) as folder:
+            (folder / "after").touch()
+            name = {"add": "mine", "edit": "before", "add below": "inner/mine"}[change]
+            (out / name).write_text("mine alone")
+
+    with pytest.raises(InputError, match="out: was made or changed by another process"):
+        late()
+    assert "mine alone" in {path.read_text() for path in out.rglob("*") if path.is_file()}
+    assert not (out / "after").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_person_puts_into_a_new_folder_stays(tmp_path: Path) -> None:
+    def fill(*, fails: bool) -> None:
+        with new_folder(tmp_path) as folder:
+            (folder / "ours").touch()
+            (tmp_path / "mine.txt").write_text("mine")
+            if fails:
+                raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        fill(fails=True)
+    assert names(tmp_path) == ["mine.txt"]
+    (tmp_path / "mine.txt").unlink()
+    with pytest.raises(InputError, match="was made or changed by another process"):
+        fill(fails=False)
+    assert names(tmp_path) == ["mine.txt"]
+
+
+def test_what_a_kill_left_goes_with_the_next_write_and_what_lives_stays(tmp_path: Path) -> None:
+    for name in (".out.bw-0000dead.tmp", ".other.bw-0000dead.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").touch()
+    (tmp_path / ".out.bw-1111dead.tmp").touch()
+    (tmp_path / ".out.mine.tmp").touch()
+    (tmp_path / ".out.bw-00alive0.tmp").mkdir()
+    held = lock_of(tmp_path / ".out.bw-00alive0.tmp")
+    with atomic_folder(tmp_path / "out") as folder:
+        (folder / "file").touch()
+    os.close(held)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"out", ".other.bw-0000dead.tmp", ".out.mine.tmp", ".out.bw-00alive0.tmp"}
+    with atomic_file(tmp_path / "other") as stream:
+        stream.write(b"x")
+    assert ".other.bw-0000dead.tmp" not in {path.name for path in tmp_path.iterdir()}
+
+
+def test_an_old_version_gets_its_name_back_and_is_never_removed(tmp_path: Path) -> None:
+    (tmp_path / ".out.bw-0000dead.old").mkdir()
+    (tmp_path / ".out.bw-0000dead.old" / "file").write_text("before")
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["out", "out/file"]
+    (tmp_path / ".out.bw-0000dead.old").mkdir()
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == [".out.bw-0000dead.old", "out", "out/file"]
+
+
+def test_what_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"--out .*: expected a folder, but .*/file is a file"):
+        refuse_unwritable(tmp_path / "file" / "a" / "b", "--out", is_folder=True)
+    with pytest.raises(InputError, match=r"--output .*: there is no folder .*/a; make it first"):
+        refuse_unwritable(tmp_path / "a" / "b", "--output", is_folder=False)
+    with pytest.raises(InputError, match=r"--out /proc/x/y: no file can be written in /proc \("):
+        refuse_unwritable(Path("/proc/x/y"), "--out", is_folder=True)
+    refuse_unwritable(tmp_path / "a" / "b", "--out", is_folder=True)
+    refuse_unwritable(Path("/dev/null"), "--output", is_folder=False)
+    assert names(tmp_path) == ["file"]

@@ -586,7 +586,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> 
     with pytest.raises(InputError, match="the checkpoint has no name"):
         import_model("", tmp_path / "own")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"--out .*file/own: .*file is a file, and no folder"):
+    with pytest.raises(InputError, match=r"--out .*file/own: expected a folder, but .*file is a file"):
         import_model(str(tmp_path), tmp_path / "file" / "own")
     publish(tmp_path / "m", pieces)
     (tmp_path / "own").mkdir()

@@ -5,7 +5,6 @@ bounded number of chunks is under way at any time, so memory does not grow with 
 killed goes on from its last whole shard when the same command is given again, to the same bytes.
 """
 
-import errno
 import os
 import signal
 from collections import deque
@@ -25,7 +24,8 @@ from bertwright.corpus.parts import part_of
 from bertwright.corpus.reading import Chunk, Position, Reader
 from bertwright.corpus.unfinished import BuildState, Unfinished, built_already, is_free, unfinished
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import DiskFull, InputError, RunFailed
+from bertwright.files import FULL_DISK
 from bertwright.text.any_tokenizer import open_tokenizer_folder
 from bertwright.text.documents import HubDataset, Input, TextSettings, find_inputs
 
@@ -34,8 +34,6 @@ CHUNKS_PER_WORKER = 3
 
 MOST_WORKERS = 4096
 """Of one build, as threads of one process; the system's own numbers end in an OverflowError."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def build_corpus(
@@ -98,8 +96,8 @@ def build_corpus(
                 keep_duplicates=keep_duplicates,
             )
     except OSError as error:
-        if error.errno in _FULL:
-            raise RunFailed(f"{out}: the disk is full, or files may not grow any more: {error.strerror}") from error
+        if error.errno in FULL_DISK:
+            raise DiskFull(out, error) from error
         raise
 
 

@@ -78,8 +78,10 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
         "dropped": sum(manifest.dropped_documents for manifest in manifests),
         "skipped": skipped,
     }
-    with new_folder(out) as folder:  # as far from the parts as `out` is: shards are named by the way to them
-        found = None if keep_duplicates else write_drop_list(folder, find_duplicates(folder, shards))
+    with new_folder(out) as folder:
+        # Shards are named by the way to them from `out`, or from where `out` will be.
+        start = out if out.is_dir() else folder
+        found = None if keep_duplicates else write_drop_list(folder, find_duplicates(start, shards))
         tokenizer.save(folder / "tokenizer")
         return write_manifest(folder, shards, duplicates=found, **whole)
 

@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,10 @@ def unfinished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> It
             if work.state.shards:
                 say(f"{len(work.state.shards)} whole shard(s) are kept in {home}: the same command goes on from there")
             else:
-                shutil.rmtree(out if is_new else home, ignore_errors=True)
+                shutil.rmtree(home, ignore_errors=True)
+                if is_new:
+                    with suppress(OSError):  # a file that somebody else has put there stays
+                        out.rmdir()
             raise
         _move_up(home, out)
 
@@ -131,6 +134,11 @@ def _move_up(home: Path, out: Path) -> None:
     """Finish a build whose files are all written; killed at any point of it, it can be done again."""
     folder = home / "corpus"
     if folder.exists():
+        if taken := next((path.name for path in sorted(folder.iterdir()) if os.path.lexists(out / path.name)), None):
+            raise InputError(
+                f"{out / taken}: was made by another process while the corpus was built. It stays as it is; move it "
+                f"away and give the same command again, which goes on with what is kept in {home}"
+            )
         sync_folder(folder)
         for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
             os.replace(path, out / path.name)

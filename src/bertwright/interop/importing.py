@@ -9,7 +9,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.files import refuse_file_above
+from bertwright.files import refuse_unwritable
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.foreign import Foreign, check_whole, write_foreign
 from bertwright.model.sizes import need_segments
@@ -44,7 +44,7 @@ def import_model(
     """
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
-    refuse_file_above(out)
+    refuse_unwritable(out, "--out", is_folder=True)
     if not source:
         raise InputError("the checkpoint has no name: a folder, the prefix of one of Google's, or hub:NAME is due")
     with _on_disk(source) as place:

@@ -12,7 +12,7 @@ import torch
 from bertwright import __version__
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.files import atomic_folder, refuse_file_above, write_json
+from bertwright.files import atomic_folder, refuse_unwritable, write_json
 from bertwright.interop.onnx_compare import Agreement, batches_of, compare, rows_of, texts_of
 from bertwright.interop.onnx_graph import OPSET, Written, write_graph
 from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
@@ -46,7 +46,7 @@ def export_onnx(
     versions = _versions()
     if out.exists():
         raise InputError(f"--out {out}: exists already; name another folder or remove it")
-    refuse_file_above(out)
+    refuse_unwritable(out, "--out", is_folder=True)
     if not 0 <= least_agreement <= 1:
         raise InputError(f"--least-agreement {least_agreement}: allowed are 0 to 1")
     if model.startswith("random:"):

@@ -97,8 +97,8 @@ def _refuse_used(out: Path) -> None:
 def _begin_anew(out: Path) -> None:
     """An empty folder, in place of what an earlier quickstart made there."""
     out.mkdir(parents=True, exist_ok=True)
-    found = {path.name for path in out.iterdir()}
-    for name in sorted(found, reverse=True):
+    found = [name for name in reversed(_MADE) if (out / name).exists()]
+    for name in found:
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     if found:

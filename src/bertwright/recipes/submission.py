@@ -14,7 +14,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file
+from bertwright.files import atomic_file, refuse_unwritable
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.prediction.classification import open_logits, say_what_is_long
 from bertwright.prediction.classifier import noted_task
@@ -65,6 +65,7 @@ def write_submission(models: Mapping[str, str], data: Path, target: Path) -> dic
     another number of rows than GLUE's is said, and answered.
     """
     keep_memory()
+    refuse_unwritable(target, "--out", is_folder=False)
     unknown = sorted(models.keys() - set(TASKS))
     missing = [name for name in TASKS if name not in models and name not in _MAJORITY]
     if unknown or missing:

@@ -3,8 +3,6 @@
 import fcntl
 import os
 import platform
-import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -15,11 +13,10 @@ from typing import Any, Literal
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import read_json
+from bertwright.leftovers import is_leftover_name, remove_leftovers
 from bertwright.training.tracking import RunFolder
 
 LOCK = ".lock"
-_UNFINISHED = re.compile(r"\..+\.[a-z0-9_]{8}\.(tmp|old)")
-"""As `atomic_file` and `atomic_folder` name them."""
 _TRIES, _PAUSE = 20, 0.05
 """`is_locked` holds the lock for a moment to ask for it; who starts a run waits for that at most a second."""
 
@@ -72,24 +69,13 @@ def say_finished(run: RunFolder) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed had begun to write below `folder`: it has no name of its own yet.
-
-    What such a process had moved out of the way of its successor gets its name back. Another run's folder inside, which
-    has a lock of its own, is left alone.
-    """
-    for place, folders, files in os.walk(folder):
-        if Path(place) != folder and LOCK in files:
+    """Remove what killed processes had begun to write below `folder`, but for other runs inside: they have a lock."""
+    for parent, folders, files in os.walk(folder):
+        if Path(parent) != folder and LOCK in files:
             folders.clear()
             continue
-        for name in [name for name in (*folders, *files) if _UNFINISHED.fullmatch(name)]:
-            path, whole = Path(place, name), Path(place, name[1:].rsplit(".", 2)[0])
-            if path.suffix == ".old" and not os.path.lexists(whole):
-                path.replace(whole)
-            elif path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        folders[:] = [name for name in folders if not _UNFINISHED.fullmatch(name)]
+        remove_leftovers(Path(parent))
+        folders[:] = [name for name in folders if not is_leftover_name(name)]
 
 
 def state_of(folder: Path, record: Mapping[str, Any]) -> tuple[State, str]:

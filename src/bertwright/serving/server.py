@@ -15,9 +15,9 @@ from typing import Any, Final
 import uvicorn
 
 from bertwright.console import say, told_to
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import InputError, RunFailed, legible
 from bertwright.serving.connection import connections
-from bertwright.serving.guard import LOOPBACK, now
+from bertwright.serving.guard import is_local, now
 from bertwright.serving.http import create_app
 from bertwright.serving.predictor import Asked, Predictor, load
 from bertwright.serving.settings import ServeSettings
@@ -60,7 +60,7 @@ def serve(
     port = listening.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{port}"
-    if settings.host not in LOOPBACK and settings.token is None:
+    if not is_local(settings.host) and settings.token is None:
         say(f"anyone who reaches {url} may use it: it has no --token")
     told = "; ".join(f"{name}: {model.kind}, {model.backend}" for name, model in models.items())
     say(f"serving at {url} ({told}); Ctrl-C ends it")
@@ -135,4 +135,7 @@ def _bound(settings: ServeSettings) -> socket.socket:
     except OverflowError as error:
         found.close()
         raise InputError(f"--port {settings.port}: {error}") from None
+    except (TypeError, ValueError):  # no host is called so: it holds no character, or half of one
+        found.close()
+        raise InputError(f"--host {legible(settings.host)}: is no name or address of a host") from None
     return found

@@ -45,3 +45,8 @@ def shown(value: object) -> str:
     """A wrong value for a message, cut where it is long."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def legible(text: str) -> str:
+    """Return the text as UTF-8 can write it: a byte of a file's name that is no character is shown by its number."""
+    return text.encode(errors="backslashreplace").decode()

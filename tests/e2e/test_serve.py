@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 import schemathesis
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from bertwright.errors import InputError, legible
 from bertwright.model.folder import save_model
 from bertwright.model.sizes import EncoderConfig
 from bertwright.objectives.pretraining import PretrainingModel
@@ -128,6 +130,76 @@ def test_a_client_that_goes_away_is_forgotten(served: Served) -> None:
     while sum('"status": 499' in line for line in served.lines) < 1 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert any('"status": 499' in line for line in served.lines)
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "body"),
+    [
+        *((200, path, None) for path in ("/", "/health", "/metrics", "/docs", "/openapi.json", "/v1/models")),
+        (200, "/v1/predict", FILL),
+        (200, "/v1/fill", FILL),
+        (200, "/v1/fill", {"inputs": FILL["inputs"] * 250}),  # longer than a client without an answer stays quiet
+        (200, "/v1/embeddings", {"input": "the harbour"}),
+        (200, "/v1/next-sentence", {"first": "the harbour", "second": "rain"}),
+        (200, "/v1/inside", {"text": "the harbour"}),
+        (422, "/v1/answer", {"question": "who", "context": "the harbour"}),
+        (404, "/v1/nowhere", None),
+        (404, "/v1/fill", {"model": "another", **FILL}),
+        (413, "/v1/fill", {"inputs": ["a" * 2_000_000]}),
+    ],
+)
+def test_a_client_that_only_ends_its_sending_is_answered(served: Served, status: int, path: str, body: Any) -> None:
+    content = b"" if body is None else json.dumps(body).encode()
+    head = f"{'POST' if content else 'GET'} {path} HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:
+        client.sendall(head.encode() + content)
+        client.shutdown(socket.SHUT_WR)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()  # passes over "100 Continue"
+        assert (answer.status, len(answer.read())) == (status, int(answer.headers["content-length"]))
+        assert client.recv(1) == b""
+        answer.close()
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize("rest", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@pytest.mark.parametrize(
+    ("version", "lines"),
+    [
+        (b"1.1", b"Content-Length: 5\r\n" + CHUNKED),
+        (b"1.1", CHUNKED + b"Content-Length: 5\r\n"),
+        (b"1.1", b"content-length: 5\r\ntransfer-encoding: Chunked\r\n"),
+        (b"1.1", b"Content-Length: 0\r\n" + CHUNKED),
+        (b"1.1", b"Content-Length: 5\r\nContent-Length: 6\r\n"),
+        (b"1.1", b"Content-Length: 5, 6\r\n"),
+        (b"1.1", b"Content-Length: +5\r\n"),
+        (b"1.1", b"Transfer-Encoding: chunked, identity\r\n"),
+        (b"1.1", b"Transfer-Encoding: identity\r\n"),
+        (b"1.1", CHUNKED + CHUNKED),
+        (b"1.1", b"Transfer-Encoding : chunked\r\n"),
+        (b"1.1", b"Transfer-Encoding:\x0bchunked\r\n"),
+        (b"1.1", b"Transfer-Encoding:\r\n chunked\r\n"),
+        (b"1.1", b"X: a\r\n Transfer-Encoding: chunked\r\n"),
+        (b"1.1", b"X: a\rTransfer-Encoding: chunked\r\n"),
+        (b"1.0", CHUNKED),
+    ],
+)
+def test_a_body_whose_end_can_be_read_in_two_ways_is_refused(
+    served: Served, version: bytes, lines: bytes, rest: bytes
+) -> None:
+    """The connection is closed, and what follows is no request."""
+    head = b"POST /v1/fill HTTP/" + version + b"\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=15) as client:
+        client.sendall(head + lines + b"\r\n0\r\n\r\n" + rest)
+        answer = b""
+        while more := client.recv(1000):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"\r\nconnection: close\r\n" in answer.lower()
 
 
 @pytest.mark.parametrize(
@@ -301,6 +373,12 @@ def test_a_missing_extra_is_told_with_the_line_that_installs_it(missing: str) ->
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert found.returncode == 2
     assert "serving needs the extra 'serve': pip install 'bertwright[serve]'" in found.stderr
+
+
+@pytest.mark.parametrize("host", [os.fsdecode(b"\xff"), "a\0b"])
+def test_a_host_that_no_host_is_called_is_told(host: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"--host {legible(host)}: is no name or address of a host")):
+        _bound(ServeSettings(host=host))
 
 
 def test_answers_wait_for_no_fuller_packet() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 
+from bertwright.cli import main
+from bertwright.commands import serving as commands
 from bertwright.serving.guard import Guard, _Refused
 from bertwright.serving.http import create_app
 from bertwright.serving.predictor import Predictor, load
@@ -165,13 +168,30 @@ def test_a_body_whose_last_part_is_too_much_is_refused_at_once() -> None:
     assert not parts
 
 
-def test_another_sites_name_is_refused(ask: Asking) -> None:
-    responses = ask(
-        ("GET", "/health", None, {"host": "evil.example"}),
-        ("GET", "/health", None, {"host": "127.0.0.1:8000"}),
-        ("GET", "/health", None, {"host": "[::1]:8000"}),
-    )
-    assert [response.status_code for response in responses] == [421, 200, 200]
+@pytest.mark.parametrize("address", ["127.0.0.1", "LOCALHOST", "127.0.0.2", "0:0:0:0:0:0:0:1"])
+@pytest.mark.parametrize(
+    ("status", "hosts"),
+    [
+        (200, ["localhost", "LOCALHOST", "LocalHost:8000", "localhost:", "localhost.", "localhost.:8000"]),
+        (200, ["127.0.0.1", "127.0.0.1:8000", "127.0.0.2", "[::1]", "[::1]:8000", "[0:0::0:1]", "[0000::0001]:80"]),
+        (421, ["evil.example", "localhost.evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1"]),
+        (421, ["[localhost]evil.com", "[localhost]", "[::1]evil.com", "[::1]:evil.com", "[::1", "[127.0.0.1]", "::1"]),
+        (421, ["[::2]", "[fe80::1]", "[::ffff:10.0.0.1]", "[]", "", ":8000", "localhost:80:80", "localhost:evil.com"]),
+        (421, ["localhost@evil.com", "localhost,evil.com", "localhost evil.com", "localhost/", "localhost..", "."]),
+        (421, ["loca%6chost", "127.1", "2130706433", "0.0.0.0", "*"]),
+    ],
+)
+def test_another_sites_name_is_refused(
+    models: dict[str, Predictor], address: str, status: int, hosts: list[str]
+) -> None:
+    responses = Asking(models, host=address)(*[("GET", "/health", None, {"host": host}) for host in hosts])
+    assert {host: got.status_code for host, got in zip(hosts, responses, strict=True)} == dict.fromkeys(hosts, status)
+
+
+def test_where_others_may_ask_any_name_is_answered(models: dict[str, Predictor]) -> None:
+    for address in ("0.0.0.0", "::", "192.0.2.1", "my.example"):
+        (response,) = Asking(models, host=address)(("GET", "/health", None, {"host": "my.example"}))
+        assert response.status_code == 200
 
 
 def test_a_token_is_asked_for(models: dict[str, Predictor]) -> None:
@@ -187,6 +207,85 @@ def test_a_token_is_asked_for(models: dict[str, Predictor]) -> None:
     )
     assert [response.status_code for response in responses] == [401, 401, 200, 401, 200, 200]
     assert responses[0].headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (200, ["Bearer so secret", "bearer so secret", "BEARER so secret", "bEARER  so secret"]),
+        (401, ["", "so secret", "Bearer", "Bearer ", "Bearerso secret", "Basic so secret", "bearer So Secret"]),
+        (401, ["Bearer so secret ", "Bearer so secret, Basic x", "Bearer\tso secret", "Bearer: so secret"]),
+    ],
+)
+def test_the_word_before_the_token_may_be_in_either_case(
+    models: dict[str, Predictor], status: int, sent: list[str]
+) -> None:
+    requests = [("GET", "/v1/models", None, {"authorization": value}) for value in sent]
+    found = [response.status_code for response in Asking(models, token="so secret")(*requests)]
+    assert dict(zip(sent, found, strict=True)) == dict.fromkeys(sent, status)
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        ("", "is empty"),
+        ("secret\n", "begins or ends with a space or the end of a line, which no header keeps"),
+        (" secret", "begins or ends with a space"),
+        ("se\ncret", "character 3 of 7 is not printable, or not UTF-8, which no header holds"),
+        (os.fsdecode(b"secret\xff"), "character 7 of 7 is not printable, or not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("of_the_environment", [False, True])
+def test_a_token_that_no_request_can_hold_is_refused(
+    token: str,
+    words: str,
+    of_the_environment: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(commands, "_serve", lambda *given, **how: None)
+    given = ["serve", "--model", "small-wiki"]
+    if of_the_environment:
+        monkeypatch.setenv("BERTWRIGHT_TOKEN", token)
+    assert main([*given, *([] if of_the_environment else [f"--token={token}"])]) == 2
+    told = capsys.readouterr().err
+    assert f"--token (or BERTWRIGHT_TOKEN): {words}" in told
+    assert "secret" not in told
+
+
+def test_a_token_of_any_printable_characters_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    monkeypatch.setattr(commands, "_serve", lambda named, settings, **how: taken.append(settings.token))
+    for token in ("so secret", "a+b/c==", "비밀"):
+        assert main(["serve", "--model", "small-wiki", "--token", token]) == 0
+        assert taken.pop() == token
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (b"\xff=small-wiki", "--model \\udcff=small-wiki: the name \\udcff is not UTF-8"),
+        (b"a\xe9b=nowhere", "--model a\\udce9b=nowhere: the name a\\udce9b is not UTF-8"),
+        (b"runs/tuned\xff", "--model runs/tuned\\udcff: the name tuned\\udcff is not UTF-8"),
+        (b"runs\xff/model", "--model runs\\udcff/model: the name runs\\udcff is not UTF-8"),
+        (b".", "--model .: the name here\\udcff is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_a_model_whose_name_is_not_utf_8_is_refused(
+    command: str,
+    given: bytes,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / os.fsdecode(b"here\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(commands, "_serve", lambda *given, **how: None)
+    assert main([command, "--model", os.fsdecode(given)]) == 2
+    assert f"{shown}, which answers are; write NAME=MODEL with another NAME" in capsys.readouterr().err
 
 
 def test_metrics_count(ask: Asking) -> None:

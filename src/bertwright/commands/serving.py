@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bertwright.errors import InputError, MissingExtra
+from bertwright.errors import InputError, MissingExtra, legible
 from bertwright.shipped import shipped
 
 Result = Mapping[str, Any]
@@ -113,10 +113,22 @@ def _serve(
 
 
 def _token(given: str | None) -> str | None:
-    """Of the option or the environment; an empty one is a variable that somebody forgot to set."""
+    """Of the option or the environment; an empty one is a variable that somebody forgot to set.
+
+    One that no request can hold is refused, since nobody would be answered. Messages do not show it: it is a secret.
+    """
     token = os.environ.get(TOKEN) if given is None else given
-    if token == "":
+    if token is None:
+        return None
+    if not token:
         raise InputError(f"--token (or {TOKEN}): is empty; leave it out to serve without one")
+    if token != token.strip():
+        what = "a space or the end of a line"
+        raise InputError(f"--token (or {TOKEN}): begins or ends with {what}, which no header keeps; leave that out")
+    if not token.isprintable():
+        place = next(place for place, sign in enumerate(token, 1) if not sign.isprintable())
+        what = f"character {place} of {len(token)} is not printable, or not UTF-8"
+        raise InputError(f"--token (or {TOKEN}): {what}, which no header holds; leave it out")
     return token
 
 
@@ -134,6 +146,9 @@ def _named(given: tuple[str, ...]) -> dict[str, str]:
             name, place = _name_of(one), one
         if not name or not place:
             raise InputError(f"--model {one}: write MODEL or NAME=MODEL")
+        if legible(name) != name:
+            what = f"the name {legible(name)} is not UTF-8, which answers are"
+            raise InputError(f"--model {legible(one)}: {what}; write NAME=MODEL with another NAME")
         if name in found:
             raise InputError(f"--model {one}: there are two models called {name}; write NAME=MODEL")
         found[name] = place

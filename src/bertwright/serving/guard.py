@@ -6,7 +6,9 @@ its request with it. The log has a line of JSON for each request and never holds
 
 import asyncio
 import hmac
+import ipaddress
 import json
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -14,12 +16,14 @@ from typing import Any, Final
 
 from prometheus_client import Counter, Histogram
 
+from bertwright.errors import shown
 from bertwright.serving.settings import ServeSettings
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_HOST: Final = re.compile(rb"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([0-9a-z.-]+))(?::[0-9]*)?", re.IGNORECASE)
+"""An address of IPv6 in brackets, or a name or an address of IPv4; then a port may follow (RFC 9112, 3.2)."""
 _THROWN_AWAY: Final = 64_000_000
 """Bytes of a request that is too large which are read all the same, and seconds that this may take."""
 _THROWING_SECONDS: Final = 5.0
@@ -79,6 +83,7 @@ class Guard:
 
     async def _guarded(self, scope: MutableMapping[str, Any], receive: Receive, send: Send, status: list[int]) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
+        _check_framing(scope["http_version"], headers)
         self._check_host(headers)
         self._check_token(scope["path"], headers)
         body = await self._body(headers, receive)
@@ -110,20 +115,21 @@ class Guard:
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """On this machine alone, only by its names: else a page of another site could reach it under its own name."""
-        if self.settings.host not in LOOPBACK:
+        if not is_local(self.settings.host):
             return
-        host = headers.get(b"host", b"").decode("latin-1")
-        name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-        if name not in LOOPBACK:
-            raise _Refused(
-                421, f"served as {', '.join(LOOPBACK)} only; start it with --host for other names", close=True
-            )
+        host = headers.get(b"host", b"")
+        parts = _HOST.fullmatch(host)
+        if not parts or not is_local((parts[1] or parts[2]).decode()):
+            what = f"asked as {shown(host.decode('latin-1'))!r}, served as localhost, 127.0.0.1 and [::1] only"
+            raise _Refused(421, f"{what}; start it with --host for other names", close=True)
 
     def _check_token(self, path: str, headers: dict[bytes, bytes]) -> None:
+        """The scheme's name may be in either case, and any number of spaces follow it (RFC 9110, 11.1 and 11.4)."""
         if self.settings.token is None or not path.startswith(("/v1/", "/metrics")):
             return
-        given = headers.get(b"authorization", b"")
-        if not hmac.compare_digest(given, f"Bearer {self.settings.token}".encode()):
+        scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
+        is_known = hmac.compare_digest(sent.lstrip(b" "), self.settings.token.encode())
+        if scheme.lower() != b"bearer" or not is_known:
             raise _Refused(
                 401, "send the service's token as Authorization: Bearer TOKEN", kind="unauthorized", close=True
             )
@@ -168,9 +174,32 @@ class Guard:
             print(json.dumps(line), file=sys.stderr, flush=True)
 
 
+def is_local(host: str) -> bool:
+    """Tell whether a name or address means this machine alone, in whichever of its spellings."""
+    host = host.lower().removesuffix(".")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def now() -> str:
     """The time for a line of the log."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _check_framing(version: str, headers: dict[bytes, bytes]) -> None:
+    """Refuse a body whose end may be read in two ways: a proxy before us may take the other one (RFC 9112, 6.1, 6.3).
+
+    What it takes for the rest of the body would be a request here, which it has not seen. Most such requests h11
+    refuses: lengths that differ, codings other than `chunked`.
+    """
+    if b"transfer-encoding" not in headers:
+        return
+    if b"content-length" in headers:
+        raise _Refused(400, "sent with Content-Length and with Transfer-Encoding; send one of the two", close=True)
+    if version < "1.1":
+        raise _Refused(400, f"Transfer-Encoding is unknown to HTTP/{version}; send Content-Length", close=True)
 
 
 async def _thrown_away(receive: Receive) -> None:

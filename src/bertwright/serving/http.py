@@ -36,7 +36,7 @@ _NOT_JSON: Final = "the request's body is not JSON"
 _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     code: {"model": schemas.ErrorResponse, "description": text}
     for code, text in {
-        400: "not JSON",
+        400: "not JSON, or a body whose end may be read in two ways",
         401: "no token, or another",
         404: "no such model",
         408: "sent too slowly",

@@ -1,6 +1,5 @@
 """The service as a process: models opened and tried, a port taken, requests answered until a signal comes."""
 
-import asyncio
 import errno
 import json
 import logging
@@ -13,20 +12,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertwright.console import say, told_to
-from bertwright.errors import InputError, RunFailed
-from bertwright.serving.guard import LOOPBACK, now
+from bertwright.errors import InputError, RunFailed, legible
+from bertwright.serving.connection import connections
+from bertwright.serving.guard import is_local, now
 from bertwright.serving.http import create_app
 from bertwright.serving.predictor import Asked, Predictor, load
 from bertwright.serving.settings import ServeSettings
 
 _TURNS: Final = 3
-_UNREAD_SECONDS: Final = 30.0
-"""After which a client that does not read its answer is let go."""
 
 
 def open_models(named: Mapping[str, str], *, precision: Asked) -> tuple[dict[str, Predictor], float]:
@@ -64,13 +60,13 @@ def serve(
     port = listening.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{port}"
-    if settings.host not in LOOPBACK and settings.token is None:
+    if not is_local(settings.host) and settings.token is None:
         say(f"anyone who reaches {url} may use it: it has no --token")
     told = "; ".join(f"{name}: {model.kind}, {model.backend}" for name, model in models.items())
     say(f"serving at {url} ({told}); Ctrl-C ends it")
     config = uvicorn.Config(
         create_app(models, settings, rate=rate, log=True),
-        http=_impatient(settings.read_timeout),
+        http=connections(settings.read_timeout),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -139,46 +135,7 @@ def _bound(settings: ServeSettings) -> socket.socket:
     except OverflowError as error:
         found.close()
         raise InputError(f"--port {settings.port}: {error}") from None
+    except (TypeError, ValueError):  # no host is called so: it holds no character, or half of one
+        found.close()
+        raise InputError(f"--host {legible(settings.host)}: is no name or address of a host") from None
     return found
-
-
-def _impatient(seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, which by itself waits as long as a client likes to send its first lines or read an answer."""
-
-    class Impatient(H11Protocol):
-        _begun: asyncio.TimerHandle | None = None
-        _unread: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._begun = self.loop.call_later(seconds, self._give_up)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            is_complete = self.conn.their_state is not h11.IDLE
-            if is_complete and self._begun:
-                self._begun.cancel()
-                self._begun = None
-            elif not is_complete and self._begun is None:  # the next request on the same connection
-                self._begun = self.loop.call_later(seconds, self._give_up)
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._unread = self.loop.call_later(_UNREAD_SECONDS, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            if self._unread:
-                self._unread.cancel()
-            super().resume_writing()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            for timer in (self._begun, self._unread):
-                if timer:
-                    timer.cancel()
-            super().connection_lost(exc)
-
-        def _give_up(self) -> None:
-            if self.conn.their_state is h11.IDLE:
-                self.transport.close()
-
-    return Impatient

@@ -1,10 +1,10 @@
-"""One process beside two: tokens a second of a pre-training, and how far apart its losses are.
+"""One process beside two: tokens a second of a pre-training.
 
 python -m benchmarks.processes --corpus CORPUS [--size tiny] [--steps 60] [--repeats 3] [--json]
 
 The same run (32 rows of 128 tokens in two micro-batches, no dropout, fp32) by one process on one core and on all of
-them, and by two processes of one core each under torchrun, with DDP and with FSDP2. They take turns. `apart` is the
-largest difference between a loss and that of the one process on one core.
+them, and by two processes of one core each under torchrun, with DDP and with FSDP2. They take turns.
+`benchmarks.apart` says how far apart their losses are.
 """
 
 import json
@@ -27,8 +27,8 @@ WAYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def trained(way: str, corpus: Path, size: str, steps: int, out: Path) -> tuple[float, list[float]]:
-    """Tokens a second, and the loss of each logged stretch of steps."""
+def trained(way: str, corpus: Path, size: str, steps: int, out: Path) -> float:
+    """Tokens a second."""
     launcher, options = WAYS[way]
     command = [sys.executable, *launcher, "-m", "bertwright", "pretrain", "--corpus", str(corpus), "--size", size]
     command += ["--steps", str(steps), "--batch-size", "32", "--micro-tokens", "2048", "--lengths", "128"]
@@ -36,7 +36,7 @@ def trained(way: str, corpus: Path, size: str, steps: int, out: Path) -> tuple[f
     subprocess.run([*command, "--out", str(out)], check=True, capture_output=True, cwd=ROOT)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "mlm" in line]
-    return statistics.median(line["tokens_per_second"] for line in lines[1:]), [line["mlm"] for line in lines]
+    return float(statistics.median(line["tokens_per_second"] for line in lines[1:]))
 
 
 def main() -> None:
@@ -48,14 +48,12 @@ def main() -> None:
     given_parser.add_argument("--steps", type=int, default=60)
     given = given_parser.parse_args()
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
-    losses: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(given.repeats):
             for place, way in enumerate(WAYS):
                 out = Path(folder) / f"{turn}-{place}"
-                rate, losses[way] = trained(way, given.corpus, given.size, given.steps, out)
-                rates[way].append(rate)
-                print(f"{way}: {rate:,.0f} tokens/s", file=sys.stderr)
+                rates[way].append(trained(way, given.corpus, given.size, given.steps, out))
+                print(f"{way}: {rates[way][-1]:,.0f} tokens/s", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     alone = next(iter(WAYS))
     for way in WAYS:
@@ -66,7 +64,6 @@ def main() -> None:
                 "tokens_per_second": statistics.median(rates[way]),
                 "ratio": statistics.median(ratios),
                 "spread": max(ratios) - min(ratios),
-                "apart": max(abs(a - b) for a, b in zip(losses[way], losses[alone], strict=True)),
             }
         )
         print(rows[-1], file=sys.stderr)

@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--second-sentence", default="next")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--system", default="bert")
+    parser.add_argument("--vocab-size", type=int, default=tiny_run.VOCAB, help="of BERT; the corpus has the first 200")
     parser.add_argument("--rows-at-a-time", type=int, default=3)
     parser.add_argument("--save-every", type=int, default=10)
     given = parser.parse_args()
@@ -48,7 +49,7 @@ def main() -> None:
     model: Any
     batches: Any
     if given.system == "bert":
-        model = tiny_run.built(given.second_sentence, getattr(torch, given.kind))
+        model = tiny_run.built(given.second_sentence, getattr(torch, given.kind), vocab_size=given.vocab_size)
         rows = tiny_run.examples(place, second_sentence=given.second_sentence)
         batches = tiny_run.micro_batches(rows, given.rows_at_a_time)
     else:

@@ -62,6 +62,15 @@ def test_two_processes_train_what_one_trains(
             assert other[name] == pytest.approx(one[name], abs=1e-9)
 
 
+def test_the_gradients_norm_over_shares_is_that_of_one_process_in_float32(tmp_path: Path) -> None:
+    """The vocabulary is so large that torch's own norm of its gradient and that of its halves are 1.6e-5 apart."""
+    options = ("--kind", "float32", "--vocab-size", "50000", "--steps", "2", "--sharding", "fsdp2")
+    for processes in (1, 2):
+        finished(tmp_path / str(processes), *options, processes=processes)
+    one, two = ([line["gradient_norm"] for line in logged(tmp_path / str(count))] for count in (1, 2))
+    assert two == pytest.approx(one, rel=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_muon_sees_whole_matrices_where_each_process_holds_a_share(tmp_path: Path, sharding: str) -> None:

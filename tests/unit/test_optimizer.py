@@ -88,3 +88,18 @@ def test_clipping_bounds_the_global_norm() -> None:
     small.grad = torch.full((3,), 0.57735)  # a norm of just under 1 stays as it is, to the bit
     assert 0.9999 < float(clip_gradients([small], 1.0)) < 1.0
     assert small.grad.tolist() == torch.full((3,), 0.57735).tolist()
+
+
+def test_the_norm_of_a_large_vocabularys_gradient_is_exact() -> None:
+    """torch's own is 7e-5 too small here, and clips to more than the limit."""
+    table, bias = (torch.zeros(size, requires_grad=True) for size in ((30_000, 128), (30_000,)))
+    table.grad = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
+    bias.grad = torch.full_like(bias, 1e-3)
+    exact = math.sqrt(sum(float(one.grad.double().square().sum()) for one in (table, bias) if one.grad is not None))
+    assert float(clip_gradients([table, bias], 1.0)) == pytest.approx(exact, rel=1e-6)
+    after = math.sqrt(sum(float(one.grad.double().square().sum()) for one in (table, bias) if one.grad is not None))
+    assert after == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_module_without_gradients_has_a_norm_of_nothing() -> None:
+    assert float(clip_gradients(nn.Linear(2, 2).parameters(), 1.0)) == 0.0

@@ -36,7 +36,8 @@ def orthogonal(updates: Tensor) -> Tensor:
     """Each of `updates` [S, N, M] with its singular values taken to between 0.7 and 1.2, but for the least of them."""
     is_tall = updates.shape[-2] > updates.shape[-1]
     wide: Tensor = updates.mT if is_tall else updates
-    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    # Row by row first: over a whole float32 matrix torch adds up squares one after the other.
+    wide = wide / wide.norm(dim=-1, keepdim=True).norm(dim=-2, keepdim=True).clamp(min=1e-7)
     a, b, c = _QUINTIC
     for _ in range(_ITERATIONS):
         gram = wide @ wide.mT

@@ -87,7 +87,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         return
     path = Path(os.path.realpath(path))
     with _full_disk_told(path), temporary(path) as unfinished:
-        with unfinished.open("wb") as stream:
+        with unfinished.open("w+b") as stream:  # some map what they write
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

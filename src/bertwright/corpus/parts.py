@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.corpus.duplicates import find_duplicates, write_drop_list
-from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, check_sizes, read_manifest, write_manifest
+from bertwright.corpus.manifest import (
+    TOKENIZER,
+    Manifest,
+    ShardEntry,
+    Skipped,
+    check_sizes,
+    read_manifest,
+    write_manifest,
+)
 from bertwright.corpus.reading import size_of
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
@@ -80,7 +88,7 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
     }
     with new_folder(out) as folder:  # as far from the parts as `out` is: shards are named by the way to them
         found = None if keep_duplicates else write_drop_list(folder, find_duplicates(folder, shards))
-        tokenizer.save(folder / "tokenizer")
+        tokenizer.save(folder / TOKENIZER)
         return write_manifest(folder, shards, duplicates=found, **whole)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from bertwright.files import read_json
-from bertwright.model.folder import CARD, TOKENIZER_FILES, model_within, write_folder
+from bertwright.files import check_digest, read_json
+from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, model_within, write_folder
 
 SHIPPED = Path(__file__).parents[1] / "src" / "bertwright" / "shipped"
 MOST = 12_000_000
@@ -31,7 +31,8 @@ def main() -> None:
     parser.add_argument("--data", action="append", default=[], help="a line of the card on the text; several times")
     given = parser.parse_args()
     folder, out = model_within(given.run), SHIPPED / given.name
-    weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(folder / "model.safetensors").items()}
+    check_digest(folder / WEIGHTS)
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(folder / WEIGHTS).items()}
     card = (folder / CARD).read_text("utf-8").replace("'FOLDER'", repr(given.name))
     title = next(line for line in card.splitlines() if line.startswith("# "))
     card = card.replace(title, f"# {given.title}\n\n{title.removeprefix('# ')}; weights in bfloat16.")
@@ -40,7 +41,8 @@ def main() -> None:
         "---\nlibrary_name", f"---\nlicense: {given.license}\nlanguage: {given.language}\nlibrary_name", 1
     )
     described = read_json(folder / "config.json") | {"dtype": "bfloat16"}
-    write_folder(out, weights, described=described, beside=map(folder.joinpath, TOKENIZER_FILES), card=card)
+    beside, positions = map(folder.joinpath, TOKENIZER_FILES), described["max_position_embeddings"]
+    write_folder(out, weights, described=described, beside=beside, card=card, positions=positions)
     size = sum(path.stat().st_size for path in out.iterdir())
     if size > MOST:
         raise SystemExit(f"{out}: {size:,} bytes, more than {MOST:,}")

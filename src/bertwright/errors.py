@@ -14,6 +14,10 @@ class InputError(Exception):
     """
 
 
+class Damaged(InputError):
+    """A file is not what was written: its digest differs from the one that was noted then."""
+
+
 class MissingExtra(InputError):
     """A part that was not installed is needed; the message holds the exact install line."""
 

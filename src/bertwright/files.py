@@ -12,11 +12,14 @@ from os.path import samefile
 from pathlib import Path
 from typing import IO, Any, Final
 
-from bertwright.errors import DiskFull, InputError
+from bertwright.errors import Damaged, DiskFull, InputError, shown
 from bertwright.leftovers import lock_of, temporary
 
 MOST_JSON: Final = 200_000_000
 """Bytes of a JSON file that is read as a whole; parsed it may take over twenty times as much."""
+
+_MOST_NOTE: Final = 4096
+"""Bytes that are read of a note of a digest, which has about a hundred."""
 
 FULL_DISK: Final = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 """Error numbers of the system where there is no room; such an error names no file."""
@@ -201,7 +204,12 @@ def sync_folder(path: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented UTF-8 JSON, atomically."""
     with atomic_file(path) as stream:
-        stream.write(json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
+        stream.write(json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """`value` as `write_json` writes it."""
+    return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def read_json(path: Path) -> Any:
@@ -252,3 +260,36 @@ def file_digest(path: Path) -> str:
     """sha256 of a file's bytes, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_note(path: Path) -> Path:
+    """The file beside `path` that notes its digest, in the form that `sha256sum --check` reads."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def note_digest(path: Path) -> None:
+    """Write the digest of a file beside it; no other program may have the folder in use."""
+    digest_note(path).write_text(f"{file_digest(path)}  {path.name}\n", "utf-8")
+
+
+def check_digest(path: Path) -> str | None:
+    """Return the digest of a file, None where none is noted beside it; Damaged where another one is noted."""
+    note = digest_note(path)
+    if not note.is_file() or not path.is_file():
+        return None
+    with note.open("rb") as stream:
+        line = stream.read(_MOST_NOTE).decode("utf-8", "replace")
+    noted = line.partition(" ")[0].strip().lower()
+    if not re.fullmatch("[0-9a-f]{64}", noted):
+        raise Damaged(
+            f"{note}: begins with {shown(line)!r}; expected the sha256 of {path.name}, 64 hex digits: the file was "
+            f"damaged. Put it back from a copy, or remove it: then {path.name} is not checked"
+        )
+    digest = file_digest(path)
+    if digest != noted:
+        raise Damaged(
+            f"{path}: its sha256 is {digest[:12]}…, and {note.name} beside it notes {noted[:12]}…: one of the two was "
+            f"changed or damaged after they were written. Put the file back from a copy or make it again; who changed "
+            f"it on purpose, or saved it anew with another program, removes {note}"
+        )
+    return digest

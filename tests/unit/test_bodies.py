@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
@@ -25,6 +24,7 @@ from bertwright.model.sizes import (
     system_config,
     with_dropout,
 )
+from tests.other_weights import put
 
 VOCABULARY, LENGTH = 50, 9
 LENGTHS = (9, 6, 2, 1)
@@ -257,15 +257,14 @@ def test_a_folder_of_our_own_form_that_is_broken(change: dict[str, Any], message
 def test_weights_that_do_not_fit_their_description(tmp_path: Path) -> None:
     config = one("lstm-left")
     save_model(tmp_path / "m", Headed(config), config=config, tokenizer=tmp_path, architecture="BertModel")
-    stored = tmp_path / "m" / "model.safetensors"
     state = Headed(config).state_dict()
-    save_file({name: part for name, part in state.items() if "layers.1" not in name}, stored)
+    put(tmp_path / "m", {name: part for name, part in state.items() if "layers.1" not in name})
     with pytest.raises(InputError, match=r"the model has no weights for encoder\.layers\.1\.lstm\.weight_ih_l0"):
         open_model(str(tmp_path / "m"))
-    save_file(state | {"encoder.embeddings.word.weight": torch.zeros(3, 3)}, stored)
+    put(tmp_path / "m", state | {"encoder.embeddings.word.weight": torch.zeros(3, 3)})
     with pytest.raises(InputError, match=r"encoder\.embeddings\.word\.weight has shape \(3, 3\), expected \(50, 128\)"):
         open_model(str(tmp_path / "m"))
-    save_file({name: part.int() for name, part in state.items()}, stored)
+    put(tmp_path / "m", {name: part.int() for name, part in state.items()})
     with pytest.raises(InputError, match=r"weights are floating-point numbers"):
         open_model(str(tmp_path / "m"))
 

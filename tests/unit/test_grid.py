@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from bertwright.errors import InputError, Stopped
 from bertwright.model.folder import open_model
@@ -19,6 +19,7 @@ from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.classify import get_task
 from bertwright.text.tokenizer import train_tokenizer
 from bertwright.training import sessions
+from tests.other_weights import put
 
 SST2 = get_task("sst2")
 FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
@@ -230,8 +231,9 @@ def test_a_model_without_a_pooler_gets_one_and_it_is_said(
     given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finetune(FAST, SST2, out=tmp_path / "first", **given)
-    path = tmp_path / "first" / "model" / "model.safetensors"
-    save_file({name: tensor for name, tensor in load_file(path).items() if "pooler" not in name}, path)
+    model = tmp_path / "first" / "model"
+    tensors = load_file(model / "model.safetensors")
+    put(model, {name: tensor for name, tensor in tensors.items() if "pooler" not in name})
     capsys.readouterr()
     finetune(FAST, SST2, model=str(tmp_path / "first"), data=given["data"], out=tmp_path / "second")
     assert "has no pooler, which this task uses; it begins anew" in capsys.readouterr().err

@@ -43,6 +43,7 @@ from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer
 from bertwright.text.wikibalance import unclosed
 from bertwright.text.wikitext import passages
 from tests import bundle_writer as writer
+from tests.other_weights import put
 
 DEEP = "[" * 100_000
 DUMP = "<mediawiki><page><title>T</title><id>1</id><revision><text>Some {} text.</text></revision></page></mediawiki>"
@@ -436,7 +437,7 @@ def small_wiki(folder: Path, *, weights: Callable[[dict[str, torch.Tensor]], Non
     shutil.copytree(model_within(place_of("small-wiki")), folder)
     tensors = load_file(folder / "model.safetensors")
     weights(tensors)
-    save_file(tensors, folder / "model.safetensors")
+    put(folder, tensors)
     config = {**json.loads((folder / "config.json").read_text()), **said}
     kept = {name: value for name, value in config.items() if value is not None}
     (folder / "config.json").write_text(json.dumps(kept))

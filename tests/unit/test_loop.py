@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from bertwright.training.checkpoint import list_checkpoints, load_checkpoint, sa
 from bertwright.training.loop import Outcome, Plan, measure_step_seconds, train
 from bertwright.training.machine import Numerics
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer
-from bertwright.training.tracking import start_run
+from bertwright.training.tracking import RunFolder, start_run
 from bertwright.training.trainable import Trainable
 
 Batch = tuple[Tensor, Tensor]
@@ -128,6 +129,57 @@ def test_steps_computed_again_leave_no_line_twice(tmp_path: Path) -> None:
         stream.write('{"step": 20, "lo')  # a line cut by a crash
     train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
     assert [entry["step"] for entry in run.metrics()] == [3, 6, 9, 12, 15, 18, 20]
+
+
+def kept_lines(run: RunFolder, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """The log with some of its lines; without the file where none is kept."""
+    lines = [json.dumps(entry) + "\n" for entry in run.metrics() if keep(entry)]
+    (run.folder / "metrics.jsonl").write_text("".join(lines))
+    if not lines:
+        (run.folder / "metrics.jsonl").unlink()
+
+
+@pytest.mark.parametrize(
+    ("keep", "says"),
+    [
+        (lambda _: True, None),
+        (
+            lambda _: False,
+            "lines of steps 1 to 15 and measurements after steps 5, 10, 15 are missing; the run goes on from step 16, "
+            "and its curve begins after step 15",
+        ),
+        (lambda entry: "held_out" in entry, "lines of steps 1 to 15 are missing; .* its curve begins after step 15"),
+        (lambda entry: "held_out" not in entry, "measurements after steps 5, 10, 15 are missing; .* lacks them"),
+        (lambda entry: entry["step"] > 7, "lines of steps 1 to 6 and measurements after steps 5 are .* after step 6"),
+        (lambda entry: entry["step"] < 12, "lines of steps 10 to 15 and .* after steps 15 are missing; .* lacks them"),
+        (lambda entry: entry["step"] not in (6, 12), "lines of steps 4 to 6, 10 to 12 are missing; .* lacks them"),
+    ],
+)
+def test_lines_that_are_gone_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: Callable[[dict[str, Any]], bool], says: str | None
+) -> None:
+    """The loop logs every third step; between two lines, what is not logged yet lies in the checkpoint."""
+    given = plan(save_every=16, evaluate=lambda done: {"score": float(done)}, evaluate_at=frozenset({5, 10, 15, 20}))
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
+    shutil.rmtree(run.checkpoints / "step-000000020")
+    kept_lines(run, keep)
+    capsys.readouterr()
+    train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
+    said = capsys.readouterr().err
+    if says is None:
+        assert "missing" not in said
+    else:
+        assert re.search(rf"{re.escape(str(run.folder))}/metrics\.jsonl: {says}", said), said
+    assert [entry["step"] for entry in run.metrics() if "held_out" not in entry][-2:] == [18, 20]
+
+
+def test_lines_of_the_last_steps_are_told_at_the_very_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    kept_lines(run, lambda entry: entry["step"] < 18)
+    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    assert "lines of steps 16 to 20 are missing; the run goes on from step 20, and" in capsys.readouterr().err
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from bertwright.errors import InputError
 from bertwright.model.dropout import dropout
@@ -18,6 +18,7 @@ from bertwright.objectives.pretraining import PretrainingModel
 from bertwright.recipes.adaptation import size_name
 from bertwright.recipes.settings import PretrainSettings
 from bertwright.text.tokenizer import train_tokenizer
+from tests.other_weights import put
 
 # Encoder and pooler, vocabulary 30,522, by (layers, hidden): 12H² + 13H a layer, as the released checkpoints hold.
 PUBLISHED = {
@@ -264,10 +265,9 @@ def test_weights_without_a_place_are_named(tmp_path: Path, tokenizer_folder: Pat
     save_model(
         tmp_path / "m", built(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
     )
-    path = tmp_path / "m" / "model.safetensors"
-    weights = load_file(path)
-    save_file({**weights, "bert.embeddings.position_ids": torch.arange(9)}, path)  # as older versions wrote it
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    put(tmp_path / "m", {**weights, "bert.embeddings.position_ids": torch.arange(9)})  # as older versions wrote it
     assert open_model(str(tmp_path / "m")).architecture == "BertForPreTraining"
-    save_file({**weights, "bert.encoder.layer.0.adapter.weight": torch.ones(2)}, path)
+    put(tmp_path / "m", {**weights, "bert.encoder.layer.0.adapter.weight": torch.ones(2)})
     with pytest.raises(InputError, match=r"1 of [0-9]+ tensors have no place in a BERT: .*adapter\.weight"):
         open_model(str(tmp_path / "m"))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bertwright.cli import main
 from bertwright.errors import InputError, MissingExtra
+from bertwright.files import digest_note, file_digest
 from bertwright.interop import onnx as export
 from bertwright.interop import onnx_compare, onnx_graph, onnx_int8
 from bertwright.interop.onnx import export_onnx
@@ -194,6 +195,7 @@ def test_the_folder_and_the_file_say_what_they_are(exported: Exports) -> None:
     written = json.loads((folder / "export.json").read_text("utf-8"))
     assert written == {key: value for key, value in result.items() if key not in ("out", "text")}
     assert written["files"] == {file.name: file.stat().st_size for file in folder.glob("*.onnx")}
+    assert written["sha256"] == {file.name: file_digest(file) for file in folder.glob("*.onnx")}
     assert written["files"]["model_quantized.onnx"] < written["files"]["model.onnx"]
     assert (written["opset"], written["outputs"], written["labels"]) == (20, ["logits"], ["no", "maybe", "yes"])
     assert written["compared"] == {"rows": 82, "shortest": 5, "longest": POSITIONS, "batches": 22}
@@ -423,6 +425,7 @@ def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys:
     (tmp_path / "empty.txt").write_text("\n \n")
     for name, change in (
         ("truncated", lambda folder: (folder / "model.safetensors").write_bytes(b"\x10" * 40)),
+        ("of elsewhere", lambda folder: elsewhere(folder, b"\x10" * 40)),
         ("headless", lambda folder: rewritten(folder / "config.json", "ForSequenceClassification", "ForMaskedLM")),
         ("unknown", lambda folder: rewritten(folder / "config.json", "ForSequenceClassification", "LMHeadModel")),
         ("wordless", lambda folder: (folder / "vocab.txt").unlink() or (folder / "tokenizer.json").unlink()),
@@ -438,7 +441,8 @@ def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys:
         (["--model", str(model), "--out", str(tmp_path / "there")], "there: exists already; name another folder"),
         (["--model", "random:tiny", *out], "random:tiny: random weights have learned nothing; name a model folder"),
         (["--model", str(tmp_path / "absent"), *out], "absent: not a model folder"),
-        (["--model", str(tmp_path / "truncated"), *out], "model.safetensors: broken or truncated safetensors file"),
+        (["--model", str(tmp_path / "truncated"), *out], "model.safetensors: its sha256 is "),
+        (["--model", str(tmp_path / "of elsewhere"), *out], "model.safetensors: broken or truncated safetensors file"),
         (["--model", str(tmp_path / "headless"), *out], "the model has no weights for masked_lm"),
         (["--model", str(tmp_path / "unknown"), *out], "architecture 'BertLMHeadModel' is not known"),
         (["--model", str(tmp_path / "wordless"), *out], "wordless"),
@@ -454,6 +458,12 @@ def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys:
         error = capsys.readouterr().err
         assert message in error, error
         assert sorted(tmp_path.rglob("*")) == before
+
+
+def elsewhere(folder: Path, data: bytes) -> None:
+    """The weights of a folder that another program wrote, which notes no digest."""
+    (folder / "model.safetensors").write_bytes(data)
+    digest_note(folder / "model.safetensors").unlink()
 
 
 def rewritten(path: Path, old: str, new: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bertwright.cli import main
 from bertwright.errors import InputError, RunFailed, Stopped
 from bertwright.files import read_json
 from bertwright.recipes.runs import list_runs, read_run
@@ -178,6 +179,23 @@ def test_broken_runs_are_listed_beside_the_others(tmp_path: Path, write: Callabl
     table = runs_table(rows)
     assert "10 / 100" in table
     assert "mlm_loss 4.500" in table
+
+
+def test_a_broken_run_is_a_failure_of_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made(tmp_path / "good")
+    run.note(finished=True, result={})
+    for more in ([], ["--json"]):
+        assert main(["runs", str(tmp_path), *more]) == 0
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    for more in ([], ["--json"]):
+        capsys.readouterr()
+        assert main(["runs", str(tmp_path), *more]) == 1
+        said = capsys.readouterr().out
+        assert "bad" in said
+        assert "broken" in said
+        assert "run.json:1: not valid JSON" in said
+        assert "finished" in said
 
 
 def test_seeds_belong_to_their_run(tmp_path: Path) -> None:

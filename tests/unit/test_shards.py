@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.corpus.encode import EncodedDocuments, first_of, token_dtype
-from bertwright.corpus.manifest import Manifest, corpus_fingerprint
+from bertwright.corpus.manifest import Manifest, corpus_fingerprint, read_manifest
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.verify import verify
 from bertwright.corpus.writer import CorpusWriter
@@ -243,6 +243,49 @@ def test_verify_reads_the_hashes_and_the_drop_list(tmp_path: Path) -> None:
             verify(tmp_path)
         path.write_bytes(data)
     verify(tmp_path)
+
+
+def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
+    manifest = write(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
+    assert verify(tmp_path).manifest == manifest == read_manifest(tmp_path)
+    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    names = {"duplicates.i8", "manifest.json", "shard-00000.arrow", "shard-00000.hashes"}
+    names |= {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+    assert {path.name for path in files} == names
+    for path in files:
+        data = path.read_bytes()
+        for place in {*range(0, len(data), 13), *range(len(data) - 3, len(data))}:
+            for bits in (0x01, 0x20, 0x2A):  # the last makes a blank of a line's end, which JSON does not see
+                path.write_bytes(data[:place] + bytes([data[place] ^ bits]) + data[place + 1 :])
+                with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+                    verify(tmp_path)
+        path.write_bytes(data)
+        verify(tmp_path)
+
+
+def test_what_has_no_digest_in_a_corpus_of_an_earlier_version_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, [DOCUMENTS])
+    verify(tmp_path)
+    assert capsys.readouterr().err == ""
+    manifest = read_json(tmp_path / "manifest.json")
+    write_json(tmp_path / "manifest.json", {name: manifest[name] for name in list(manifest)[:-2]})
+    with (tmp_path / "tokenizer" / "tokenizer_config.json").open("a") as stream:
+        stream.write("\n")
+    assert Corpus.open(tmp_path).num_documents == len(DOCUMENTS)
+    assert capsys.readouterr().err == ""
+    verify(tmp_path)
+    assert "manifest.json and tokenizer/tokenizer_config.json have no digest" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../manifest.json", "/etc/hostname", "..", ""])
+def test_verify_reads_no_file_outside_of_the_tokenizer(tmp_path: Path, name: str) -> None:
+    manifest = write(tmp_path, [DOCUMENTS]).model_dump(mode="json")
+    del manifest["digest"]
+    write_json(tmp_path / "manifest.json", {**manifest, "tokenizer_files": {name: "0" * 64}})
+    with pytest.raises(InputError, match=r"manifest\.json: .* is no name of a file in tokenizer/|is missing"):
+        verify(tmp_path)
 
 
 def test_verify_finds_ids_outside_of_the_vocabulary(tmp_path: Path) -> None:

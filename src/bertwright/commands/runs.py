@@ -12,6 +12,8 @@ Result = Mapping[str, Any]
 def runs(folder: Positional[Path], /) -> Result:
     """List the runs below a folder: finished, running, stopped, crashed, unfinished (not recorded) or broken.
 
+    The exit code is 1 where one is broken, so that a script does not take it for one that has nothing to say.
+
     Args:
         folder: the folder to look through.
     """
@@ -19,7 +21,8 @@ def runs(folder: Positional[Path], /) -> Result:
     from bertwright.recipes.runs_table import runs_table
 
     found = list_runs(folder)
-    return {"runs": found, "text": runs_table(found) if found else f"{folder}: no run lies here"}
+    text = runs_table(found) if found else f"{folder}: no run lies here"
+    return {"runs": found, "text": text, "exit_code": int(any(row["state"] == "broken" for row in found))}
 
 
 def report(

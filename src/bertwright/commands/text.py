@@ -201,7 +201,7 @@ def corpus_inspect(corpus: Positional[Path], /) -> Result:
 
 
 def corpus_verify(corpus: Positional[Path], /) -> Result:
-    """Check every byte of a corpus against its manifest."""
+    """Check every byte of a corpus, its manifest and tokenizer included, against what was noted when it was built."""
     from bertwright.corpus.verify import verify
 
     checked = verify(corpus)

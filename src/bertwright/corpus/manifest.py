@@ -10,9 +10,11 @@ from pydantic import JsonValue, ValidationError
 from bertwright import __version__
 from bertwright.config import Settings
 from bertwright.errors import InputError, shown
-from bertwright.files import read_json, write_json
+from bertwright.files import file_digest, json_bytes, read_json, write_json
 
 MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer"
+"""The folder in a corpus folder that holds its tokenizer."""
 
 SKIPPED_SHOWN = 20
 """Messages that are kept about what was left out."""
@@ -91,6 +93,10 @@ class Manifest(Settings):
     text: dict[str, JsonValue]
     sources: tuple[Source, ...]
     shards: tuple[ShardEntry, ...]
+    tokenizer_files: dict[str, str] | None = None
+    """sha256 of each file of the tokenizer's folder; None, as the digest below, where an earlier version wrote it."""
+    digest: str | None = None
+    """sha256 of manifest.json's bytes, with nothing in the place of this one."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -143,9 +149,19 @@ def write_manifest(
         text=text,
         sources=sources,
         shards=tuple(shards),
+        tokenizer_files={path.name: file_digest(path) for path in sorted((folder / TOKENIZER).glob("*"))},
+        digest="",
     )
+    digest = hashlib.sha256(json_bytes(manifest.model_dump(mode="json"))).hexdigest()
+    manifest = manifest.model_copy(update={"digest": digest})
     write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
     return manifest
+
+
+def manifest_digest(folder: Path, noted: str) -> str:
+    """What the digest that manifest.json notes of itself has to be."""
+    raw = (folder / MANIFEST).read_bytes()
+    return hashlib.sha256(raw.replace(noted.encode(), b"", 1)).hexdigest()
 
 
 def corpus_fingerprint(tokenizer_hash: str, shards: Sequence[ShardEntry], duplicates: DropList | None) -> str:

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.corpus.duplicates import find_duplicates, write_drop_list
-from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, check_sizes, read_manifest, write_manifest
+from bertwright.corpus.manifest import (
+    TOKENIZER,
+    Manifest,
+    ShardEntry,
+    Skipped,
+    check_sizes,
+    read_manifest,
+    write_manifest,
+)
 from bertwright.corpus.reading import size_of
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
@@ -82,7 +90,7 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
         # Shards are named by the way to them from `out`, or from where `out` will be.
         start = out if out.is_dir() else folder
         found = None if keep_duplicates else write_drop_list(folder, find_duplicates(start, shards))
-        tokenizer.save(folder / "tokenizer")
+        tokenizer.save(folder / TOKENIZER)
         return write_manifest(folder, shards, duplicates=found, **whole)
 
 

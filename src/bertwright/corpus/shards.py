@@ -21,6 +21,7 @@ from bertwright.corpus.duplicates import read_drop_list
 from bertwright.corpus.encode import token_dtype
 from bertwright.corpus.manifest import (
     MANIFEST,
+    TOKENIZER,
     Manifest,
     ShardEntry,
     check_sizes,
@@ -96,7 +97,7 @@ class Corpus:
         """The tokenizer that made the ids; InputError where the folder holds another one."""
         from bertwright.text.any_tokenizer import open_tokenizer_folder
 
-        folder = self.folder / "tokenizer"
+        folder = self.folder / TOKENIZER
         tokenizer = open_tokenizer_folder(folder)
         if tokenizer.hash != self.tokenizer_hash:
             raise InputError(

@@ -5,17 +5,30 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from bertwright.console import say
 from bertwright.corpus.duplicates import document_hashes, find_duplicates
-from bertwright.corpus.manifest import Manifest, ShardEntry, check_sizes, read_manifest
+from bertwright.corpus.manifest import (
+    MANIFEST,
+    TOKENIZER,
+    Manifest,
+    ShardEntry,
+    check_sizes,
+    manifest_digest,
+    read_manifest,
+)
 from bertwright.corpus.shards import Corpus, record_batches
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.files import file_digest
 
 
 def verify(folder: str | Path) -> Corpus:
-    """Check every byte of a corpus; InputError names the file that is bad. Returns the corpus, opened."""
+    """Check every byte of a corpus; InputError names the file that is bad. Returns the corpus, opened.
+
+    Corpora of earlier versions note no digest of their manifest and of the tokenizer's files, which is said.
+    """
     folder = Path(folder)
     manifest = read_manifest(folder)
+    _check_manifest(folder, manifest)
     check_sizes(folder, manifest)
     refuse_changed(folder, manifest)
     for entry in manifest.shards:
@@ -25,8 +38,9 @@ def verify(folder: str | Path) -> Corpus:
         _check_shard(folder, entry, manifest.vocab_size)
     if corpus.tokenizer.vocab_size != manifest.vocab_size:
         raise InputError(
-            f"{folder / 'tokenizer'}: {corpus.tokenizer.vocab_size} pieces, the manifest says {manifest.vocab_size}"
+            f"{folder / TOKENIZER}: {corpus.tokenizer.vocab_size} pieces, the manifest says {manifest.vocab_size}"
         )
+    _check_tokenizer(folder, manifest)  # after the ids, so that another tokenizer is called so
     if manifest.duplicates and not np.array_equal(corpus.duplicates, find_duplicates(folder, manifest.shards)):
         raise InputError(f"{folder / manifest.duplicates.name}: lists other documents than those that are duplicates")
     return corpus
@@ -36,6 +50,28 @@ def refuse_changed(folder: Path, manifest: Manifest) -> None:
     """InputError where a shard is not what the manifest says, to the bit: before a training that may last for weeks."""
     for entry in manifest.shards:
         _refuse_changed(folder / entry.name, entry.sha256)
+
+
+def _check_manifest(folder: Path, manifest: Manifest) -> None:
+    """InputError where manifest.json is not what was written, to the bit; what has no digest is said."""
+    if manifest.digest is None or manifest.tokenizer_files is None:
+        say(
+            f"{folder}: {MANIFEST} and {TOKENIZER}/tokenizer_config.json have no digest, and the tokenizer's other "
+            "files one of what decides ids alone: an earlier version built the corpus; built again, all is checked"
+        )
+    if manifest.digest is not None and (found := manifest_digest(folder, manifest.digest)) != manifest.digest:
+        raise InputError(
+            f"{folder / MANIFEST}: sha256 is {found}, it notes {shown(manifest.digest)}: the file was changed; put it "
+            "back or build the corpus again"
+        )
+
+
+def _check_tokenizer(folder: Path, manifest: Manifest) -> None:
+    """InputError where a file of the tokenizer is not what was written, to the bit."""
+    for name, noted in (manifest.tokenizer_files or {}).items():
+        if Path(name).name != name:
+            raise InputError(f"{folder / MANIFEST}: {shown(name)} is no name of a file in {TOKENIZER}/")
+        _refuse_changed(folder / TOKENIZER / name, noted)
 
 
 def _refuse_changed(path: Path, noted: str) -> None:

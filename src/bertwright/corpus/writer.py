@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from bertwright.corpus.duplicates import document_hashes, find_duplicates, write_drop_list
 from bertwright.corpus.encode import EncodedDocuments
-from bertwright.corpus.manifest import Manifest, ShardEntry, Skipped, Source, write_manifest
+from bertwright.corpus.manifest import TOKENIZER, Manifest, ShardEntry, Skipped, Source, write_manifest
 from bertwright.corpus.shards import SUMS_KEY, checksums, shard_schema
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class CorpusWriter:
         self._shard_tokens = shard_tokens
         self._shard: _ShardFile | None = None
         self._entries = list(entries)
-        tokenizer.save(folder / "tokenizer")
+        tokenizer.save(folder / TOKENIZER)
 
     def __enter__(self) -> "CorpusWriter":
         return self

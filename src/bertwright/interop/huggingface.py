@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import read_json
+from bertwright.files import check_digest, read_json
 from bertwright.interop.foreign import Foreign
 from bertwright.interop.pickled import check_held, check_pickle, is_zip
 from bertwright.model.architectures import ARCHITECTURES, Head, architecture_of
@@ -96,6 +96,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as stream:
         if stream.read(len(_POINTER)) == _POINTER:
             raise InputError(f"{path}: a Git LFS pointer, not the weights; fetch them: git lfs pull")
+    check_digest(path)  # a damaged model of ours would be written anew, with a digest that fits the damage
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     check_pickle(path)

@@ -23,7 +23,7 @@ SPANS = {task.name: task for task in (SQUAD1, SQUAD2)}
 """What a model of spans may be for: its files do not say it."""
 
 _HUB = "hub:"
-_WANTED = ("*.json", "*.txt", "*.safetensors", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy")
+_WANTED = ("*.json", "*.txt", "*.safetensors", "*.sha256", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy")
 """What is downloaded of a model of the Hub: no weights of other frameworks."""
 
 

@@ -12,7 +12,7 @@ import torch
 from bertwright import __version__
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.files import atomic_folder, refuse_unwritable, write_json
+from bertwright.files import atomic_folder, file_digest, refuse_unwritable, write_json
 from bertwright.interop.onnx_compare import Agreement, batches_of, compare, rows_of, texts_of
 from bertwright.interop.onnx_graph import OPSET, Written, write_graph
 from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
@@ -73,7 +73,9 @@ def export_onnx(
             result["int8"] = _int8(plain, folder, batches, written, reduce_range=reduce_range, **lowest)
         copy_description(saved, folder)
         result["versions"] = versions
-        result["files"] = {file.name: file.stat().st_size for file in sorted(folder.glob("*.onnx*"))}
+        graphs = sorted(folder.glob("*.onnx*"))
+        result["files"] = {file.name: file.stat().st_size for file in graphs}
+        result["sha256"] = {file.name: file_digest(file) for file in graphs}
         write_json(folder / "export.json", result)
     return {"out": str(out), **result, "text": _as_text(out, result)}
 

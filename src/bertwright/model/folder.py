@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.files import atomic_folder, file_digest, read_object, write_json
+from bertwright.files import atomic_folder, check_digest, file_digest, note_digest, read_object, write_json
 from bertwright.model.bodies import body_of
 from bertwright.model.described import MULTI_LABEL
 from bertwright.model.forms import described, named_weights, read_described, stored_names
@@ -22,6 +22,13 @@ from bertwright.model.sizes import SYSTEMS, BodyConfig, size_config, system_conf
 from bertwright.shipped import place_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
+WEIGHTS = "model.safetensors"
+"""The file of weights. Its digest lies in a file of its own beside it, which `sha256sum --check` reads.
+
+It does not stand in config.json: transformers' `save_pretrained` writes what it does not know of that file beside other
+weights, and a good folder would be refused. Nor does it stand among the tensors' metadata: the file would then have
+other bytes than the same training gave before, and another sha256 than the one it notes.
+"""
 CARD = "README.md"
 """What a model folder says of itself to people."""
 
@@ -41,6 +48,8 @@ class SavedModel:
     architecture: str = "BertModel"
     labels: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    digest: str | None = None
+    """sha256 of the file of weights as it was opened; None where none was noted, so that none was computed."""
 
     @property
     def max_length(self) -> int:
@@ -122,12 +131,13 @@ def write_folder(
     """
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
-        stored = temporary / "model.safetensors"
+        stored = temporary / WEIGHTS
         try:
             save_file(named, stored, metadata={"format": "pt"})
             stored.chmod(temporary.stat().st_mode & 0o666)  # it is made for its owner's eyes alone
         except SafetensorError as error:  # without a number: a full disk looks like any other trouble
             raise RunFailed(f"{folder}: the model cannot be written (is the disk full?): {error}") from error
+        note_digest(stored)
         for file in beside:
             if file.is_file():  # a published folder may lack vocab.txt or tokenizer.json
                 shutil.copyfile(file, temporary / file.name)
@@ -170,10 +180,11 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
             hint = f"; make one of it first: bertwright import {source} --out FOLDER"
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
     found = read_described(folder / "config.json")
-    weights = named_weights(stored_tensors(folder), found, str(folder / "model.safetensors"))
+    digest = check_digest(folder / WEIGHTS)  # first: a damaged file explains whatever else is wrong with it
+    weights = named_weights(stored_tensors(folder), found, str(folder / WEIGHTS))
     _check_weights(found.config, weights, str(folder))
     architecture = found.architecture or "BertModel"
-    return SavedModel(str(folder), found.config, weights, folder, architecture, found.labels, found.extra)
+    return SavedModel(str(folder), found.config, weights, folder, architecture, found.labels, found.extra, digest)
 
 
 def model_within(folder: Path) -> Path:
@@ -182,8 +193,8 @@ def model_within(folder: Path) -> Path:
 
 
 def weights_digest(saved: SavedModel) -> str | None:
-    """sha256 of the file of weights in hex; None for random ones."""
-    return None if saved.weights is None else file_digest(Path(saved.place) / "model.safetensors")
+    """sha256 of the file of weights in hex, computed unless it was at opening; None for random ones."""
+    return None if saved.weights is None else saved.digest or file_digest(Path(saved.place) / WEIGHTS)
 
 
 def _check_weights(config: BodyConfig, weights: Mapping[str, Tensor], place: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bertwright.errors import InputError
+from bertwright.errors import Damaged, InputError
 from bertwright.files import read_json
 from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.described import FEATURES
@@ -47,6 +47,9 @@ def look_at_model(source: str, *, tokenizer: Path | None) -> tuple[Patient, list
     try:
         words = open_tokenizer_folder(tokenizer) if tokenizer and source.startswith("random:") else None
         saved = open_model(source, tokenizer=tokenizer, vocab_size=words.vocab_size if words else None)
+    except Damaged as error:
+        advice = "what it answers is not what it learned: put the file back from a copy, or make the model again"
+        return Patient(), [refused("model", "weights, as written", error=error, advice=advice)]
     except (InputError, OSError) as error:
         return Patient(), [
             refused("model", "opens", error=error, advice="name a model or run folder, small-wiki, or random:SIZE")
@@ -68,6 +71,7 @@ def look_at_model(source: str, *, tokenizer: Path | None) -> tuple[Patient, list
     found += said
     if words:
         found += tokenizer_findings(saved, words)
+    found.append(as_written(saved.digest))
     found += weight_findings(saved.weights)
     found += head_findings(saved)
     found += length_findings(saved)
@@ -123,6 +127,19 @@ def special_tokens(words: AnyTokenizer, config: BodyConfig, *, rows: int) -> Fin
             f"set pad_token_id to {words.pad_id} in config.json, once it is sure that the tokenizer is the model's",
         )
     return _finding("special tokens", "ok", ids, text)
+
+
+def as_written(digest: str | None) -> Finding:
+    """The file of weights against the digest that was noted when it was written; another one is refused at opening."""
+    if digest:
+        return _finding("weights, as written", "ok", digest, f"sha256 {digest[:12]}…, as noted beside the file")
+    return _finding(
+        "weights, as written",
+        "note",
+        None,
+        "no digest is noted beside the file, so that damage to it cannot be told",
+        "nothing; models made elsewhere and by earlier versions have none, and `bertwright import` writes one with one",
+    )
 
 
 def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:

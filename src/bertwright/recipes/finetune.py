@@ -31,6 +31,7 @@ from bertwright.training.device import own_device
 from bertwright.training.engine import Sharding, whole_state
 from bertwright.training.loop import Plan, measure_step_seconds, precision, train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
+from bertwright.training.missing import tell_missing
 from bertwright.training.ranks import ALONE, Ranks, is_share
 from bertwright.training.sessions import say_finished, session
 from bertwright.training.tracking import RunFolder, start_run
@@ -201,20 +202,22 @@ def _train_seed(
     own = start_run(
         run.folder / name, kind="finetune-seed", settings={"seed": seed}, data={}, resume=True, ranks=together.ranks
     )
-    if own.finished:
-        return {**own.record["result"], "model": str(own.model)}, False
     work = prepared.work
+    plan = planned(settings, work, prepared.saved.config, seed)
+    per_epoch = plan.steps // settings.epochs
+    plan = replace(plan, evaluate_at=frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs)))
+    if own.finished:
+        if own.writes:
+            tell_missing(own.folder, own.metrics(), plan.due(plan.steps), ends="this seed has finished")
+        return {**own.record["result"], "model": str(own.model)}, False
     model = begun(settings, work, prepared.saved, seed)
     best = _Best(own, model, prepared, numerics, together.ranks)
-    plan = planned(settings, work, prepared.saved.config, seed)
     own.note(resolved={"steps": plan.steps})
-    per_epoch = plan.steps // settings.epochs
-    ends = frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs))
     outcome = unless_full(
         lambda: train(
             work.trainable(model),
             steps_of(work, settings.batch_size, seed=seed, parts=together.parts),
-            plan=replace(plan, evaluate=best.evaluate, evaluate_at=ends),
+            plan=replace(plan, evaluate=best.evaluate),
             numerics=numerics,
             run=own,
             ranks=together.ranks,

@@ -13,7 +13,8 @@ import safetensors.torch
 import torch
 
 from bertwright.errors import InputError
-from bertwright.model.folder import CARD, TOKENIZER_FILES, SavedModel, open_model, save_weights
+from bertwright.files import digest_note
+from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_weights
 from bertwright.model.sizes import BodyConfig
 from bertwright.prediction.work import Work, open_tokenizer, steps_of
 from bertwright.recipes.one_seed import begun, completed, opened, planned, refuse_unfit, starting
@@ -24,7 +25,7 @@ from bertwright.training.loop import train
 from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 
 _PLACE: Final = "this estimator"
-_OWN_FILES: Final = {CARD, "config.json", "model.safetensors", *TOKENIZER_FILES}
+_OWN_FILES: Final = {CARD, "config.json", WEIGHTS, digest_note(Path(WEIGHTS)).name, *TOKENIZER_FILES}
 _ONE_AT_A_TIME = threading.RLock()
 """Dropout is drawn from the process's one generator, and torch draws from it for every new module, even one that is
 filled at once: of two threads that fit, or of which one's model is first asked, each would take the other's numbers."""

@@ -22,6 +22,7 @@ from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.device import finish, own_device
 from bertwright.training.engine import Engine, Sharding, local
 from bertwright.training.machine import Numerics
+from bertwright.training.missing import Due, tell_missing
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, rate_at, set_rate
 from bertwright.training.ranks import ALONE, Ranks
 from bertwright.training.signals import Signals
@@ -57,6 +58,12 @@ class Plan:
     """Whether a loss that leaps up is a bad step."""
     steps_left: Callable[[int], float] | None = None
     """After `done` steps, how many more in units of the last one's cost; for the time left of a run with phases."""
+
+    def due(self, done: int) -> Due:
+        """The lines that a run has logged after `done` steps."""
+        lines = [*range(self.log_every, done + 1, self.log_every)]
+        lines += [done] if done == self.steps and done % self.log_every else []
+        return Due(tuple(lines), tuple(sorted(step for step in self.evaluate_at if step <= done)))
 
 
 @dataclass(frozen=True)
@@ -208,7 +215,9 @@ class Loop(Generic[Batch]):
                 )
             if self.run.writes:
                 say(f"{self.run.folder}: goes on from step {done}")
-        self.run.forget_after(done)
+        lines = self.run.forget_after(done)
+        if done and self.run.writes:
+            tell_missing(self.run.folder, lines, self.plan.due(done), ends=f"the run goes on from step {done}")
         return done
 
     def step(self, step: int, batches: Callable[[int], Sequence[Batch]]) -> None:

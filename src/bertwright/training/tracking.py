@@ -69,16 +69,18 @@ class RunFolder:
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
 
-    def forget_after(self, step: int) -> None:
-        """Drop the lines of steps that a resumed run computes again; where it begins anew, that is said."""
+    def forget_after(self, step: int) -> list[dict[str, Any]]:
+        """Drop the lines of steps that a resumed run computes again, and return the others; where it begins anew, that
+        is said."""
         if not self.writes:
-            return
+            return []
         lines = self.metrics()
         if lines and not step:
             say(f"{self.folder}: has no checkpoint, though it came to step {lines[-1]['step']}; it begins anew")
         kept = [line for line in lines if line["step"] <= step]
         with atomic_file(self.folder / "metrics.jsonl") as stream:
             stream.writelines(json.dumps(line).encode() + b"\n" for line in kept)
+        return kept
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -25,8 +25,8 @@ from safetensors.torch import load_file, save_file
 from benchmarks.processes import ROOT, TORCHRUN
 from benchmarks.side_by_side import processor, versions
 from bertwright.corpus.build import build_corpus
-from bertwright.recipes.library_docs import STANDARD_LIBRARY, collect, corpus_text
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.quickstart.docstrings import STANDARD_LIBRARY, collect, corpus_text
+from bertwright.text.wordpiece import train_tokenizer
 
 ROWS, LENGTH, MICRO_BATCHES = 8, 32, 4
 NUDGED = "bert.embeddings.LayerNorm.weight"

@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from benchmarks.memory import VOCABULARY, rows
-from bertwright.model.sizes import size_config
-from bertwright.objectives.pretraining import PretrainingModel, pretraining_flops
+from bertwright.model.config import size_config
+from bertwright.objectives.masked_lm import PretrainingModel, pretraining_flops
 
 PHASES = ((128, 0.9), (512, 0.1))
 STEPS = 1_000_000

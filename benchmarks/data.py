@@ -30,16 +30,16 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.encode import EncodedDocuments
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.writer import CorpusWriter
-from bertwright.objectives.examples import Examples, ExampleSettings
-from bertwright.objectives.mlm import MaskingSettings
-from bertwright.objectives.nsp import plan_pairs
-from bertwright.recipes.library_docs import collect
+from bertwright.objectives.dataset import Examples
+from bertwright.objectives.sentence_pairs import plan_pairs
+from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from bertwright.quickstart.docstrings import collect
+from bertwright.tasks.question_answering.data import read_asked
+from bertwright.tasks.question_answering.spec import SpanTask
+from bertwright.tasks.question_answering.windows import encode_windows
 from bertwright.tasks.spec import get_spec
-from bertwright.tasks.squad import SpanTask
-from bertwright.tasks.squad_files import read_asked
-from bertwright.tasks.squad_windows import encode_windows
 from bertwright.text.documents import TextSettings
-from bertwright.text.tokenizer import Tokenizer, import_vocabulary, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
 
 RUNS = 5
 VOCAB_SIZE = 30_522

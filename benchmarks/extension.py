@@ -19,15 +19,15 @@ import torch.nn.functional as F
 
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
+from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import SavedModel, load_weights, open_model, save_model
-from bertwright.model.sizes import EncoderConfig
-from bertwright.objectives.examples import Examples, ExampleSettings
-from bertwright.objectives.mlm import MaskingSettings
-from bertwright.objectives.pretraining import PretrainingModel, to_inputs
-from bertwright.recipes.adaptation import load_adapted
+from bertwright.objectives.dataset import Examples
+from bertwright.objectives.masked_lm import PretrainingModel, to_inputs
+from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from bertwright.pretraining.init_from import load_adapted
 from bertwright.text.documents import TextSettings, find_inputs, read_all
-from bertwright.text.extension import extend_tokenizer
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.extend_vocabulary import extend_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 _WORDS, _BIAS = "encoder.embeddings.word.weight", "masked_lm.bias"
 

@@ -2,7 +2,7 @@
 
 python -m benchmarks.few_rows [--size base] [--repeats 4] [--json]
 
-`model/few_rows.py` ends at the rows up to which one call was the faster way here; both ways compute the same.
+`model/cpu/encoder.py` ends at the rows up to which one call was the faster way here; both ways compute the same.
 """
 
 from functools import partial
@@ -13,11 +13,11 @@ import torch
 from benchmarks.inference import answering, batch
 from benchmarks.inference_peers import Batch
 from benchmarks.side_by_side import compare, finish, parser
+from bertwright.model.config import size_config
+from bertwright.model.cpu.encoder import QuickLayer, quick
 from bertwright.model.encoder import init_weights
-from bertwright.model.quick import QuickLayer, quick
-from bertwright.model.sizes import size_config
-from bertwright.prediction.classifier import Classifier
-from bertwright.training.machine import keep_memory
+from bertwright.tasks.classification.model import Classifier
+from bertwright.training.hardware import keep_memory
 
 LENGTHS = (8, 32, 64, 128, 256)
 TEXTS = 10

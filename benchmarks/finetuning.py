@@ -18,16 +18,16 @@ import torch
 import transformers
 
 from benchmarks.side_by_side import compare, finish, parser, transformers_config
+from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.encoder import init_weights
-from bertwright.model.sizes import EncoderConfig, size_config
-from bertwright.prediction.classification import prepare
-from bertwright.prediction.classifier import Rows
-from bertwright.prediction.work import Work, steps_of
-from bertwright.recipes.library_docs import collect
-from bertwright.tasks.classify import get_task
-from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+from bertwright.quickstart.docstrings import collect
+from bertwright.tasks.binding import Work, steps_of
+from bertwright.tasks.classification.model import Rows
+from bertwright.tasks.classification.spec import get_task
+from bertwright.tasks.classification.task import prepare
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
-from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.optimizer import OptimizerSettings
 
 BATCH = 32

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
-from bertwright.prediction.classification import load_data
-from bertwright.recipes.finetune import finetune
-from bertwright.recipes.settings import FinetuneSettings
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
-from bertwright.tasks.classify import get_task
+from bertwright.tasks.classification.spec import get_task
+from bertwright.tasks.classification.task import load_data
 
 FOLDERS = {
     "sst2": "SST-2",

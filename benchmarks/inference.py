@@ -22,12 +22,12 @@ import torch
 
 from benchmarks.inference_peers import Answer, Batch, Numbers, peers
 from benchmarks.side_by_side import REST, compare, finish, parser, roof
-from bertwright.model.architectures import Bert
+from bertwright.model.bert import Bert
+from bertwright.model.config import EncoderConfig, size_config
+from bertwright.model.cpu.encoder import quick
 from bertwright.model.encoder import init_weights
-from bertwright.model.quick import quick
-from bertwright.model.sizes import EncoderConfig, size_config
-from bertwright.prediction.classifier import Classifier, Rows
-from bertwright.training.machine import choose_precision, keep_memory, square_rates
+from bertwright.tasks.classification.model import Classifier, Rows
+from bertwright.training.hardware import choose_precision, keep_memory, square_rates
 
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
 LATENCIES = (8, 32, 128, 512)

@@ -15,10 +15,10 @@ import transformers
 from numpy.typing import NDArray
 
 from benchmarks.side_by_side import transformers_config
+from bertwright.interop.onnx import quantise, saturates
 from bertwright.interop.onnx_graph import quiet, write_graph
-from bertwright.interop.onnx_int8 import quantise, saturates
-from bertwright.model.architectures import Bert
-from bertwright.model.naming import to_foreign
+from bertwright.model.bert import Bert
+from bertwright.model.hf_weights import to_foreign
 
 Numbers = NDArray[Any]
 Answer = Callable[[Numbers, Numbers, Numbers], Numbers]

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
-from bertwright.prediction.classification import load_data
-from bertwright.recipes.adaptation import size_name
-from bertwright.recipes.finetune import finetune
-from bertwright.recipes.settings import FinetuneSettings
+from bertwright.pretraining.init_from import size_name
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
-from bertwright.tasks.classify import ClassificationTask, get_task, with_columns
+from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns
+from bertwright.tasks.classification.task import load_data
 from bertwright.text.documents import TextSettings, find_inputs, read_all
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 
 def task() -> ClassificationTask:

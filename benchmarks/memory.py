@@ -21,11 +21,11 @@ import transformers
 
 from benchmarks.pretraining import theirs
 from benchmarks.side_by_side import parser, processor, versions
+from bertwright.model.config import size_config
 from bertwright.model.encoder import init_weights
-from bertwright.model.sizes import size_config
-from bertwright.objectives.pretraining import Inputs, PretrainingModel, pretraining_task
-from bertwright.training.loop import Loop, Plan, recompute_inside
-from bertwright.training.machine import apply_numerics, resolve_numerics
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_task
+from bertwright.training.hardware import apply_numerics, resolve_numerics
+from bertwright.training.loop import Loop, Plan, checkpoint_activations
 from bertwright.training.memory import peak_bytes
 from bertwright.training.optimizer import OptimizerSettings
 
@@ -51,13 +51,13 @@ def rows(batch: int, length: int = LENGTH) -> Inputs:
     )
 
 
-def ours(size: str, batch: int, micro: int, recompute: bool) -> None:
+def ours(size: str, batch: int, micro: int, activation_checkpointing: bool) -> None:
     """The steps in the program's own loop, `micro` rows at a time."""
     config = size_config(size, VOCABULARY)
     model = PretrainingModel(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
-    if recompute:
-        recompute_inside(model.encoder.layers)
+    if activation_checkpointing:
+        checkpoint_activations(model.encoder.layers)
     numerics = resolve_numerics("fp32")
     apply_numerics(numerics)
     loop = Loop(pretraining_task(model), Plan(steps=10, seed=0, optimizer=OptimizerSettings()), numerics, None)
@@ -132,7 +132,7 @@ def main() -> None:
     whole: dict[str, Callable[[int], int | None]] = {
         "transformers": lambda rows: in_own_process(transformers_step, size, rows),
         "bertwright": lambda rows: in_own_process(ours, size, rows, rows, False),
-        "bertwright --recompute": lambda rows: in_own_process(ours, size, rows, rows, True),
+        "bertwright --activation-checkpointing": lambda rows: in_own_process(ours, size, rows, rows, True),
     }
     table = []
     for name, run in whole.items():

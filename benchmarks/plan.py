@@ -19,7 +19,7 @@ import numba
 import numpy as np
 
 import bertwright
-from bertwright.objectives.nsp import PLAN, plan_pairs
+from bertwright.objectives.sentence_pairs import PLAN, plan_pairs
 
 MEAN_TOKENS, MOST_TOKENS = 25, 256
 MEAN_SENTENCES = 20

@@ -20,17 +20,17 @@ from torch import Tensor
 
 from benchmarks.side_by_side import compare, finish, parser, roof, transformers_config
 from bertwright.corpus.build import build_corpus
+from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder
-from bertwright.model.sizes import EncoderConfig
-from bertwright.objectives.pretraining import Inputs, pretraining_flops
-from bertwright.recipes.library_docs import collect, write_corpus
-from bertwright.recipes.pretrain import Pretraining, prepare
-from bertwright.recipes.settings import Phase, PretrainSettings
-from bertwright.recipes.systems import task_of
+from bertwright.objectives.masked_lm import Inputs, pretraining_flops
+from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.setup import Pretraining, prepare
+from bertwright.pretraining.systems import task_of
+from bertwright.quickstart.docstrings import collect, write_corpus
 from bertwright.text.documents import TextSettings, read_all
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.text.wordpiece import train_tokenizer
+from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop
-from bertwright.training.machine import Numerics, apply_numerics
 from bertwright.training.optimizer import OptimizerSettings
 
 LENGTH = 128

@@ -21,14 +21,14 @@ import transformers
 
 from benchmarks.pretraining import LENGTH, Theirs, columns_of
 from benchmarks.side_by_side import parser, processor, versions
-from bertwright.model.naming import from_foreign
-from bertwright.model.sizes import EncoderConfig
-from bertwright.objectives.pretraining import PretrainingModel
-from bertwright.recipes.pretrain import Pretraining, prepare
-from bertwright.recipes.settings import Phase, PretrainSettings
-from bertwright.recipes.systems import task_of
+from bertwright.model.config import EncoderConfig
+from bertwright.model.hf_weights import from_foreign
+from bertwright.objectives.masked_lm import PretrainingModel
+from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.setup import Pretraining, prepare
+from bertwright.pretraining.systems import task_of
+from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop
-from bertwright.training.machine import Numerics, apply_numerics
 from bertwright.training.optimizer import OptimizerSettings, rate_at, set_rate
 
 BATCH = 32

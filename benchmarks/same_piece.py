@@ -20,9 +20,9 @@ import torch
 
 import bertwright
 from bertwright.errors import InputError
+from bertwright.model.config import Attends
 from bertwright.model.encoder import Encoder, kept
-from bertwright.model.sizes import Attends
-from bertwright.serving.inside import look_inside
+from bertwright.serving.predictor import look_inside
 
 FREQUENT = 40
 

@@ -18,11 +18,11 @@ import torch
 
 from benchmarks.memory import VOCABULARY, rows
 from benchmarks.side_by_side import parser, processor, timed, versions
+from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.encoder import init_weights
-from bertwright.model.sizes import EncoderConfig, size_config
-from bertwright.objectives.pretraining import PretrainingModel, pretraining_flops, pretraining_task
+from bertwright.objectives.masked_lm import PretrainingModel, pretraining_flops, pretraining_task
+from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
-from bertwright.training.machine import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.optimizer import OptimizerSettings
 
 LENGTHS = (64, 128, 256, 384, 512)

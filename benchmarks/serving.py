@@ -26,12 +26,12 @@ from typing import Any
 import torch
 
 from benchmarks.side_by_side import finish, parser
+from bertwright.model.config import size_config
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
-from bertwright.model.sizes import size_config
-from bertwright.prediction.classifier import Classifier
-from bertwright.tasks.classify import SST2
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.tasks.classification.model import Classifier
+from bertwright.tasks.classification.spec import SST2
+from bertwright.text.wordpiece import train_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAIN = """

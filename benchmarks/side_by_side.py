@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bertwright.model.sizes import EncoderConfig
+from bertwright.model.config import EncoderConfig
 
 REST = 0.1
 """Seconds between turns, in which the threads of the one before come to rest."""

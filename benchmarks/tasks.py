@@ -18,18 +18,20 @@ from typing import Any, get_args
 
 import numpy as np
 
+from bertwright.finetuning.evaluate import evaluate_task
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import Way
 from bertwright.model.folder import open_model
-from bertwright.model.sizes import Way
-from bertwright.prediction import chooser, span, tagging
-from bertwright.recipes.adaptation import size_name
-from bertwright.recipes.evaluate import evaluate_task
-from bertwright.recipes.finetune import finetune
-from bertwright.recipes.settings import FinetuneSettings
-from bertwright.tasks.choice import ChoiceTask
+from bertwright.pretraining.init_from import size_name
+from bertwright.tasks.multiple_choice import task as chooser
+from bertwright.tasks.multiple_choice.spec import ChoiceTask
+from bertwright.tasks.question_answering import task as span
+from bertwright.tasks.question_answering.score import figures, score_answers
+from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec, get_spec
-from bertwright.tasks.squad import SpanTask
-from bertwright.tasks.squad_score import figures, score_answers
-from bertwright.tasks.tagging import TaggingTask, score
+from bertwright.tasks.tagging import task as tagging
+from bertwright.tasks.tagging.spec import TaggingTask, score
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def own_text() -> Path:
 @pytest.fixture(scope="session")
 def own_tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     """A folder with 500 pieces learned from that text; no test writes to it."""
-    from bertwright.text.tokenizer import train_tokenizer
+    from bertwright.text.wordpiece import train_tokenizer
 
     folder = tmp_path_factory.mktemp("own") / "tok"
     train_tokenizer([own_text.read_text("utf-8")], vocab_size=500).save(folder)

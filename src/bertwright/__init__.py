@@ -3,10 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bertwright.version import __version__
+
 if TYPE_CHECKING:
     from bertwright.serving.predictor import Predictor, load
 
-__version__ = "0.1.0"
 __all__ = ["Predictor", "__version__", "load"]
 
 

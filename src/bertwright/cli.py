@@ -37,13 +37,13 @@ _COMMANDS = {
     "corpus verify": ("text.corpus_verify", "check every byte of a corpus"),
     "pretrain": ("pretraining.pretrain", "shards → encoder: BERT by masked LM and next sentence, or a language model"),
     "join": ("pretraining.join", "a left-to-right and a right-to-left model side by side, as ELMo"),
-    "runs": ("runs.runs", "the runs below a folder: how far, how fast, how good"),
-    "report": ("runs.report", "a run on one page, or two side by side: curves, figures, settings"),
-    "finetune": ("tasks.finetune", "encoder + labelled table → a model for a task"),
-    "evaluate": ("tasks.evaluate", "a model's figures on a task, or of its pre-training"),
-    "predict": ("tasks.predict", "answer every row of a table"),
-    "submission": ("tasks.submission", "answer GLUE's test files, as the zip that its server takes"),
-    "score squad": ("tasks.score_squad", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
+    "runs": ("reports.runs", "the runs below a folder: how far, how fast, how good"),
+    "report": ("reports.report", "a run on one page, or two side by side: curves, figures, settings"),
+    "finetune": ("finetuning.finetune", "encoder + labelled table → a model for a task"),
+    "evaluate": ("finetuning.evaluate", "a model's figures on a task, or of its pre-training"),
+    "predict": ("finetuning.predict", "answer every row of a table"),
+    "submission": ("finetuning.submission", "answer GLUE's test files, as the zip that its server takes"),
+    "score squad": ("finetuning.score_squad", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
     "features": ("interop.features", "the states of a frozen encoder for every line of a text, as .npz"),
     "import": ("interop.import_model", "a checkpoint of Google's, Hugging Face's or OpenAI's format → a model folder"),
     "export onnx": ("interop.export_onnx", "a model for ONNX Runtime, compared with PyTorch first; int8 if asked for"),
@@ -51,8 +51,8 @@ _COMMANDS = {
     "next-sentence": ("pretraining.next_sentence", "does B follow A?"),
     "serve": ("serving.serve", "models over HTTP, and a page to try them"),
     "demo": ("serving.demo", "the page in your browser, with a model of yours"),
-    "paper": ("paper.paper", "the tables and figures of the paper as experiments, each with a page of results"),
-    "doctor": ("doctor.doctor", "what costs people weeks: in the machine, a model, a corpus, labelled data"),
+    "paper": ("experiments.paper", "the tables and figures of the paper as experiments, each with a page of results"),
+    "doctor": ("reports.doctor", "what costs people weeks: in the machine, a model, a corpus, labelled data"),
     "completion": ("completion.completion", "what makes bash, zsh or fish complete all these"),
 }
 
@@ -189,7 +189,7 @@ def _find(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
 
 def _overview(arguments: Sequence[str]) -> int:
     """--help, --version, or a command that does not exist."""
-    from bertwright import __version__
+    from bertwright.version import __version__
 
     if arguments[:1] == ["--version"]:
         print(f"bertwright {__version__}")

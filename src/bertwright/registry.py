@@ -17,7 +17,9 @@ Spec = TypeVar("Spec")
 
 
 def find(package: str, kind: type[Spec]) -> dict[str, Spec]:
-    """Every module-level instance of `kind` in a package (its sub-packages included), by its `name`, sorted.
+    """Return every module-level instance of `kind` in a package by its `name`, sorted.
+
+    Read are the package, and the modules below it; where it has folders, those called `spec` alone.
 
     Distributions add to it by entry points in the group called like the package ("bertwright.tasks"), each naming a
     spec or a module of specs. Raises InputError where two different objects bear one name, or an entry point is broken.
@@ -51,8 +53,10 @@ def _find(package: str, kind: Any) -> dict[str, Any]:
 
 def _walk(package: str, kind: type[Any]) -> list[tuple[str, Any]]:
     root = importlib.import_module(package)
-    names = [package] + [info.name for info in pkgutil.walk_packages(root.__path__, f"{package}.")]
-    return [(name, spec) for name in names for spec in _specs(importlib.import_module(name), kind)]
+    below = list(pkgutil.walk_packages(root.__path__, f"{package}."))
+    has_folders = any(info.ispkg for info in below)
+    names = [info.name for info in below if not info.ispkg and (info.name.endswith(".spec") or not has_folders)]
+    return [(name, spec) for name in [package, *names] for spec in _specs(importlib.import_module(name), kind)]
 
 
 def _plugins(group: str, kind: type[Any]) -> list[tuple[str, Any]]:

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from bertwright.model.sizes import system_config
-from bertwright.recipes.paper.data import TASKS
-from bertwright.recipes.paper.jobs import finetuning_settings, pretraining_settings
-from bertwright.recipes.paper.scales import SCALES
-from bertwright.recipes.paper.scores import _FIGURES
-from bertwright.recipes.paper.spec import Arm, Column, Experiment, Scale
-from bertwright.recipes.paper.tables.shared import GPT
-from bertwright.recipes.settings import PretrainSettings
+from bertwright.experiments.data import TASKS
+from bertwright.experiments.jobs import finetuning_settings, pretraining_settings
+from bertwright.experiments.scales import SCALES
+from bertwright.experiments.scores import _FIGURES
+from bertwright.experiments.spec import Arm, Column, Experiment, Scale
+from bertwright.experiments.tables.shared import GPT
+from bertwright.model.config import system_config
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.registry import find
-from bertwright.tasks.classify import ClassificationTask
+from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import get_spec
 
-PACKAGE = "bertwright.recipes.paper.tables"
+PACKAGE = "bertwright.experiments.tables"
 EXPERIMENTS = find(PACKAGE, Experiment)
 
 
@@ -143,8 +143,8 @@ def test_experiments_are_known_without_torch() -> None:
     program = f"""
 import sys
 sys.modules["torch"] = None
-from bertwright.recipes.paper.scales import SCALES
-from bertwright.recipes.paper.spec import Experiment
+from bertwright.experiments.scales import SCALES
+from bertwright.experiments.spec import Experiment
 from bertwright.registry import find
 for experiment in find("{PACKAGE}", Experiment).values():
     for scale in SCALES.values():

@@ -1,7 +1,7 @@
 """What every registered task must do, of whatever kind: records → encode → finite loss → all eight right → saved →
 reloaded → the same answers; and a file that is wrong is refused with its name and the record's place.
 
-A kind of task is added by its example in tests/task_examples.py.
+A kind of task is added by its example in tests/support/task_examples.py.
 """
 
 import json
@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from bertwright.errors import InputError
+from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model, save_model
-from bertwright.model.sizes import EncoderConfig
-from bertwright.objectives.pretraining import PretrainingModel
-from bertwright.prediction.kinds import KINDS, kind_of, task_of
-from bertwright.prediction.work import open_tokenizer
-from bertwright.recipes.evaluate import evaluate_task, predict
-from bertwright.recipes.finetune import finetune
-from bertwright.recipes.settings import FinetuneSettings
+from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.registry import find
 from bertwright.serving.predictor import load
+from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.kinds import KINDS, kind_of, task_of
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.tokenizer import train_tokenizer
-from bertwright.training.machine import Numerics, resolve_numerics
-from tests.task_examples import EXAMPLES, PLACES, example_data
+from bertwright.text.wordpiece import train_tokenizer
+from bertwright.training.hardware import Numerics, resolve_numerics
+from tests.support.task_examples import EXAMPLES, PLACES, example_data
 
 TASKS = find("bertwright.tasks", TaskSpec)
 LENGTH = 40
@@ -64,7 +64,7 @@ def numerics() -> Numerics:
 @pytest.fixture(autouse=True)
 def measured_once(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring the machine takes longer than learning eight records does."""
-    monkeypatch.setattr("bertwright.recipes.finetune.resolve_numerics", lambda *_, **__: numerics)
+    monkeypatch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
 
 
 def test_every_kind_has_its_example() -> None:
@@ -96,9 +96,9 @@ def test_a_task_does_what_every_task_must(name: str, encoder: str, tmp_path: Pat
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     # and a model in use, all at once and one by one
     model = load(tmp_path / "run", precision="fp32")
-    assert example.told(model(example.inputs)) == example.right
-    assert example.told([model(one) for one in example.inputs]) == example.right
-    assert example.told(list(model(iter(example.inputs)))) == example.right
+    assert example.broadcast(model(example.inputs)) == example.right
+    assert example.broadcast([model(one) for one in example.inputs]) == example.right
+    assert example.broadcast(list(model(iter(example.inputs)))) == example.right
     assert type(task_of(open_model(str(tmp_path / "run")))) is type(task)
 
 

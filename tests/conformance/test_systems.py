@@ -12,19 +12,27 @@ import pytest
 import torch
 from torch import nn
 
-from bertwright.model.bodies import body_of
+from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import (
+    SYSTEMS,
+    BackboneConfig,
+    PairConfig,
+    SingleBackboneConfig,
+    System,
+    TopConfig,
+    system_config,
+)
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
-from bertwright.model.sizes import SYSTEMS, BodyConfig, OneBody, PairConfig, System, TopConfig, system_config
-from bertwright.prediction.kinds import task_of
-from bertwright.recipes.evaluate import evaluate_task, predict
-from bertwright.recipes.finetune import finetune
-from bertwright.recipes.settings import FinetuneSettings
 from bertwright.serving.predictor import load
+from bertwright.tasks.kinds import task_of
 from bertwright.tasks.spec import get_spec
-from bertwright.text.tokenizer import train_tokenizer
-from bertwright.training.machine import Numerics, resolve_numerics
-from tests.task_examples import PLACES, example_data
+from bertwright.text.wordpiece import train_tokenizer
+from bertwright.training.hardware import Numerics, resolve_numerics
+from tests.support.task_examples import PLACES, example_data
 
 TASKS = ("mrpc", "stsb", "multilabel", "swag", "squad2", "ner")
 PAIRS: dict[str, tuple[System, System]] = {
@@ -38,7 +46,7 @@ SETTINGS = FinetuneSettings(
 )
 
 
-def one(system: System, vocab_size: int) -> OneBody:
+def one(system: System, vocab_size: int) -> SingleBackboneConfig:
     """A body of two layers, 64 wide, that forgets nothing in training."""
     shape = system_config(system, "2x128", vocab_size, max_positions=64, hidden_dropout=0.0)
     smaller: dict[str, Any] = {"hidden": 64, "hidden_dropout": 0.0}
@@ -65,11 +73,11 @@ def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
     folder = tmp_path_factory.mktemp("models")
     words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
     words.save(folder / "tok")
-    shapes: dict[str, BodyConfig] = {system: one(system, words.vocab_size) for system in SYSTEMS}
+    shapes: dict[str, BackboneConfig] = {system: one(system, words.vocab_size) for system in SYSTEMS}
     for name, (left, right) in PAIRS.items():
         shapes[name] = PairConfig(left=one(left, words.vocab_size), right=one(right, words.vocab_size))
     for name, config in shapes.items():
-        model = nn.ModuleDict({"encoder": body_of(config)})
+        model = nn.ModuleDict({"encoder": build_backbone(config)})
         init_weights(model, 0.05, torch.Generator().manual_seed(4))
         save_model(folder / name, model, config=config, tokenizer=folder / "tok", architecture="BertModel")
     return {name: str(folder / name) for name in shapes}
@@ -83,7 +91,7 @@ def numerics() -> Numerics:
 @pytest.fixture(autouse=True)
 def measured_once(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring the machine takes longer than learning eight records does."""
-    monkeypatch.setattr("bertwright.recipes.finetune.resolve_numerics", lambda *_, **__: numerics)
+    monkeypatch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
 
 
 @pytest.mark.parametrize(("name", "task"), _each())
@@ -106,8 +114,8 @@ def test_a_body_does_what_every_body_must(name: str, task: str, models: dict[str
     # and the answers, in files and in use, all at once and one by one
     predict(str(tmp_path / "run"), str(example.asked), str(tmp_path / example.output))
     ready = load(tmp_path / "run", precision="fp32")
-    told = example.told(ready(example.inputs))
-    assert example.told([ready(one) for one in example.inputs]) == told
+    told = example.broadcast(ready(example.inputs))
+    assert example.broadcast([ready(one) for one in example.inputs]) == told
     answers = example.answers(tmp_path / example.output)
     assert len(answers) == len(told) == len(example.right)
     if "lstm" not in name:
@@ -130,7 +138,7 @@ def test_frozen_states_of_every_body_are_read(name: str, task: str, models: dict
     assert len(shares) == open_model(models[name]).config.layers + 1
     assert float(shares.std()) > 0
     ready = load(tmp_path / "run", precision="fp32")
-    told = example.told(ready(example.inputs))
+    told = example.broadcast(ready(example.inputs))
     assert len(told) == len(example.right)
     if "lstm" not in name:
         assert told == example.right

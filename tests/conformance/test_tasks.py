@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bertwright.registry import find
-from bertwright.tasks.classify import ClassificationTask, decode, score, with_labels
-from bertwright.tasks.examples import learn, read_examples
+from bertwright.tasks.classification.encoding import decode, score
+from bertwright.tasks.classification.examples import learn, read_examples
+from bertwright.tasks.classification.spec import ClassificationTask, with_labels
 
 TASKS = find("bertwright.tasks", ClassificationTask)
 
@@ -70,11 +71,12 @@ import sys
 sys.modules["torch"] = None
 import importlib, pkgutil
 import bertwright.tasks
-names = [info.name for info in pkgutil.walk_packages(bertwright.tasks.__path__, "bertwright.tasks.")]
+below = pkgutil.walk_packages(bertwright.tasks.__path__, "bertwright.tasks.")
+names = [info.name for info in below if info.name.endswith(".spec")]
 for name in names:
     importlib.import_module(name)
 from bertwright.registry import find
-from bertwright.tasks.classify import ClassificationTask
+from bertwright.tasks.classification.spec import ClassificationTask
 heavy = [name for name in ("sklearn", "scipy", "numba", "tokenizers") if name in sys.modules]
 print(len(names), sorted(find("bertwright.tasks", ClassificationTask)), heavy)
 """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 TINY = ["--lengths", "32", "--batch-size", "8", "--threads", "1", "--precision", "fp32", "--steps", "2"]
 

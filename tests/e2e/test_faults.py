@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
-from tests import faults
+from tests.support import faults
 
-TIMED = {"seconds", "data_share", "tokens_per_second", "matrix_share"}
+TIMED = {"seconds", "data_share", "tokens_per_second", "mfu"}
 
 
 @dataclass(frozen=True)

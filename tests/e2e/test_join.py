@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from bertwright.cli import main
-from bertwright.model.bodies import Pair
+from bertwright.model.backbones import Pair
+from bertwright.model.config import PairConfig, System, system_config
 from bertwright.model.folder import load_weights, open_model, save_model
-from bertwright.model.sizes import PairConfig, System, system_config
 from bertwright.objectives.language_model import LanguageModel
-from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
     assert restarts, "no restart began from a checkpoint"
     subprocess.run([*command, *arguments(tmp_path / "corpus", torn), "--resume"], check=True, capture_output=True)
     assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
-    timed = {"seconds", "data_share", "tokens_per_second", "matrix_share"}
+    timed = {"seconds", "data_share", "tokens_per_second", "mfu"}
     logs = [
         [{key: value for key, value in line.items() if key not in timed} for line in logged(out)]
         for out in (calm, torn)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.corpus.verify import verify
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.corpus.checks import verify
+from bertwright.text.wordpiece import train_tokenizer
 
 KILLS = 10
 SCRIPT = """
 import sys
-from bertwright.corpus import reading
+from bertwright.corpus import inputs as reading
 from bertwright.corpus.build import build_corpus
 if __name__ == "__main__":
     reading.CHUNK_CHARACTERS = 20_000

@@ -16,20 +16,20 @@ import pytest
 import torch
 import uvicorn
 
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
-from bertwright.model.sizes import EncoderConfig
-from bertwright.objectives.pretraining import PretrainingModel
-from bertwright.recipes.finetune import finetune
-from bertwright.recipes.settings import FinetuneSettings
+from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.registry import find
-from bertwright.serving.http import create_app
+from bertwright.serving.app import create_app
 from bertwright.serving.predictor import Predictor, load
-from bertwright.serving.settings import ServeSettings
-from bertwright.tasks.classify import ClassificationTask
+from bertwright.serving.schemas import ServeSettings
+from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.tokenizer import train_tokenizer
-from bertwright.training.machine import resolve_numerics
-from tests import eight_sentences
+from bertwright.text.wordpiece import train_tokenizer
+from bertwright.training.hardware import resolve_numerics
+from tests.support import eight_sentences
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
@@ -141,7 +141,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
     }
     numerics = resolve_numerics("fp32", threads=1)  # measuring the machine takes longer than learning eight records
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.recipes.finetune.resolve_numerics", lambda *_, **__: numerics)
+        patch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
         for name, (task, data) in given.items():
             settings = SETTINGS.model_copy(update={"epochs": EPOCHS.get(name, 20)})
             finetune(settings, task, model=encoder, data=data, out=folder / f"{name}-run")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
-from bertwright.recipes.submission import TASKS
-from bertwright.tasks.classify import ClassificationTask
-from tests.page_data import name_things, write_korean, write_tables, write_texts
-from tests.pages import ENDS, ROOT, command, is_excerpt, python_blocks, shell_lines
-from tests.shell import environment_with, in_shell, start_service, stop
+from bertwright.finetuning.glue_submission import TASKS
+from bertwright.tasks.classification.spec import ClassificationTask
+from tests.support.page_data import name_things, write_korean, write_tables, write_texts
+from tests.support.pages import ENDS, ROOT, command, is_excerpt, python_blocks, shell_lines
+from tests.support.shell import environment_with, in_shell, start_service, stop
 
 PAGES = {
     page.name: page.read_text("utf-8")

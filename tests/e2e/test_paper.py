@@ -12,11 +12,11 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.errors import RunFailed
-from bertwright.recipes.paper import run as module
-from bertwright.recipes.paper import scales
+from bertwright.experiments import run as module
+from bertwright.experiments import scales
 from bertwright.training import loop
-from bertwright.training.sessions import locked
-from tests.paper_data import write_data
+from bertwright.training.run_lock import locked
+from tests.support.paper_data import write_data
 
 TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 

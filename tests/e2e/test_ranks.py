@@ -17,10 +17,17 @@ SHARDINGS = ("ddp", "fsdp2")
 
 
 def run(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> subprocess.CompletedProcess[str]:
-    """`tests.ranked_run` in one process, or in several that torchrun starts."""
+    """`tests.support.ranked_run` in one process, or in several that torchrun starts."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     launcher += ["--max-restarts", str(restarts)]
-    command = [sys.executable, *(launcher if processes > 1 else []), "-m", "tests.ranked_run", str(folder), *options]
+    command = [
+        sys.executable,
+        *(launcher if processes > 1 else []),
+        "-m",
+        "tests.support.ranked_run",
+        str(folder),
+        *options,
+    ]
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "BERTWRIGHT_TIMEOUT": "30"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT
-from tests.shell import environment_with, in_shell, start_service, stop
+from tests.support.pages import ROOT
+from tests.support.shell import environment_with, in_shell, start_service, stop
 
 PAGE = ROOT / "docs" / "tutorial.md"
 LESS = (

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = tuple(f"tests/unit/test_{name}.py" for name in ("serving", "quick", "report", "files", "shipped"))
+TESTS = tuple(
+    f"tests/unit/{name}.py"
+    for name in ("serving/test_app", "model/cpu/test_encoder", "reports/test_report", "test_files", "test_shipped")
+)
 
 
 @pytest.fixture(scope="module")

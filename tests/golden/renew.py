@@ -18,14 +18,15 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.manifest import read_manifest
 from bertwright.files import atomic_file
 from bertwright.model.encoder import init_weights
-from bertwright.objectives.pretraining import pretraining_task
-from bertwright.recipes.pretrain import prepare, pretrain
-from bertwright.recipes.settings import Phase, PretrainSettings
+from bertwright.objectives.masked_lm import pretraining_task
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.setup import prepare
 from bertwright.text.documents import TextSettings, read_documents
-from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.loop import train
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.training.tracking import start_run
+from bertwright.training.run_folder import start_run
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 GOLDEN = Path(__file__).with_name("run.json")

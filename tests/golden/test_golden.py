@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.golden import renew
-from tests.tiny_run import deterministic
+from tests.support.tiny_run import deterministic
 
 GOLDEN: dict[str, Any] = json.loads(renew.GOLDEN.read_text("utf-8"))
 

@@ -1,4 +1,5 @@
-"""What only a GPU can show: `make gpu`, on a machine with one. The other tests know of it by tests/unit/test_device.py.
+"""What only a GPU can show: `make gpu`, on a machine with one. The other tests know of it
+by tests/unit/training/test_device.py.
 
 BERTWRIGHT_TEST_DEVICE=cpu runs what a processor can, to see that the tests themselves hold.
 """
@@ -16,24 +17,23 @@ import torch
 from safetensors.torch import load_file
 
 from bertwright.cli import main
+from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import save_model
-from bertwright.model.sizes import SYSTEMS, System
-from bertwright.objectives.pretraining import PretrainingModel
-from bertwright.recipes.evaluate import evaluate_task, predict
-from bertwright.recipes.finetune import finetune
-from bertwright.recipes.settings import FinetuneSettings
-from bertwright.recipes.systems import task_of
+from bertwright.objectives.masked_lm import PretrainingModel
+from bertwright.pretraining.systems import task_of
 from bertwright.registry import find
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.tokenizer import train_tokenizer
-from bertwright.training.device import Device
+from bertwright.text.wordpiece import train_tokenizer
+from bertwright.training.hardware import Device, Numerics
 from bertwright.training.loop import Plan, train
-from bertwright.training.machine import Numerics
-from bertwright.training.tracking import start_run
-from tests import tiny_run
-from tests.ranked_run import SETTINGS
-from tests.task_examples import PLACES, example_data
+from bertwright.training.run_folder import start_run
+from tests.support import tiny_run
+from tests.support.ranked_run import SETTINGS
+from tests.support.task_examples import PLACES, example_data
 
 pytestmark = pytest.mark.gpu
 DEVICE = cast(Device, os.environ.get("BERTWRIGHT_TEST_DEVICE", "cuda"))
@@ -49,7 +49,7 @@ def losses(system: System, folder: Path, device: Device) -> list[float]:
         model = tiny_run.language_model(system, torch.float32)
         batches = tiny_run.language_batches(folder / "rows", model, system, 3)
     run = start_run(folder / device, kind="test", settings={}, data={}, resume=False)
-    numerics = Numerics(precision="fp32", threads=1, matrix_rate=1e9, device=device)
+    numerics = Numerics(precision="fp32", threads=1, peak_flops=1e9, device=device)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with tiny_run.deterministic():
         plan = Plan(steps=tiny_run.STEPS, seed=1, optimizer=SETTINGS, log_every=1)
@@ -116,7 +116,7 @@ def test_every_task_is_learned_there_and_answered_alike_here(name: str, encoder:
 WAYS: dict[str, dict[str, Any]] = {
     "features": {"features": "elmo", "lstm_width": 48, "learning_rate": 1e-2},
     "bilstm": {"bilstm": 32},
-    "recompute": {"recompute": True},
+    "activation_checkpointing": {"activation_checkpointing": True},
 }
 
 
@@ -166,7 +166,7 @@ def test_two_gpus_learn_what_one_learns(sharding: str, tmp_path: Path) -> None:
         folder = tmp_path / str(count)
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m"]
         given = [str(folder), "--kind", "float64", "--sharding", sharding, "--device", DEVICE]
-        subprocess.run([*launch, "tests.ranked_run", *given], check=True)
+        subprocess.run([*launch, "tests.support.ranked_run", *given], check=True)
         found.append(load_file(folder / "weights.safetensors"))
     for name, weight in found[0].items():
         torch.testing.assert_close(found[1][name], weight, rtol=0, atol=1e-9)

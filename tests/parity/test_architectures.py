@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.model.architectures import ARCHITECTURES, Bert, open_architecture
+from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.folder import open_model
-from bertwright.model.naming import to_foreign
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.model.hf_weights import to_foreign
+from bertwright.text.wordpiece import train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 

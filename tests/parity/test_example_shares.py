@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch
-from bertwright.objectives.nsp import plan_pairs
-from tests import example_oracle as oracle
+from bertwright.objectives.dataset import Examples, PretrainingBatch
+from bertwright.objectives.sentence_pairs import plan_pairs
+from bertwright.objectives.settings import ExampleSettings
+from tests.support import example_oracle as oracle
 
 LENGTH, SEED, EPOCHS = 32, 17, 50
 PIECES = 60_000

@@ -10,16 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from bertwright.model.architectures import Bert
+from bertwright.model.bert import Bert
 from bertwright.model.encoder import init_weights
-from bertwright.objectives.examples import Examples, PretrainingBatch
-from bertwright.objectives.pretraining import Inputs, PretrainingModel, pretraining_losses, to_inputs
-from bertwright.prediction.chooser import choice_batch, choice_trainable
-from bertwright.prediction.classifier import Classifier, classifier_task, padded, predict_logits
-from bertwright.prediction.work import epoch_batches
-from bertwright.tasks.choice import Choices
-from bertwright.tasks.classify import ClassificationTask, Encoded
-from tests import tiny_run
+from bertwright.objectives.dataset import Examples, PretrainingBatch
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses, to_inputs
+from bertwright.tasks.binding import epoch_batches
+from bertwright.tasks.classification.encoding import Encoded
+from bertwright.tasks.classification.model import Classifier, classifier_task, padded, predict_logits
+from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.multiple_choice.spec import Choices
+from bertwright.tasks.multiple_choice.task import choice_batch, choice_trainable
+from tests.support import tiny_run
 
 CLOSE = 1e-12
 """Largest difference of float64 numbers of size 1 that went through the same sums in another order."""

@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertwright.model.encoder import Encoder
+from bertwright.model.config import EncoderConfig, GPTConfig
+from bertwright.model.encoder import GPT, Encoder
 from bertwright.model.folder import load_weights, open_model, save_weights
-from bertwright.model.gpt import GPT
-from bertwright.model.gpt_naming import gpt_to_foreign
-from bertwright.model.sizes import EncoderConfig, GPTConfig
+from bertwright.model.hf_weights import gpt_to_foreign
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from bertwright.model.architectures import Bert
-from bertwright.model.naming import to_foreign
-from bertwright.objectives.pretraining import Inputs
+from bertwright.model.bert import Bert
+from bertwright.model.hf_weights import to_foreign
+from bertwright.objectives.masked_lm import Inputs
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer
-from tests import tiny_run
-from tests.tiny_run import STEPS
+from tests.support import tiny_run
+from tests.support.tiny_run import STEPS
 
 Arrays = dict[str, NDArray[np.float64]]
 PEAK, WARMUP = 2e-2, 5

@@ -13,12 +13,13 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
-from bertwright.objectives.pretraining import Inputs, PretrainingModel
-from bertwright.recipes.adaptation import with_shape_of
-from bertwright.recipes.pretrain import build_model, encoder_config, pretrain
-from bertwright.recipes.settings import Phase, PretrainSettings
-from bertwright.text.extension import extend_tokenizer
-from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel
+from bertwright.pretraining.init_from import with_shape_of
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.setup import build_model, encoder_config
+from bertwright.text.extend_vocabulary import extend_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 

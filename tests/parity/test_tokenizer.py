@@ -25,8 +25,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertwright.text.tokenizer import Tokenizer, import_vocabulary, train_tokenizer
 from bertwright.text.vocabulary import Rules, read_vocabulary
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
 
 legacy = pytest.importorskip(
     "transformers.models.bert.tokenization_bert_legacy", reason="the oracle; transformers is in the dev extra"

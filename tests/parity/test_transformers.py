@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from bertwright.model.attention_init import init_attention
+from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
-from bertwright.model.sizes import EncoderConfig
-from bertwright.model.starts import start_attention
-from bertwright.objectives.pretraining import Inputs, PretrainingModel, pretraining_losses
-from bertwright.prediction.classifier import Classifier, Rows
-from bertwright.text.tokenizer import Tokenizer, train_tokenizer
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses
+from bertwright.tasks.classification.model import Classifier, Rows
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -50,7 +50,7 @@ def test_pretraining_model_agrees(tmp_path: Path, tokenizer: Path, activation: s
     settings = config(tokenizer, activation)
     ours = PretrainingModel(settings)
     init_weights(ours, settings.initializer_range, torch.Generator().manual_seed(1))
-    start_attention(ours.encoder, "matching", generator=torch.Generator().manual_seed(2))
+    init_attention(ours.encoder, "matching", generator=torch.Generator().manual_seed(2))
     torch.nn.init.normal_(ours.masked_lm.bias, generator=torch.Generator().manual_seed(3))
     save_model(tmp_path / "m", ours, config=settings, tokenizer=tokenizer, architecture="BertForPreTraining")
     theirs = transformers.BertForPreTraining.from_pretrained(tmp_path / "m").eval()

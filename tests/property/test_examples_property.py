@@ -8,13 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertwright.corpus.random import stream_key
-from bertwright.corpus.sampler import Sampler, shuffled
-from bertwright.objectives.examples import Examples, ExampleSettings, PretrainingBatch
-from bertwright.objectives.mlm import MaskingSettings
-from bertwright.objectives.nsp import plan_order, plan_pairs
-from bertwright.objectives.rows import truncate
-from tests import example_oracle as oracle
+from bertwright.objectives.dataset import Examples, PretrainingBatch
+from bertwright.objectives.masking import truncate
+from bertwright.objectives.sampling import Sampler, shuffled, stream_key
+from bertwright.objectives.sentence_pairs import plan_order, plan_pairs
+from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from tests.support import example_oracle as oracle
 
 NAMES = [field.name for field in dataclasses.fields(PretrainingBatch)]
 FOLDER = Path(tempfile.gettempdir())  # nothing is written: the plans are small

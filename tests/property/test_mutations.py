@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from bertwright.corpus.build import build_corpus
-from bertwright.model.architectures import Bert
+from bertwright.model.bert import Bert
+from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
-from bertwright.model.sizes import EncoderConfig
-from bertwright.objectives.nsp import PLAN
-from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer
-from tests import bundle_writer
-from tests.mutations import READERS, tried
+from bertwright.objectives.sentence_pairs import PLAN
+from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from tests.support import bundle_writer
+from tests.support.mutations import READERS, tried
 
 SLOW = {"tokenizer": 6_000, "vocabulary": 8_000, "config": 8_000, "safetensors": 8_000, "pickle": 8_000}
 MANY = 10_500

@@ -11,21 +11,20 @@ from hypothesis import strategies as st
 
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.model.described import read_config
-from bertwright.objectives.mixture import parse_weights
-from bertwright.recipes.features import parse_layers
-from bertwright.recipes.grid import parse_grid
-from bertwright.recipes.presets import resolve_settings
-from bertwright.recipes.settings import FinetuneSettings
-from bertwright.tasks.choice import ChoiceTask, choices_of
-from bertwright.tasks.classify import COLA, MULTILABEL, SST2, STSB
-from bertwright.tasks.conll import Columns, read_lines, sentences_of
-from bertwright.tasks.examples import read_examples
+from bertwright.finetuning.search import parse_grid
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.hf_config import read_config
+from bertwright.objectives.batches import parse_weights
+from bertwright.pretraining.settings import resolve_settings
+from bertwright.tables.reader import read_table
+from bertwright.tasks.classification.examples import read_examples
+from bertwright.tasks.classification.spec import COLA, MULTILABEL, SST2, STSB
+from bertwright.tasks.embeddings import parse_layers
+from bertwright.tasks.multiple_choice.spec import ChoiceTask, choices_of
+from bertwright.tasks.question_answering.data import read_asked, read_questions
 from bertwright.tasks.spec import with_settings
-from bertwright.tasks.squad import read_questions
-from bertwright.tasks.squad_files import read_asked
-from bertwright.tasks.tables import read_table
-from bertwright.tasks.tagging import TaggingTask, learn, read_tagged
+from bertwright.tasks.tagging.conll import Columns, read_lines, sentences_of
+from bertwright.tasks.tagging.spec import TaggingTask, learn, read_tagged
 from bertwright.text.documents import TextSettings, read_documents
 from bertwright.text.vocabulary import read_folder
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
-from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.classifier import Classifier
-from bertwright.tasks.classify import SST2
-from bertwright.text.tokenizer import train_tokenizer
+from bertwright.tasks.classification.model import Classifier
+from bertwright.tasks.classification.spec import SST2
+from bertwright.text.wordpiece import train_tokenizer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -31,19 +31,18 @@ from bertwright.interop.huggingface import read_weights
 from bertwright.interop.sorted_table import read_table
 from bertwright.interop.tensor_bundle import open_bundle
 from bertwright.model.folder import model_within, open_model
-from bertwright.model.naming import own_weights, read_safetensors
-from bertwright.objectives import plans
-from bertwright.recipes.runs import read_run
+from bertwright.model.hf_weights import own_weights, read_safetensors
+from bertwright.objectives import pair_index as plans
+from bertwright.reports.runs import read_run
 from bertwright.shipped import place_of
-from bertwright.tasks.squad import read_questions
-from bertwright.tasks.tables import read_table as read_rows
-from bertwright.text import opening
+from bertwright.tables.reader import read_table as read_rows
+from bertwright.tasks.question_answering.data import read_questions
+from bertwright.text import decompress as opening
 from bertwright.text.documents import TextSettings, read_documents
-from bertwright.text.tokenizer import SPECIAL, Rules, Tokenizer
-from bertwright.text.wikibalance import unclosed
-from bertwright.text.wikitext import passages
-from tests import bundle_writer as writer
-from tests.other_weights import put
+from bertwright.text.wikitext import passages, unclosed
+from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from tests.support import bundle_writer as writer
+from tests.support.other_weights import put
 
 DEEP = "[" * 100_000
 DUMP = "<mediawiki><page><title>T</title><id>1</id><revision><text>Some {} text.</text></revision></page></mediawiki>"

@@ -12,7 +12,7 @@ import pytest
 import tyro
 
 from bertwright.cli import _COMMANDS
-from tests.pages import PAGES, commands
+from tests.support.pages import PAGES, commands
 
 SETTINGS = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

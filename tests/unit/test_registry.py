@@ -43,12 +43,19 @@ def plug_in(monkeypatch):
     return plug
 
 
-def test_finds_specs_of_modules_and_subpackages_sorted_by_name(make_package):
-    package = make_package(
-        {"a.py": "X = Spec('zebra')\nother = 3", "sub/__init__.py": "", "sub/b.py": "Y = Spec('ant'); Z = Spec('bee')"}
-    )
+def test_finds_specs_of_all_modules_sorted_by_name(make_package):
+    package = make_package({"a.py": "X = Spec('zebra')\nother = 3", "b.py": "Y = Spec('ant'); Z = Spec('bee')"})
     assert list(registry.find(package, Spec)) == ["ant", "bee", "zebra"]
     assert registry.find(package, Spec)["zebra"] == Spec("zebra")
+
+
+def test_of_a_package_with_folders_only_the_modules_called_spec_are_read(make_package):
+    """The others may import torch."""
+    spec = "X = Spec('ant')"
+    package = make_package(
+        {"sub/__init__.py": "", "sub/spec.py": spec, "sub/task.py": "raise ImportError", "b.py": "1/0"}
+    )
+    assert list(registry.find(package, Spec)) == ["ant"]
 
 
 def test_one_object_imported_elsewhere_is_no_duplicate(make_package):

@@ -14,7 +14,7 @@ from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
 from bertwright.shipped import place_of, shipped
-from bertwright.text.tokenizer import Tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 NAME = "small-wiki"
 TEXTS = ["London is the capital of [MASK] .", "He was born in [MASK] , and died in 1921 ."]

@@ -36,7 +36,7 @@ def import_model(
         text_column: for a classifier: the column of the text that predict reads; twice for a model of pairs.
         task: for a model of spans: squad2 where it may answer that the passage does not tell (default: squad1).
     """
-    from bertwright.interop.importing import import_model as read
+    from bertwright.interop.import_model import import_model as read
 
     cased = None if casing is None else casing == "cased"
     return read(source, out, cased=cased, labels=label, text=text_column, task=task)
@@ -64,7 +64,7 @@ def features(
         pool: one vector for each text: the state of [CLS], the mean or the maximum over its tokens; or none.
         max_length: tokens of a text, the rest is cut (default: as many as the model has positions).
     """
-    from bertwright.recipes.features import write_features
+    from bertwright.tasks.embeddings import write_features
 
     if output.is_dir():
         raise InputError(f"--output {output}: is a folder; name a file")

@@ -29,7 +29,7 @@ def quickstart(*, corpus: Path | None = None, minutes: float = 4.0, out: Path = 
         minutes: about how long it may take.
         out: where everything is written: absent, empty, or an earlier quickstart's, which is made anew.
     """
-    from bertwright.recipes.quickstart import run_quickstart
+    from bertwright.quickstart.run import run_quickstart
 
     return run_quickstart(corpus=corpus, minutes=minutes, out=out)
 
@@ -80,8 +80,8 @@ def pretrain(
     micro_tokens: Int = None,
     precision: Annotated[Literal["auto", "fp32", "bf16"] | None, _GIVEN] = None,
     compile: Annotated[Literal["auto", "on", "off"] | None, _GIVEN] = None,
-    recompute: bool = False,
-    skip_bad_steps: bool = False,
+    activation_checkpointing: bool = False,
+    skip_loss_spikes: bool = False,
     threads: Int = None,
     device: Annotated[Literal["cpu", "cuda"] | None, _GIVEN] = None,
     allow_other_numerics: bool = False,
@@ -137,15 +137,16 @@ def pretrain(
         micro_tokens: tokens computed at a time (default: 8192).
         precision: of the matrix products; auto measures the machine (default: auto).
         compile: the step, with torch.compile; auto tries it in runs of an hour or more (default: auto).
-        recompute: compute layers anew in backward: less memory, more time, the same numbers.
-        skip_bad_steps: leave out up to ten updates whose loss is not finite or leapt up, instead of stopping.
+        activation_checkpointing: compute layers anew in backward: less memory, more time, the same numbers.
+        skip_loss_spikes: leave out up to ten updates whose loss is not finite or leapt up, instead of stopping.
         threads: one per core where not given.
         device: what computes: the processors (cpu), or a GPU for each process (cuda) (default: cpu).
         allow_other_numerics: resume on another kind of processor or torch, or with another --device,
-            --micro-tokens or --recompute, where the bits differ; the run goes on with those from then on.
+            --micro-tokens or --activation-checkpointing, where the bits differ; the run goes on with those from then
+            on.
         sharding: of the processes that torchrun starts, each holds the model (ddp) or a share of it (fsdp2).
     """
-    from bertwright.recipes.presets import resolve_settings
+    from bertwright.pretraining.settings import resolve_settings
 
     share = _share(held_out)
     mask, same, random = mask_same_random or (None, None, None)
@@ -189,8 +190,8 @@ def pretrain(
         "log_every": log_every,
         "precision": precision,
         "compile": compile,
-        "recompute": recompute or None,
-        "skip_bad_steps": skip_bad_steps or None,
+        "activation_checkpointing": activation_checkpointing or None,
+        "skip_loss_spikes": skip_loss_spikes or None,
         "threads": threads,
         "device": device,
     }
@@ -199,16 +200,17 @@ def pretrain(
     if evaluations and not (folder or settings.held_out_share):
         say(f"--evaluations {evaluations}: without --held-out (a corpus folder or a share of it) nothing is measured")
     if plan:
-        from bertwright.recipes.plan import plan_pretraining
-        from bertwright.training.ranks import refuse_several
+        from bertwright.pretraining.dry_run import plan_pretraining
+        from bertwright.training.distributed import refuse_several
 
         refuse_several("--plan")
         return plan_pretraining(settings, corpus=_corpora(corpus), out=out, held_out=folder, init_from=init_from)
-    from bertwright.recipes.pretrain import pretrain as run_pretraining
-    from bertwright.training.ranks import is_restart, joined
+    from bertwright.pretraining.run import pretrain as run_pretraining
+    from bertwright.reports.report import with_pages
+    from bertwright.training.distributed import init_distributed, is_restart
 
-    with joined(settings.device, sharding=sharding) as ranks:
-        return run_pretraining(
+    with init_distributed(settings.device, sharding=sharding) as ranks:
+        result = run_pretraining(
             settings,
             corpus=_corpora(corpus),
             out=out,
@@ -219,6 +221,7 @@ def pretrain(
             ranks=ranks,
             sharding=sharding,
         )
+    return with_pages(result, out)
 
 
 def join(left: Positional[str], right: Positional[str], /, *, out: Path) -> Result:
@@ -229,7 +232,7 @@ def join(left: Positional[str], right: Positional[str], /, *, out: Path) -> Resu
         right: the right-to-left one, bert-right or lstm-right, with the same tokenizer.
         out: the model folder to write.
     """
-    from bertwright.recipes.join import join as join_models
+    from bertwright.pretraining.elmo import join as join_models
 
     return join_models(left, right, out)
 
@@ -243,10 +246,10 @@ def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
         top_k: how many candidates.
     """
     from bertwright.model.folder import open_model
-    from bertwright.prediction.fill import fill as fill_masks
-    from bertwright.prediction.fill import open_pretrained
-    from bertwright.prediction.work import open_tokenizer
-    from bertwright.text.any_tokenizer import wordpiece
+    from bertwright.objectives.masked_lm import open_pretrained
+    from bertwright.tasks.binding import open_tokenizer
+    from bertwright.tasks.fill_mask import fill as fill_masks
+    from bertwright.text.open_tokenizer import wordpiece
 
     saved = open_model(model)
     loaded = open_pretrained(saved)
@@ -269,8 +272,8 @@ def next_sentence(first: Positional[str], second: Positional[str], /, *, model: 
         model: MODEL: a model folder or run folder, pre-trained with next-sentence prediction.
     """
     from bertwright.model.folder import open_model
-    from bertwright.prediction.next_sentence import next_sentence_probability, open_next_sentence
-    from bertwright.prediction.work import open_tokenizer
+    from bertwright.tasks.binding import open_tokenizer
+    from bertwright.tasks.fill_mask import next_sentence_probability, open_next_sentence
 
     saved = open_model(model)
     loaded = open_next_sentence(saved)
@@ -285,7 +288,7 @@ def _either(option: str, given: Name | None, flagged: bool, flag: Name) -> Name 
 
 
 def _corpora(given: tuple[str, ...]) -> dict[Path, float]:
-    from bertwright.objectives.mixture import parse_weights
+    from bertwright.objectives.batches import parse_weights
 
     try:
         weights = parse_weights(given)

@@ -133,7 +133,7 @@ def _token(given: str | None) -> str | None:
 
 
 def _settings(**given: Any) -> Any:
-    from bertwright.serving.settings import ServeSettings
+    from bertwright.serving.schemas import ServeSettings
 
     return ServeSettings(**given)
 

@@ -11,7 +11,7 @@ from bertwright.errors import InputError
 
 if TYPE_CHECKING:
     from bertwright.corpus.manifest import Manifest
-    from bertwright.text.any_tokenizer import AnyTokenizer
+    from bertwright.text.base_tokenizer import BaseTokenizer
 
 Result = Mapping[str, Any]
 
@@ -43,17 +43,17 @@ def tokenizer_train(
         documents: what parts documents of plain text: blank lines, or each line, or each file is one.
         field: the field of JSON lines, or the column, that holds the text.
     """
-    from bertwright.text.any_tokenizer import AnyTokenizer
+    from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
     from bertwright.text.documents import TextSettings, find_inputs, read_all
-    from bertwright.text.tokenizer import train_tokenizer
+    from bertwright.text.wordpiece import train_tokenizer
 
     _refuse_existing(out)
     settings = TextSettings(documents=documents, field=field)
     texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
     if kind == "bpe":
         _refuse_wordpiece_only(vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
-        made: AnyTokenizer = train_bpe(texts, merges=MERGES if merges is None else merges)
+        made: BaseTokenizer = train_bpe(texts, merges=MERGES if merges is None else merges)
     elif merges is not None:
         raise InputError(f"--merges {merges}: is for --kind bpe; a WordPiece vocabulary has a --vocab-size")
     elif vocab_size is None:
@@ -72,8 +72,8 @@ def tokenizer_import(vocabulary: Positional[Path], /, *, out: Path, cased: bool 
         out: the tokenizer folder to write.
         cased: for a cased vocabulary; without it text is lower-cased and accents are taken off.
     """
-    from bertwright.recipes.doctor_casing import casing
-    from bertwright.text.tokenizer import import_vocabulary
+    from bertwright.doctor.model import casing
+    from bertwright.text.wordpiece import import_vocabulary
 
     if vocabulary.suffix == ".json":
         raise InputError(
@@ -110,9 +110,9 @@ def tokenizer_extend(
         documents: what parts documents of plain text: blank lines, or each line, or each file is one.
         field: the field of JSON lines that holds the text.
     """
-    from bertwright.text.any_tokenizer import open_tokenizer_folder, wordpiece
     from bertwright.text.documents import TextSettings, find_inputs, read_all
-    from bertwright.text.extension import extend_tokenizer
+    from bertwright.text.extend_vocabulary import extend_tokenizer
+    from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
 
     _refuse_existing(out)
     advice = "only a WordPiece vocabulary is extended; learn one from all the text instead: tokenizer train --kind bpe"
@@ -187,14 +187,14 @@ def corpus_merge(parts: Positional[tuple[Path, ...]], /, *, out: Path, keep_dupl
         out: the corpus folder to write; must be empty or absent.
         keep_duplicates: use documents again that equal an earlier one.
     """
-    from bertwright.corpus.parts import merge_corpora
+    from bertwright.corpus.merge import merge_corpora
 
     return _built(out, merge_corpora(parts, out, keep_duplicates=keep_duplicates))
 
 
 def corpus_inspect(corpus: Positional[Path], /) -> Result:
     """What a corpus holds: sizes, lengths, [UNK] share, a sample, and warnings where it will hurt."""
-    from bertwright.corpus.report import inspect_corpus
+    from bertwright.corpus.checks import inspect_corpus
 
     report = inspect_corpus(corpus)
     return {**report.model_dump(mode="json"), "text": report.render()}
@@ -202,7 +202,7 @@ def corpus_inspect(corpus: Positional[Path], /) -> Result:
 
 def corpus_verify(corpus: Positional[Path], /) -> Result:
     """Check every byte of a corpus, its manifest and tokenizer included, against what was noted when it was built."""
-    from bertwright.corpus.verify import verify
+    from bertwright.corpus.checks import verify
 
     checked = verify(corpus)
     return {"corpus": str(corpus), "good": True, "documents": checked.num_documents, "tokens": checked.num_tokens}
@@ -242,7 +242,7 @@ def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents
         raise InputError(f"{option}: is for WordPiece; --kind bpe lower-cases and strips accents, as GPT-1 does")
 
 
-def _save(made: "AnyTokenizer", out: Path) -> None:
+def _save(made: "BaseTokenizer", out: Path) -> None:
     from bertwright.files import new_folder
 
     with new_folder(out) as folder:

@@ -16,18 +16,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bertwright import __version__
 from bertwright.console import Status
 from bertwright.corpus.encode import EncodedChunk, encode_chunk, start_worker
+from bertwright.corpus.inputs import Chunk, Position, Reader, part_of
 from bertwright.corpus.manifest import Manifest
-from bertwright.corpus.parts import part_of
-from bertwright.corpus.reading import Chunk, Position, Reader
-from bertwright.corpus.unfinished import BuildState, Unfinished, built_already, is_free, unfinished
+from bertwright.corpus.resume import BuildState, Unfinished, built_already, is_free, unfinished
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import FULL_DISK
-from bertwright.text.any_tokenizer import open_tokenizer_folder
 from bertwright.text.documents import HubDataset, Input, TextSettings, find_inputs
+from bertwright.text.open_tokenizer import open_tokenizer_folder
+from bertwright.version import __version__
 
 CHUNKS_PER_WORKER = 3
 """Chunks under way for each worker: enough that none waits while the oldest one is being finished."""

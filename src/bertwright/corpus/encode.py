@@ -15,16 +15,13 @@ from functools import cache
 from itertools import chain, count, islice
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import RunFailed
-
-if TYPE_CHECKING:
-    from bertwright.text.documents import Document, TextSettings
-    from bertwright.text.wikipedia import Page
+from bertwright.text.documents import Document, TextSettings
+from bertwright.text.wikipedia import Page
 
 MAX_SENTENCE = 128
 """Pieces in the longest sentence of a corpus; longer ones are cut into spans of about equal length."""
@@ -163,7 +160,7 @@ def encode_chunk(
 
 @cache
 def _word_table(folder: Path) -> WordTable:
-    from bertwright.text.any_tokenizer import open_tokenizer_folder
+    from bertwright.text.open_tokenizer import open_tokenizer_folder
 
     tokenizer = open_tokenizer_folder(folder)
     return WordTable(tokenizer.ids, vocab_size=tokenizer.vocab_size)

@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import JsonValue, ValidationError
 
-from bertwright import __version__
 from bertwright.config import Settings
 from bertwright.errors import InputError, shown
 from bertwright.files import file_digest, json_bytes, read_json, write_json
+from bertwright.version import __version__
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,18 +19,9 @@ from numpy.typing import NDArray
 
 from bertwright.corpus.duplicates import read_drop_list
 from bertwright.corpus.encode import token_dtype
-from bertwright.corpus.manifest import (
-    MANIFEST,
-    TOKENIZER,
-    Manifest,
-    ShardEntry,
-    check_sizes,
-    read_manifest,
-)
+from bertwright.corpus.manifest import MANIFEST, TOKENIZER, Manifest, ShardEntry, check_sizes, read_manifest
 from bertwright.errors import InputError
-
-if TYPE_CHECKING:
-    from bertwright.text.any_tokenizer import AnyTokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer
 
 _HASH_KEY = b"bertwright.tokenizer"  # of the schema
 SUMS_KEY = b"bertwright.crc32"
@@ -93,9 +84,9 @@ class Corpus:
         return Corpus.open, (self.folder,)
 
     @cached_property
-    def tokenizer(self) -> "AnyTokenizer":
+    def tokenizer(self) -> "BaseTokenizer":
         """The tokenizer that made the ids; InputError where the folder holds another one."""
-        from bertwright.text.any_tokenizer import open_tokenizer_folder
+        from bertwright.text.open_tokenizer import open_tokenizer_folder
 
         folder = self.folder / TOKENIZER
         tokenizer = open_tokenizer_folder(folder)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 from pydantic import JsonValue
@@ -14,9 +14,7 @@ from bertwright.corpus.duplicates import document_hashes, find_duplicates, write
 from bertwright.corpus.encode import EncodedDocuments
 from bertwright.corpus.manifest import TOKENIZER, Manifest, ShardEntry, Skipped, Source, write_manifest
 from bertwright.corpus.shards import SUMS_KEY, checksums, shard_schema
-
-if TYPE_CHECKING:
-    from bertwright.text.any_tokenizer import AnyTokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer
 
 SHARD_TOKENS = 64_000_000
 """A shard ends with the record batch that brings it to this many tokens."""
@@ -32,7 +30,7 @@ class CorpusWriter:
         self,
         folder: Path,
         *,
-        tokenizer: "AnyTokenizer",
+        tokenizer: "BaseTokenizer",
         shard_tokens: int = SHARD_TOKENS,
         entries: Sequence[ShardEntry] = (),
     ) -> None:

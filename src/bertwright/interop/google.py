@@ -20,11 +20,11 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.interop.foreign import Foreign
+from bertwright.interop.checkpoint import Foreign
 from bertwright.interop.sorted_table import is_table
 from bertwright.interop.tensor_bundle import Bundle, index_file, open_bundle
-from bertwright.model.sizes import EncoderConfig
-from bertwright.text.tokenizer import Tokenizer, import_vocabulary
+from bertwright.model.config import EncoderConfig
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary
 
 _MODULES = {
     "bert/embeddings/LayerNorm": "encoder.embeddings.norm",

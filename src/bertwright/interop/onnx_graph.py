@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bertwright import __version__
-from bertwright.model.architectures import ARCHITECTURES, Bert
-from bertwright.model.attention import SelfAttention
+from bertwright.model.bert import ARCHITECTURES, Bert
+from bertwright.model.encoder import SelfAttention
+from bertwright.version import __version__
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """As transformers names them; int64 [B, T], or [B, C, T] for choices."""

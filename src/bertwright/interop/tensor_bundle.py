@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.errors import InputError
-from bertwright.interop.crc32c import masked_crc32c
-from bertwright.interop.sorted_table import is_table, read_table, varint
+from bertwright.interop.sorted_table import is_table, masked_crc32c, read_table, varint
 
 _READ = {
     1: ("float32", "<f4"),

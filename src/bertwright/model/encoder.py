@@ -11,9 +11,98 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.model.attention import SelfAttention
-from bertwright.model.dropout import dropout
-from bertwright.model.sizes import Attends, BodyConfig, EncoderConfig, OneBody
+from bertwright.model.config import Attends, BackboneConfig, EncoderConfig, GPTConfig, SingleBackboneConfig
+
+# Dropout that costs little on a CPU: four decisions from each 64-bit random number, the rest fused by the compiler.
+#
+# torch's own CPU dropout draws one number per element on one thread: longer than a small model's matrix products
+# took.
+
+
+@torch.library.custom_op("bertwright::random_bits", mutates_args=())
+def random_bits(like: Tensor) -> Tensor:
+    """Uniform int16 numbers in the shape of `like`, from torch's default generator (so `torch.manual_seed` decides)."""
+    size = like.numel()
+    words = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits: Tensor = words.view(torch.int16)[:size].view(like.shape)
+    return bits
+
+
+@random_bits.register_fake
+def _(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=torch.int16, device=like.device)
+
+
+def dropout(values: Tensor, share: float, training: bool) -> Tensor:
+    """Zero a `share` of `values` (to 1/65536) and scale the rest by 1/(1-share); identity when not training."""
+    if not training or share == 0.0:
+        return values
+    if values.device.type != "cpu":
+        return F.dropout(values, share)
+    bits: Tensor = random_bits(values)
+    keep = bits >= min(round(share * 65536), 65535) - 32768  # 65,536 would be no int16
+    return values * (keep.to(values.dtype) / (1.0 - share))
+
+
+# batches → encoder: multi-head self-attention over both directions (paper §3; 1/sqrt(K) scaling, keys masked).
+#
+# Shapes: B batch, T tokens, Q query rows, D hidden, H heads, K head width.
+
+
+class Stacked(nn.Linear):
+    """The maps to queries, keys and values above one another: three to whoever treats a matrix as a whole."""
+
+    stacked = 3
+
+
+class SelfAttention(nn.Module):
+    """Queries, keys and values from one fused projection, then the output projection."""
+
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.qkv = Stacked(hidden, 3 * hidden)
+        self.output = nn.Linear(hidden, hidden)
+
+    def forward(self, hidden: Tensor, keep: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Attend from `rows` [B, Q, D] (all of `hidden` when None) to `hidden` [B, T, D].
+
+        `keep` [B, 1, 1, T] is True for keys that may be attended to; [B, 1, Q, T] where each query has its own keys.
+        Returns [B, Q, D].
+        """
+        width = hidden.shape[-1]
+        if rows is None:
+            query, key, value = self.qkv(hidden).split(width, dim=-1)  # 3 x [B, T, D]
+        else:
+            query = F.linear(rows, self.qkv.weight[:width], self.qkv.bias[:width])  # [B, Q, D]
+            key, value = F.linear(hidden, self.qkv.weight[width:], self.qkv.bias[width:]).split(width, dim=-1)
+        context = self._attend(self._split(query), self._split(key), self._split(value), keep)
+        merged: Tensor = self.output(context.transpose(1, 2).flatten(2))  # [B, Q, D]
+        return merged
+
+    def probabilities(self, hidden: Tensor, keep: Tensor) -> Tensor:
+        """How much each token of `hidden` [B, T, D] attends to each other, head by head: [B, H, T, T], no dropout."""
+        query, key, _ = self.qkv(hidden).split(hidden.shape[-1], dim=-1)  # 3 x [B, T, D]
+        return _probabilities(self._split(query), self._split(key), keep)
+
+    def _split(self, rows: Tensor) -> Tensor:
+        parts: Tensor = rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
+        return parts
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
+        share = self.dropout if self.training else 0.0
+        if not share or query.device.type != "cpu":
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=share)
+        # No fused CPU kernel drops attention probabilities, so training spells the formula out.
+        kept = dropout(_probabilities(query, key, keep), self.dropout, training=True)
+        context: Tensor = kept @ value  # [B, H, Q, K]
+        return context
+
+
+def _probabilities(query: Tensor, key: Tensor, keep: Tensor) -> Tensor:
+    scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # [B, H, Q, T]
+    return torch.softmax(scores.masked_fill(~keep, torch.finfo(scores.dtype).min), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -78,10 +167,10 @@ class EncoderLayer(nn.Module):
         return out
 
 
-class SingleBody(nn.Module):
+class SingleBackbone(nn.Module):
     """What every body that is made of no others answers: the state of the row, its table of words, its blocks."""
 
-    config: OneBody
+    config: SingleBackboneConfig
     embeddings: nn.Module
     layers: nn.ModuleList
 
@@ -100,7 +189,7 @@ class SingleBody(nn.Module):
         return tuple(self.layers)
 
 
-class Encoder(SingleBody):
+class Encoder(SingleBackbone):
     """Token ids to contextual vectors."""
 
     config: EncoderConfig
@@ -143,7 +232,7 @@ class Encoder(SingleBody):
 class Pooler(nn.Module):
     """The vector of [CLS] through a dense layer and tanh: C in the paper's Figure 1."""
 
-    def __init__(self, config: BodyConfig) -> None:
+    def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden, config.hidden)
 
@@ -195,3 +284,25 @@ def init_weights(module: nn.Module, deviation: float, generator: torch.Generator
             bound = 1 / math.sqrt(part.hidden_size)
             for weight in part.parameters():
                 nn.init.uniform_(weight, -bound, bound, generator=generator)
+
+
+# batches → body of GPT-1: BERT's blocks, each token attending to itself and to what stands before it (GPT §3.1,
+# §4.1).
+#
+# No segments, no LayerNorm on the embeddings, and the token embeddings once more as the output, without a bias.
+#
+# Shapes: D hidden, V vocabulary.
+
+
+class GPT(Encoder):
+    """Token ids to vectors that know the tokens up to their own, and to the logits of the next token.
+
+    What padding holds after a real token never reaches it.
+    """
+
+    config: GPTConfig
+    _embeddings = TokensAndPositions
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[…, D] states of tokens → […, V] logits of the tokens that follow them."""
+        return F.linear(states, self.embeddings.word.weight)

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder, check_digest, file_digest, note_digest, read_object, write_json
-from bertwright.model.bodies import body_of
-from bertwright.model.described import MULTI_LABEL
-from bertwright.model.forms import described, named_weights, read_described, stored_names
-from bertwright.model.naming import foreign_hint, stored_tensors
-from bertwright.model.sizes import SYSTEMS, BodyConfig, size_config, system_config
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import SYSTEMS, BackboneConfig, size_config, system_config
+from bertwright.model.hf_config import MULTI_LABEL, described, read_described
+from bertwright.model.hf_weights import foreign_hint, named_weights, stored_names, stored_tensors
 from bertwright.shipped import place_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
@@ -42,7 +41,7 @@ class SavedModel:
     """
 
     place: str
-    config: BodyConfig
+    config: BackboneConfig
     weights: Mapping[str, Tensor] | None
     tokenizer: Path
     architecture: str = "BertModel"
@@ -67,7 +66,7 @@ def save_model(
     folder: Path,
     module: nn.Module,
     *,
-    config: BodyConfig,
+    config: BackboneConfig,
     tokenizer: Path,
     architecture: str,
     labels: tuple[str, ...] = (),
@@ -89,7 +88,7 @@ def save_weights(
     folder: Path,
     weights: Mapping[str, Tensor],
     *,
-    config: BodyConfig,
+    config: BackboneConfig,
     tokenizer: Path,
     architecture: str,
     labels: tuple[str, ...] = (),
@@ -197,7 +196,7 @@ def weights_digest(saved: SavedModel) -> str | None:
     return None if saved.weights is None else saved.digest or file_digest(Path(saved.place) / WEIGHTS)
 
 
-def _check_weights(config: BodyConfig, weights: Mapping[str, Tensor], place: str) -> None:
+def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], place: str) -> None:
     """InputError where the body's weights are not those that config.json asks for, no more and no fewer.
 
     Sizes are compared before memory is taken for them.
@@ -206,7 +205,9 @@ def _check_weights(config: BodyConfig, weights: Mapping[str, Tensor], place: str
     if config.layers > stored:  # each layer has several
         raise InputError(f"{place}: config.json asks for {config.layers} layers, but there are {stored} tensors")
     with torch.device("meta"):
-        wanted = {f"encoder.{name}": tuple(tensor.shape) for name, tensor in body_of(config).state_dict().items()}
+        wanted = {
+            f"encoder.{name}": tuple(tensor.shape) for name, tensor in build_backbone(config).state_dict().items()
+        }
     whole = {layer_of(name) for name in weights}
     for name, shape in wanted.items():
         given = weights.get(name)

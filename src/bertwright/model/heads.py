@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.model.dropout import dropout
-from bertwright.model.sizes import BodyConfig, EncoderConfig
+from bertwright.model.config import BackboneConfig, EncoderConfig
+from bertwright.model.encoder import dropout
 
 
 def for_loss(logits: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class TiedOutput(nn.Module):
     bias: Tensor
     """Zeros, which no folder holds."""
 
-    def __init__(self, config: BodyConfig) -> None:
+    def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.register_buffer("bias", torch.zeros(config.vocab_size), persistent=False)
 
@@ -63,7 +63,7 @@ class TiedOutput(nn.Module):
 class BiasedOutput(nn.Module):
     """The transposed word embeddings and one bias per vocabulary entry: an LSTM's output."""
 
-    def __init__(self, config: BodyConfig) -> None:
+    def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -100,7 +100,7 @@ class ClassificationHead(nn.Module):
 class SpanHead(nn.Module):
     """The start and end vectors S and E of paper §4.2: one linear layer with two outputs on each token's vector."""
 
-    def __init__(self, config: BodyConfig) -> None:
+    def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.linear = nn.Linear(config.hidden, 2)
 

@@ -14,20 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.model.bodies import body_of
-from bertwright.model.described import LANGUAGE_MODEL
+from bertwright.model.backbones import RecurrentBackbone, build_backbone
+from bertwright.model.config import EncoderConfig, GPTConfig, LSTMConfig, SingleBackboneConfig, system_of
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.gpt_naming import ARCHITECTURE as GPT_MODEL
 from bertwright.model.heads import BiasedOutput, MaskedLMHead, TiedOutput
-from bertwright.model.lstm import RecurrentBody
-from bertwright.model.sizes import EncoderConfig, GPTConfig, LSTMConfig, OneBody, system_of
-from bertwright.objectives.characters import bits_per_character
-from bertwright.objectives.projection import judged, running_loss
-from bertwright.objectives.shuffled import TokenBatch
-from bertwright.training.device import moved, place_of
-from bertwright.training.ranks import ALONE, Ranks
-from bertwright.training.trainable import Trainable
+from bertwright.model.hf_config import ARCHITECTURE as GPT_MODEL
+from bertwright.model.hf_config import LANGUAGE_MODEL
+from bertwright.objectives.batches import TokenBatch
+from bertwright.objectives.vocabulary_loss import bits_per_character, judged, running_loss
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
+from bertwright.training.hardware import moved, place_of
 
 OWN_MODEL = "BertwrightLanguageModel"
 """What config.json calls one that no class of transformers computes."""
@@ -50,13 +47,13 @@ class LanguageModel(nn.Module):
     All compare with the word embeddings of the body.
     """
 
-    def __init__(self, config: OneBody) -> None:
+    def __init__(self, config: SingleBackboneConfig) -> None:
         """ValueError for a body that sees both sides: it would see what it is to predict."""
         super().__init__()
         if config.attends == "both":
             raise ValueError("a language model's tokens attend to one side")
-        body = body_of(config)
-        assert isinstance(body, Encoder | RecurrentBody)
+        body = build_backbone(config)
+        assert isinstance(body, Encoder | RecurrentBackbone)
         self.encoder = body
         if isinstance(config, LSTMConfig):
             self.lm: BiasedOutput | TiedOutput = BiasedOutput(config)
@@ -66,7 +63,7 @@ class LanguageModel(nn.Module):
             self.masked_lm = MaskedLMHead(config)
 
     @property
-    def config(self) -> OneBody:
+    def config(self) -> SingleBackboneConfig:
         """The body's shape."""
         return self.encoder.config
 
@@ -85,7 +82,7 @@ class LanguageModel(nn.Module):
         return nn.functional.linear(self(tokens), self.encoder.words()[0].weight, self.output.bias)
 
 
-def to_tokens(batch: TokenBatch, config: OneBody) -> Tokens:
+def to_tokens(batch: TokenBatch, config: SingleBackboneConfig) -> Tokens:
     """Numpy rows → tensors. Every real place that has a next one predicts it; places of a row stand together."""
     ids = torch.from_numpy(batch.ids)
     length = ids.shape[1]
@@ -129,7 +126,7 @@ def language_figures(
     batches: Iterable[TokenBatch],
     characters: np.ndarray | None = None,
     *,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
 ) -> dict[str, float]:
     """Loss (nats a token), accuracy and perplexity over all predictions, and bits for each character of the text.
 
@@ -140,7 +137,7 @@ def language_figures(
     place = place_of(model)
     lengths = torch.zeros(model.config.vocab_size) if characters is None else torch.from_numpy(characters)
     lengths = lengths.to(place)
-    for _, batch, counts in ranks.share(list(batches)):
+    for _, batch, counts in ranks.partition(list(batches)):
         tokens = moved(to_tokens(batch, model.config), place)
         losses, right = judged(model(tokens), model.encoder.words()[0].weight, model.output.bias, tokens.labels)
         if not counts:
@@ -164,7 +161,7 @@ def language_figures(
     return figures | {"rows": sums["rows"], "predictions": sums["predictions"]}
 
 
-def language_architecture(config: OneBody) -> str:
+def language_architecture(config: SingleBackboneConfig) -> str:
     """The class that config.json names: transformers' where one computes the same."""
     if isinstance(config, GPTConfig):
         return GPT_MODEL
@@ -176,7 +173,7 @@ def open_language_model(saved: SavedModel) -> LanguageModel:
     config = saved.config
     if saved.weights is None:
         raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
-    if system_of(config) in (None, "bert") or not isinstance(config, OneBody):
+    if system_of(config) in (None, "bert") or not isinstance(config, SingleBackboneConfig):
         raise InputError(f"{saved.place}: is no language model, which predicts the next token; this needs one")
     model = LanguageModel(config)
     load_weights(model, saved)

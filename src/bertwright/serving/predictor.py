@@ -3,29 +3,35 @@
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+import torch
 
 from bertwright.console import say, told_to
 from bertwright.errors import InputError, RunFailed, shown
-from bertwright.model.bodies import Body
+from bertwright.model.backbones import Backbone
+from bertwright.model.config import EncoderConfig
+from bertwright.model.encoder import Encoder, EncoderLayer, kept
 from bertwright.model.folder import open_model
-from bertwright.model.sizes import EncoderConfig
-from bertwright.prediction.feature_based import frozen_encoder
-from bertwright.prediction.features import Pool
-from bertwright.prediction.fill import second_objective
-from bertwright.prediction.kinds import made_elsewhere
-from bertwright.prediction.precision import Answerable, choose
-from bertwright.prediction.work import open_tokenizer
-from bertwright.serving.heads import FillHead, FollowHead, Head, VectorHead, has_masked_lm, head_of
+from bertwright.objectives.masked_lm import second_objective
+from bertwright.serving.pipelines import FillHead, FollowHead, Head, VectorHead, has_masked_lm, head_of
 from bertwright.serving.results import Vector
-from bertwright.tasks.values import column_names, column_values, refuse_halves
-from bertwright.text.any_tokenizer import AnyTokenizer
-from bertwright.training.machine import keep_memory
+from bertwright.tables.reader import column_names, column_values, refuse_halves
+from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.classification.encoding import encode
+from bertwright.tasks.classification.model import padded
+from bertwright.tasks.embeddings import Pool
+from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.inference import Answerable, choose
+from bertwright.tasks.kinds import made_elsewhere
+from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.text.wordpiece import Tokenizer
+from bertwright.training.hardware import keep_memory
 
 _ENDED: Final = object()
 BLOCK: Final = 1024
@@ -73,7 +79,7 @@ class Predictor:
     Threads may share it; they take turns, since each turn uses all cores.
     """
 
-    def __init__(self, saved: Answerable, words: AnyTokenizer, place: str) -> None:
+    def __init__(self, saved: Answerable, words: BaseTokenizer, place: str) -> None:
         self.place, self.config, self.words = place, saved.config, words
         self.backend: str = "fp32" if saved.computed == "plain" else saved.computed
         self.saved = saved
@@ -81,7 +87,7 @@ class Predictor:
         self.head = head_of(saved, words)
         if lacks_import := made_elsewhere(saved):
             say(f"{lacks_import}; as it is, it gives vectors")
-        self._plain: Body | None = None
+        self._plain: Backbone | None = None
         self._heads: dict[Use, Head[Any]] = {}
 
     @property
@@ -163,7 +169,7 @@ class Predictor:
                 self._heads[use] = _USES[use](self.saved, self.words)
             return self._heads[use]
 
-    def plain_encoder(self) -> Body:
+    def plain_encoder(self) -> Backbone:
         """The encoder as it is trained, in fp32: the one that answers keeps no attention."""
         with self._lock:
             if self._plain is None:
@@ -284,3 +290,59 @@ def _told(given: Any) -> str:
 
 def _warn(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=5)
+
+
+# text → what a model makes of it: pieces, segments and places (the paper's figure 2), and a layer's attention.
+
+MOST_TOKENS = 96
+"""Tokens of an input that is looked into: the answer has their square."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """`pieces` and `segments` [T] of an input as the model gets it; `attention` [H, T, T] of one layer, from and to."""
+
+    pieces: list[str]
+    segments: list[int]
+    attention: list[list[list[float]]]
+
+
+def look_inside(model: Predictor, text: str, second: str | None = None, layer: int = 1) -> Inside:
+    """The input that a text, or two, become, and how much each token attends to each in `layer` (from 1 on)."""
+    if not 1 <= layer <= model.config.layers:
+        raise InputError(f"layer {layer}: allowed are 1 to {model.config.layers}")
+    limit = min(MOST_TOKENS, model.config.max_positions)
+    texts = [text] if second is None else [text, second]
+    sides = model.words.ids(texts, special=True) if isinstance(model.words, Tokenizer) else model.words.ids(texts)
+    if sum(map(len, sides)) + 1 + len(sides) > limit:
+        raise InputError(f"the input has more than {limit} tokens; so much is not drawn")
+    words = _Read(model.words, sides)
+    encoded = encode(words, [text], None if second is None else [second], max_length=limit)
+    rows = padded(encoded, [0], pad_id=model.words.pad_id)
+    with torch.inference_mode():
+        encoder = model.plain_encoder()
+        if not isinstance(encoder, Encoder):
+            raise InputError("this model is no single Transformer: there is no attention to look at")
+        keep = kept(rows.mask, encoder.config.attends)
+        hidden = encoder.embeddings(rows.ids, rows.segments)
+        for block in list(encoder.layers)[: layer - 1]:
+            hidden = block(hidden, keep)
+        chosen = encoder.layers[layer - 1]
+        assert isinstance(chosen, EncoderLayer)
+        shares = chosen.attention.probabilities(hidden, keep)[0]  # [H, T, T]
+    return Inside(
+        pieces=[model.words.pieces[id] for id in rows.ids[0].tolist()],
+        segments=rows.segments[0].tolist(),
+        attention=[[[round(share, 4) for share in row] for row in head] for head in shares.tolist()],
+    )
+
+
+class _Read:
+    """A tokenizer whose texts were read already, [MASK] as the token."""
+
+    def __init__(self, words: Any, sides: list[list[int]]) -> None:
+        self.begin_id, self.between_id, self.end_id = words.begin_id, words.between_id, words.end_id
+        self._sides = iter(sides)
+
+    def ids(self, texts: Any) -> list[list[int]]:
+        return [next(self._sides) for _ in texts]

@@ -16,11 +16,11 @@ import uvicorn
 
 from bertwright.console import say, told_to
 from bertwright.errors import InputError, RunFailed, legible
+from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
-from bertwright.serving.guard import is_local, now
-from bertwright.serving.http import create_app
+from bertwright.serving.middleware import is_local, now
 from bertwright.serving.predictor import Asked, Predictor, load
-from bertwright.serving.settings import ServeSettings
+from bertwright.serving.schemas import ServeSettings
 
 _TURNS: Final = 3
 

@@ -11,9 +11,8 @@ try:
 except ImportError:
     raise MissingExtra("tasks", "bertwright.sklearn") from None
 
+from bertwright.sklearn.estimators import BertClassifier, BertRegressor, BertVectorizer
 from bertwright.sklearn.inputs import EstimatorError
 from bertwright.sklearn.tagger import BertTagger
-from bertwright.sklearn.texts import BertClassifier, BertRegressor
-from bertwright.sklearn.vectors import BertVectorizer
 
 __all__ = ["BertClassifier", "BertRegressor", "BertTagger", "BertVectorizer", "EstimatorError"]

@@ -79,7 +79,7 @@ class Trained(TextEstimator):
 
         Fitted again, it begins from that model.
         """
-        from bertwright.sklearn.learned import read
+        from bertwright.sklearn.fit import read
 
         with in_python():
             learned = read(folder)
@@ -100,8 +100,8 @@ class Trained(TextEstimator):
         return {NOTES: {"parameters": kept, **more}}
 
     def _learn(self, bind: Any, **more: Any) -> Any:
-        from bertwright.recipes.settings import FinetuneSettings
-        from bertwright.sklearn.learned import learn
+        from bertwright.finetuning.settings import FinetuneSettings
+        from bertwright.sklearn.fit import learn
 
         values = {name: plain(getattr(self, name)) for name in self._settings}
         settings = validated(FinetuneSettings, {**values, "first_seed": seed_of(self.random_state)})

@@ -19,9 +19,9 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from bertwright.console import told_to
 from bertwright.errors import InputError, MissingExtra, shown
-from bertwright.model.described import UNWRITABLE
-from bertwright.tasks.examples import FLOAT32_MAX
-from bertwright.tasks.values import column_names, column_values, refuse_halves
+from bertwright.model.hf_config import UNWRITABLE
+from bertwright.tables.reader import column_names, column_values, refuse_halves
+from bertwright.tasks.classification.examples import FLOAT32_MAX
 
 DEFAULT_NAMES: Final = {1: ("text",), 2: ("text_a", "text_b")}
 """What the columns are called in the model folder where they have no names."""

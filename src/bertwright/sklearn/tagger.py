@@ -12,8 +12,8 @@ from bertwright.console import told_to
 from bertwright.errors import InputError
 from bertwright.sklearn.base import Trained, plain, validated
 from bertwright.sklearn.inputs import in_python, tags_of, words_of
-from bertwright.tasks.conll import Sentences
-from bertwright.tasks.tagging import NER, POS, TaggingTask, as_learned, learn, possible, score
+from bertwright.tasks.tagging.conll import Sentences
+from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, as_learned, learn, possible, score
 
 
 class _Given(Sentences):
@@ -76,7 +76,7 @@ class BertTagger(Trained):
     def fit(self, X: Any, y: Any) -> "BertTagger":
         """Learn the tags of the words."""
         with in_python(verbose=bool(self.verbose)):
-            from bertwright.prediction.tagging import bound
+            from bertwright.tasks.tagging.task import bound
 
             base = POS if self.scheme == "plain" else NER
             task: TaggingTask = validated(TaggingTask, {**base.model_dump(), "scheme": self.scheme})
@@ -100,7 +100,7 @@ class BertTagger(Trained):
         """F1 of entities, or the share of right tags where they are plain; a type that was not learned is missed."""
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
-            from bertwright.prediction.tagging import task_of_model
+            from bertwright.tasks.tagging.task import task_of_model
 
             task = task_of_model(self.learned_.saved)
             sentences = self._learnable(task, X, y)
@@ -113,14 +113,14 @@ class BertTagger(Trained):
             return as_learned(task, given)
 
     def _tagged(self, sentences: Sentences) -> tuple[tuple[str, ...], ...]:
-        from bertwright.prediction.tagging import open_tagging
+        from bertwright.tasks.tagging.task import open_tagging
 
         words = self.learned_.words
         task, tagged = self.learned_.ready(lambda saved: open_tagging(saved, words))
         return tuple(possible(task, tags) for tags in tagged(replace(sentences, tags=None), "off").tags)
 
     def _take(self, learned: Any) -> None:
-        from bertwright.prediction.kinds import task_of
+        from bertwright.tasks.kinds import task_of
 
         task = task_of(learned.saved)
         if not isinstance(task, TaggingTask):

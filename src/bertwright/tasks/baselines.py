@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError, MissingExtra
-from bertwright.tasks.classify import ClassificationTask, score_values
-from bertwright.tasks.examples import Examples, split_dev
+from bertwright.tasks.classification.encoding import score_values
+from bertwright.tasks.classification.examples import Examples, split_dev
+from bertwright.tasks.classification.spec import ClassificationTask
 
 # Inverse strengths of the penalty, the usual one first: the first of equals wins.
 STRENGTHS: Final = (1.0, 10.0, 0.1, 100.0)

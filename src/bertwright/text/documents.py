@@ -21,17 +21,18 @@ from itertools import chain
 from pathlib import Path
 
 from bertwright.errors import InputError
+from bertwright.text.decompress import MAGIC, decoded_lines, open_bytes, read_lines, reading
 from bertwright.text.document import Document, OnError, TextSettings, bounded, paragraphs_of, stop, tidy
-from bertwright.text.opening import MAGIC, decoded_lines, open_bytes, read_lines, reading
 from bertwright.text.records import (
     PARQUET_MAGIC,
     HubDataset,
     find_hub_dataset,
+    opens_article,
     read_hub,
     read_json_lines,
     read_parquet,
+    read_wikiextractor,
 )
-from bertwright.text.wikiextractor import opens_article, read_wikiextractor
 from bertwright.text.wikipedia import Page, is_dump, read_pages
 from bertwright.text.wikitext import passages
 

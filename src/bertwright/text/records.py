@@ -1,22 +1,15 @@
 """text → documents: records that hold a text each: JSON lines, Parquet files, datasets of the Hugging Face Hub."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertwright.errors import InputError, MissingExtra, RunFailed
-from bertwright.text.document import (
-    LINE_END,
-    Document,
-    OnError,
-    TextSettings,
-    bounded,
-    paragraphs_of,
-    without_title,
-)
-from bertwright.text.opening import is_undecoded
+from bertwright.text.decompress import is_undecoded
+from bertwright.text.document import LINE_END, Document, OnError, TextSettings, bounded, paragraphs_of, without_title
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -204,3 +197,46 @@ def _check_column(path: Path, file: "pyarrow.parquet.ParquetFile", field: str) -
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+# text → documents: WikiExtractor's mark-up, `<doc id=… url=… title=…>` … `</doc>`.
+
+_TITLE = re.compile(r' title="(.*)"\s*>$')
+
+
+def opens_article(line: str) -> bool:
+    """Whether a stripped line is a `<doc …>`."""
+    return line.startswith("<doc ") and line.endswith(">") and 'id="' in line
+
+
+def read_wikiextractor(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
+    """Yield the articles of numbered lines; the first line of each is its title."""
+    begin = size = 0
+    title = ""
+    body: list[str] = []
+    for number, line in lines:
+        bare = line.strip()
+        if opens_article(bare):
+            if begin:
+                raise InputError(f"{path}:{begin}: not closed by </doc> before line {number} opens another <doc>")
+            match = _TITLE.search(bare)
+            begin, size, title, body = number, 0, _unescape(match[1]).replace("&quot;", '"') if match else "", []
+        elif bare == "</doc>":
+            if not begin:
+                raise InputError(f"{path}:{number}: </doc> without a <doc …> before it")
+            paragraphs = paragraphs_of(without_title(body, title), settings)
+            if paragraphs:
+                yield Document(paragraphs, f"{path}:{begin}")
+            begin = 0
+        elif begin:
+            size = bounded(size + len(line), f"{path}:{begin}")
+            body.append(_unescape(line) if "&" in line else line)
+        elif bare:
+            raise InputError(f"{path}:{number}: text outside of <doc …> … </doc>: {bare[:40]!r}")
+    if begin:
+        raise InputError(f"{path}:{begin}: this <doc> is never closed by </doc>; was the file cut short?")
+
+
+def _unescape(text: str) -> str:
+    """Undo WikiExtractor's HTML-safe output, which escapes these three and nothing else."""
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")

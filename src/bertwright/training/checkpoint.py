@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder, file_digest, read_json, write_json
-from bertwright.training.engine import fill, whole
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, fill, whole
 from bertwright.training.optimizer import trained_parameters
-from bertwright.training.ranks import ALONE, Ranks
 
 _KINDS = ("model", "optimizer")
 _NAMED = re.compile(r"step-\d{9,}")
@@ -36,7 +35,7 @@ def save_checkpoint(
     step: int,
     notes: Mapping[str, Any],
     keep: int = 2,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
 ) -> Path:
     """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest up to it.
 
@@ -45,25 +44,25 @@ def save_checkpoint(
     Each of several ranks writes some of the tensors, whole, so that any number of ranks can go on from them.
     """
     target = folder / _name(step)
-    with atomic_folder(target) if ranks.leads else nullcontext() as temporary:
-        place = Path(ranks.told(str(temporary)))
+    with atomic_folder(target) if ranks.is_main else nullcontext() as temporary:
+        place = Path(ranks.broadcast(str(temporary)))
         try:
             for kind, tensors in zip(_KINDS, (module.state_dict(), _moments(module, optimizer)), strict=True):
                 own = {}
                 for number, (name, tensor) in enumerate(tensors.items()):
                     value = whole(tensor)
-                    if number % ranks.world == ranks.rank:
+                    if number % ranks.world_size == ranks.rank:
                         own[name] = value.cpu()
                 save_file(own, place / _file(kind, ranks))
         except SafetensorError as error:  # it has no number: a full disk looks like this as well
             raise RunFailed(f"{target}: the checkpoint cannot be written (is the disk full?): {error}") from error
-        ranks.meet()
-        if ranks.leads:
+        ranks.barrier()
+        if ranks.is_main:
             sums = {path.name: file_digest(path) for path in sorted(place.iterdir())}
             state = {"step": step, "notes": dict(notes), "sha256": sums}
             write_json(place / "state.json", {**state, "digest": _digest(state)})
-    ranks.meet()
-    if ranks.leads:
+    ranks.barrier()
+    if ranks.is_main:
         found = list_checkpoints(folder)
         end = found.index(target) + 1
         for other in [*found[: max(0, end - keep)], *found[end:]]:
@@ -78,13 +77,13 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def load_checkpoint(
-    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, ranks: Ranks = ALONE
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, ranks: Ranks = SINGLE_PROCESS
 ) -> tuple[int, dict[str, Any]] | None:
     """Load the newest good checkpoint in place; (steps done, notes), or None where there is none yet.
 
     A damaged one is named and the one before it used; InputError when every one is damaged.
     """
-    path, state = ranks.told(_newest_good(folder) if ranks.leads else None)
+    path, state = ranks.broadcast(_newest_good(folder) if ranks.is_main else None)
     if path is None:
         return None
     weights, moments = (_read(Path(path), state, kind) for kind in _KINDS)
@@ -141,7 +140,9 @@ def _fit_tables(weights: Mapping[str, Tensor], moments: dict[str, Tensor], wante
 
 def _file(kind: str, ranks: Ranks) -> str:
     return (
-        f"{kind}.safetensors" if ranks.world == 1 else f"{kind}-{ranks.rank + 1:05d}-of-{ranks.world:05d}.safetensors"
+        f"{kind}.safetensors"
+        if ranks.world_size == 1
+        else f"{kind}-{ranks.rank + 1:05d}-of-{ranks.world_size:05d}.safetensors"
     )
 
 

@@ -3,12 +3,13 @@
 A step sums losses and counts over its micro-batches and divides once: masked positions are ragged.
 """
 
-import statistics
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -17,17 +18,44 @@ from torch.utils.checkpoint import checkpoint
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError, RunFailed
-from bertwright.training.bad_steps import BadStep, BadSteps
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
-from bertwright.training.device import finish, own_device
-from bertwright.training.engine import Engine, Sharding, local
-from bertwright.training.machine import Numerics
+from bertwright.training.distributed import SINGLE_PROCESS, Engine, Ranks, Sharding, Trainable, local
+from bertwright.training.hardware import Numerics, own_device
+from bertwright.training.loss_guard import BadStep, LossGuard
 from bertwright.training.missing import Due, tell_missing
 from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, rate_at, set_rate
-from bertwright.training.ranks import ALONE, Ranks
-from bertwright.training.signals import Signals
-from bertwright.training.tracking import RunFolder
-from bertwright.training.trainable import Trainable
+from bertwright.training.run_folder import RunFolder
+
+# signals → a training that ends after its step.
+
+
+class Signals:
+    """Remembers SIGINT, SIGTERM and SIGHUP (a terminal that is closed) instead of dying of them; a second one stops at
+    once. One that is ignored, as SIGHUP under nohup, stays so."""
+
+    def __init__(self) -> None:
+        self.received = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            try:
+                self._before[number] = signal.signal(number, self._receive)
+            except ValueError:  # not the main thread: the caller's handlers stay
+                break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.received:
+            raise KeyboardInterrupt
+        self.received = True
+
 
 Batch = TypeVar("Batch")
 
@@ -51,10 +79,10 @@ class Plan:
     """Keeps the model as it is after a step of `snapshot_at`; before that step is in a checkpoint, so that a run that
     goes on has it or makes it."""
     snapshot_at: frozenset[int] = frozenset()
-    skip_bad_steps: bool = False
+    skip_loss_spikes: bool = False
     """Leave out the update of a step whose loss is not finite or leapt up, MOST_SKIPPED times at most, instead of
     stopping."""
-    leaps: bool = False
+    watch_spikes: bool = False
     """Whether a loss that leaps up is a bad step."""
     steps_left: Callable[[int], float] | None = None
     """After `done` steps, how many more in units of the last one's cost; for the time left of a run with phases."""
@@ -88,7 +116,7 @@ def train(
     plan: Plan,
     numerics: Numerics,
     run: RunFolder | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
     quiet: bool = False,
 ) -> Outcome:
@@ -127,46 +155,6 @@ def train(
     return Outcome(plan.steps, signalled=stopped, finished=True, last=last)
 
 
-def measure_step_seconds(
-    trainable: Trainable[Batch],
-    batches: Callable[[int], Sequence[Batch]],
-    *,
-    plan: Plan,
-    numerics: Numerics,
-    seconds: float,
-    ranks: Ranks = ALONE,
-) -> float:
-    """Seconds of a step, from throw-away updates on the first micro-batch of each; the weights are put back.
-
-    The rest of a step is taken to cost what its floating-point work says: a step of BERT-large takes minutes. The first
-    three compile and warm up; of the others it is the median. Where a step takes longer than `seconds`, few are taken,
-    and the fastest counts: any of them may have compiled a shape that is new to it. Each of several ranks measures by
-    itself, all at once, and then how long they take to add up their gradients.
-    """
-    before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
-    loop = Loop(trainable, plan, numerics, None)
-    times: list[float] = []
-    found = 0.0
-    while not found:
-        begin = time.perf_counter()
-        micro = batches(len(times))
-        made = time.perf_counter()
-        losses, norm = loop.learn(len(times), micro[:1])
-        learned = time.perf_counter()
-        loop.update(len(times), losses, norm)
-        finish(loop.engine.place)
-        updated = time.perf_counter()
-        whole = sum(map(trainable.flops, micro)) / trainable.flops(micro[0])
-        whole *= len(ranks.share(micro)) / len(micro)
-        times.append(made - begin + (learned - made) * whole + updated - learned)
-        if updated - begin > seconds and len(times) >= (4 if numerics.compiled else 2):
-            found = min(times[1:])
-        elif len(times) >= 6 and sum(times[3:]) >= seconds:
-            found = statistics.median(times[3:])
-    trainable.module.load_state_dict(before)
-    return found + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()), loop.engine.place)
-
-
 class Loop(Generic[Batch]):
     """The state of one training: optimiser, sums since the last log line, clocks."""
 
@@ -177,7 +165,7 @@ class Loop(Generic[Batch]):
         numerics: Numerics,
         run: RunFolder | None,
         *,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = SINGLE_PROCESS,
         sharding: Sharding = "ddp",
     ) -> None:
         self.trainable, self.plan, self.numerics, self.run, self.ranks = trainable, plan, numerics, run, ranks
@@ -185,18 +173,18 @@ class Loop(Generic[Batch]):
         self.engine = Engine(trainable, compiled=numerics.compiled, place=place, ranks=ranks, sharding=sharding)
         self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale, blocks=trainable.blocks)
         self._sums: dict[str, float] = {}
-        self._bad = BadSteps(leaps=plan.leaps, skips=plan.skip_bad_steps)
+        self._bad = LossGuard(watch_spikes=plan.watch_spikes, skips=plan.skip_loss_spikes)
         self._work = {"seconds": 0.0, "waiting": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
         self._saved = time.monotonic()
 
     @property
-    def matrix_rate(self) -> float:
+    def peak_flops(self) -> float:
         """FLOP/s of the ranks together."""
-        return self.numerics.matrix_rate * self.ranks.world
+        return self.numerics.peak_flops * self.ranks.world_size
 
     def agree(self, stopped: bool, due: bool) -> tuple[bool, bool]:
         """Whether one of the ranks was told to stop, and whether rank zero's clock says that it is time to save."""
-        told = self.ranks.sum([float(stopped), float(due and self.ranks.leads)])
+        told = self.ranks.sum([float(stopped), float(due and self.ranks.is_main)])
         return told[0] > 0, told[1] > 0
 
     def restore(self) -> int:
@@ -246,7 +234,7 @@ class Loop(Generic[Batch]):
         totals = _added(self.trainable.counts(batch) for batch in micro)
         self.optimizer.zero_grad(set_to_none=True)
         found: list[tuple[str, Tensor | float]] = []
-        share = self.ranks.share(micro)
+        share = self.ranks.partition(micro)
         for place, (index, batch, counts) in enumerate(share, start=1):
             torch.manual_seed(_dropout_seed(self.plan.seed, step, index))
             with self.engine.adding_up(is_last=place == len(share)):
@@ -256,7 +244,7 @@ class Loop(Generic[Batch]):
                 self.engine.backward(torch.stack(parts).sum(), counts=counts)
             found += [(term, part.detach() if counts else 0.0) for term, part in zip(terms, parts, strict=True)]
         if self.engine.place.type == "cuda":
-            self.ranks.meet()  # who is lost is told here: reading a figure below waits for ever for its gradients
+            self.ranks.barrier()  # who is lost is told here: reading a figure below waits for ever for its gradients
         losses = _added({term: float(part)} for term, part in found)
         losses = dict(zip(losses, self.ranks.sum(list(losses.values())), strict=True))
         return losses, float(clip_gradients(module.parameters(), self.plan.optimizer.clip))
@@ -278,7 +266,7 @@ class Loop(Generic[Batch]):
             "seconds": work["seconds"],
             "data_share": work["waiting"] / work["seconds"],
             "tokens_per_second": work["tokens"] / work["seconds"],
-            "matrix_share": work["flops"] / work["seconds"] / self.matrix_rate,
+            "mfu": work["flops"] / work["seconds"] / self.peak_flops,
         }
         if self.run:
             self.run.log(line)
@@ -324,7 +312,7 @@ class Loop(Generic[Batch]):
         losses = " ".join(f"{name} {value:.3f}" for name, value in means.items())
         steps_left = self.plan.steps_left(done) if self.plan.steps_left else self.plan.steps - done
         left = steps_left * work["seconds"] / max(1.0, work["steps"])
-        share = work["flops"] / work["seconds"] / self.matrix_rate
+        share = work["flops"] / work["seconds"] / self.peak_flops
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · {share:.0%} of the matrix rate"
         return f"step {done}/{self.plan.steps} · {losses} · {speed} · {clock(left)} left"
 
@@ -360,7 +348,7 @@ class Loop(Generic[Batch]):
         raise RunFailed(f"{told}; stopped before the update{before}{kept}{self._bad.advice(bad)}")
 
 
-def recompute_inside(blocks: Iterable[nn.Module]) -> None:
+def checkpoint_activations(blocks: Iterable[nn.Module]) -> None:
     """From now on keep only the inputs of the blocks for backward, and compute what is inside anew there (in place).
 
     Dropout draws the same numbers again, so that results do not change.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertwright.training.engine import filled, whole
+from bertwright.training.distributed import filled, whole
 
 MOMENTUM = 0.95
 _QUINTIC = (3.4445, -4.7750, 2.0315)

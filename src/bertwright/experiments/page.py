@@ -1,0 +1,249 @@
+"""figures of an experiment → its page: our table beside the paper's, verdicts, cost, settings, the command."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertwright.corpus.manifest import read_manifest
+from bertwright.experiments.data import SEED
+from bertwright.experiments.jobs import Model, Tuning, cannot_have, unique
+from bertwright.experiments.pictures import draw
+from bertwright.experiments.plan import Job, Plan
+from bertwright.experiments.scores import Cell, cells_of, numerics_of, scores_of, seconds_spent
+from bertwright.experiments.spec import Arm, Changes, Claim, Column, Scale
+from bertwright.experiments.statistics import SIGNIFICANT, Verdict, judge, said
+from bertwright.files import atomic_file
+from bertwright.reports.charts import short
+from bertwright.reports.runs import clock
+
+_TEST = f"""\
+The test: a pair is one pre-training seed and one fine-tuning seed, with which both arms had the same rows in the same
+order; its difference is the mean over the claim's columns. Student's t over the pairs asks whether the mean
+difference is zero. *Supported*: it lies in the claimed direction with p < {SIGNIFICANT}, and the mean of every single
+pre-training lies there too. *Not supported*: it lies the other way just so; or else its 95 % interval lies within the
+margin around zero. Else *not decided at this scale*. A claim of being as good is supported where the 95 % interval lies
+within what it names, and not supported where it lies outside. Where all pairs differ by the same, p is that of so many
+tosses of a coin that fell alike, and fewer than six decide nothing. Pairs of one pre-training are not independent; the
+test takes them as if they were, so that p speaks of these pre-trainings. Nothing is corrected for the number of claims.
+Where two arms have two vocabularies, as GPT-1 has its own, rows are put into batches by other lengths: the order is
+then alike only in its seed.
+"""
+
+
+def write_page(plan: Plan, *, command: str, failed: Mapping[Path, str]) -> Path:
+    """Write results/NAME.md and its picture below the plan's folder, of what is finished so far; the page's path."""
+    cells = cells_of(plan)
+    folder = plan.out / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = plan.experiment.name
+    has_picture = draw(plan, cells, folder / f"{name}.png")
+    path = folder / f"{name}.md"
+    with atomic_file(path) as stream:
+        stream.write("\n".join(_page(plan, cells, command, failed, has_picture=has_picture)).encode() + b"\n")
+    return path
+
+
+def _page(
+    plan: Plan, cells: Mapping[tuple[str, str], Cell], command: str, failed: Mapping[Path, str], *, has_picture: bool
+) -> Iterator[str]:
+    experiment = plan.experiment
+    yield from (f"# {experiment.title}", "", experiment.question, "")
+    yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.", "")
+    if any(len(cell.values) < cell.wanted for cell in cells.values()):
+        yield from ("**Not finished:** what is missing is marked … below.", "")
+    if has_picture:
+        yield from (f"![{experiment.title}: means and deviations over the seeds]({experiment.name}.png)", "")
+    yield from ("## Here", "", *_own_table(plan, cells), "", _legend(plan), "")
+    if experiment.note:
+        yield from (experiment.note, "")
+    if experiment.published:
+        published = experiment.published
+        yield from ("## In the paper", "")
+        yield from _table(("", *published.head), published.rows)
+        yield from ("", f"From {published.source}.", "")
+    yield from ("## What the paper says, and what is seen here", "", *_claims(plan, cells), _TEST)
+    yield from ("## The data", "", *_data(plan), "")
+    yield from ("## The cost", "", *_costs(plan), "")
+    yield from ("## The settings", "", *_settings(plan), "")
+    if failed:
+        yield from ("## What failed", "", *(f"- `{folder.name}`: {why}" for folder, why in failed.items()), "")
+    yield from ("## The command", "", f"    {command}")
+
+
+def _own_table(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    scored = [column for column in plan.columns if column.task is not None]
+    with_mean = len(scored) > 1
+    head = ("", *(column.name for column in plan.columns), *(("mean",) if with_mean else ()))
+    rows = []
+    for arm in plan.arms:
+        texts = [_cell(cells[arm.name, column.name], column) for column in plan.columns]
+        parts = [cells[arm.name, column.name].values.values() for column in scored]
+        whole = all(
+            len(cells[arm.name, column.name].values) == cells[arm.name, column.name].wanted for column in scored
+        )
+        means = [sum(part) / len(part) for part in parts] if whole else []
+        mean = f"{sum(means) / len(means):.1f}" if means else "…"
+        rows.append((f"{arm.title} (`{arm.name}`)", *texts, *((mean,) if with_mean else ())))
+    yield from _table(head, rows)
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    values = list(cell.values.values())
+    if not values:
+        return "…" if cell.wanted else "–"
+    mean = sum(values) / len(values)
+    text = _number(mean, column)
+    if len(values) > 1:
+        deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+        text += f" ± {_number(deviation, column)}"
+    return text if len(values) == cell.wanted else f"{text} … ({len(values)} of {cell.wanted})"
+
+
+def _number(value: float, column: Column) -> str:
+    return f"{value:.1f}" if column.task is not None else short(round(value, 2))
+
+
+def _legend(plan: Plan) -> str:
+    return (
+        f"Means ± standard deviations over {plan.pretraining_seeds} pre-training seed(s) x {plan.seeds} fine-tuning "
+        "seed(s), on the dev set, on which the best epoch was chosen as well."
+    )
+
+
+def _claims(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    known = {arm.name for arm in plan.arms}
+    for number, claim in enumerate(plan.experiment.claims, start=1):
+        verdict = None
+        if {claim.first, claim.second} <= known:
+            verdict = judge(claim, *(scores_of(plan, cells, name) for name in (claim.first, claim.second)))
+        yield f"{number}. {claim.words} In the paper: {claim.paper}."
+        yield f"   **{_verdict_words(verdict)}** {_verdict_figures(claim, verdict)}{_turned(plan, verdict)}".rstrip()
+    yield ""
+
+
+def _verdict_words(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "No verdict: an arm of it is not among those of this page."
+    if not verdict.columns:
+        return "No verdict: none of its columns has figures of both arms on this page."
+    if verdict.word is None:
+        return "No verdict: it needs two pairs of seeds at least."
+    return f"{verdict.word.capitalize()}."
+
+
+def _verdict_figures(claim: Claim, verdict: Verdict | None) -> str:
+    """The difference, what it was measured on, and how sure it is."""
+    if verdict is None or not verdict.differences:
+        return ""
+    on = ", ".join(f"{name} {value:+.1f}" for name, value in verdict.by_column.items())
+    arms = f"`{claim.first}` against `{claim.second}`"
+    if verdict.mean is None or verdict.p is None:
+        return f"{arms}, one pair: {on}."
+    limit = f"within {claim.within:g}" if claim.within is not None else f"margin {claim.margin:g}"
+    return (
+        f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; {said(verdict.p)}; "
+        f"{len(verdict.differences)} pairs; {limit}). By column: {on}."
+    )
+
+
+def _turned(plan: Plan, verdict: Verdict | None) -> str:
+    """What is to be said of columns whose differences are turned round, so that + is better."""
+    names = [column.name for column in plan.columns if column.is_lower_better]
+    names = [name for name in names if verdict and name in verdict.by_column]
+    return f" Of {' and '.join(names)}, + is lower." if names else ""
+
+
+def _data(plan: Plan) -> Iterator[str]:
+    """Corpora, files, substitutes, rows, and what was left out."""
+    for folder in sorted({model.corpus for model in plan.all_models if model.is_trained}):
+        made = read_manifest(folder)
+        size = f"{made.tokens:,} tokens in {made.documents:,} documents, a vocabulary of {made.vocab_size:,}"
+        yield f"- Corpus `{folder.name}`: {size}; its fingerprint begins with {made.fingerprint[:12]}."
+    for one in plan.data.values():
+        rows = ", ".join(f"{name} {taken:,} of {total:,}" for name, (taken, total) in one.subset.rows.items())
+        note = f"; {one.source.note}" if one.source.note else ""
+        yield f"- {one.task.title}: rows of {rows}{note}."
+    if any(taken < total for one in plan.data.values() for taken, total in one.subset.rows.values()):
+        yield f"- Where fewer rows are taken than there are, it is a fixed choice at random (seed {SEED})."
+    yield from (f"- Left out: {line}." for line in plan.left_out)
+
+
+def _costs(plan: Plan) -> Iterator[str]:
+    """Hours and tokens by arm; what arms share is counted in each of them, and once in the sum."""
+    rows = []
+    for arm in plan.arms:
+        models = unique([model for seeds in plan.models.get(arm.name, ()) for model in seeds])
+        jobs = unique([job for (name, _), own in plan.jobs.items() if name == arm.name for job in own.values()])
+        rows.append((arm.title, *_cost(models, jobs)))
+    rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
+    yield from _table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
+    yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
+    if any(arm.at < 1 for arm in plan.arms):
+        yield "A model that is looked at before its end is counted with its whole pre-training."
+    numerics = [found for part in (*plan.all_models, *plan.all_jobs) if (found := numerics_of(part.folder))]
+    precisions = " and ".join(sorted({found.precision for found in numerics}))
+    places = " and ".join(sorted({"processors" if found.device == "cpu" else "GPUs" for found in numerics}))
+    if numerics:
+        yield from ("", f"Computed on {places}, in {precisions}.")
+    if " and " in places:
+        yield "Each run's `run.json` says which; times and memory of the arms do not compare."
+
+
+def _cost(models: Sequence[Model], jobs: Sequence[Job]) -> tuple[str, str, str, str]:
+    trained = [model for model in models if model.is_trained and model.is_finished]
+    tokens = sum(model.tokens for model in trained)
+    spent = [sum(seconds_spent(one.folder) for one in part) for part in (models, jobs)]
+    return str(len(trained)), f"{tokens / 1e6:,.1f} M", clock(spent[0]), clock(spent[1])
+
+
+def _settings(plan: Plan) -> Iterator[str]:
+    """The scale's, and what each arm changes."""
+    scale = plan.scale
+    tuned = f"fine-tuning {_json(scale.finetuning)}; with features also {_json(scale.features)}"
+    yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}. Everything else has the default."
+    yield ""
+    for arm in plan.arms:
+        yield f"- `{arm.name}`: {_changes(arm, scale)}"
+    kinds = sorted(
+        {
+            (job.folder.parent.name, _json(_task_settings(job, scale)))
+            for job in plan.all_jobs
+            if isinstance(job, Tuning)
+        }
+    )
+    yield ""
+    yield from (f"- {name}: `{text}`" for name, text in kinds)
+
+
+def _task_settings(job: Tuning, scale: Scale) -> Mapping[str, Any]:
+    said = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
+    return {
+        **said,
+        "learning_rate": job.settings.learning_rate or "by width",
+        **scale.tasks.get(job.folder.parent.name, {}),
+    }
+
+
+def _changes(arm: Arm, scale: Scale) -> str:
+    if arm.baseline:
+        return f"no network: {arm.baseline}"
+    parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
+    not_its = ", ".join(f"`{'.'.join(path)}`" for path in cannot_have(scale, arm.pretraining))
+    parts += [f"without {not_its}, which its system cannot have"] if not_its else []
+    parts += [f"joined with `{_json(arm.second)}`"] if arm.second is not None else []
+    parts += ["not trained"] if not arm.is_trained else []
+    parts += [f"after {arm.at:.0%} of the steps"] if arm.at < 1 else []
+    parts += ["sentences shuffled"] if arm.text == "sentences" else []
+    parts += [f"fine-tuning `{_json(arm.finetuning)}`"] if arm.finetuning else []
+    return ", ".join(parts) or "as all"
+
+
+def _json(changes: Changes) -> str:
+    return json.dumps(changes, ensure_ascii=False)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    yield from (f"| {' | '.join(row)} |" for row in rows)

@@ -1,0 +1,184 @@
+"""name → scale: from seconds of a test to the paper's own figures (paper §A.2, §A.3); the one place to change them.
+
+Whatever the scale, all arms of an experiment are given the same tokens: steps x rows x length, never minutes.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from bertwright.errors import InputError
+from bertwright.experiments.spec import Scale
+
+_ADAM: Final = {"warmup": 0.05, "bias_correction": True}
+_SHORT_WINDOWS: Final = {"max_length": 128, "stride": 64, "question": 40}
+"""Of questions, where no row of pre-training is longer."""
+_SHORT: Final = {"squad1": _SHORT_WINDOWS, "squad2": _SHORT_WINDOWS, "ner": {"max_length": 128}}
+
+
+def _rows(length: int) -> tuple[dict[str, Any], ...]:
+    """All steps with rows of one length."""
+    return ({"length": length, "share": 1.0},)
+
+
+_SMOKE: Final = Scale(
+    name="smoke",
+    title="a test of the command: nothing is learned",
+    pretraining={
+        "size": "2x128",
+        "steps": 6,
+        "batch_size": 4,
+        "phases": _rows(16),
+        "held_out_share": 0.2,
+        "held_out_rows": 8,
+        "evaluations": 1,
+        "compile": "off",
+        "precision": "fp32",
+    },
+    finetuning={"epochs": 1, "batch_size": 8, "precision": "fp32"},
+    features={"lstm_width": 8},
+    sizes=("2x128", "4x128", "6x128", "8x128"),
+    fewer_heads="4x128x1",
+    larger="4x128",
+    lengths=(16, 32),
+    vocabulary=400,
+    rows=(24, 12),
+    tasks={name: {"max_length": 48, "stride": 16, "question": 16} for name in ("squad1", "squad2")},
+    bilstm=8,
+    seeds=2,
+    pretraining_seeds=1,
+)
+_TINY: Final = Scale(
+    name="tiny",
+    title="4 layers of 128, 8 million tokens: a quarter of an hour of a core, twice that for a language model",
+    pretraining={
+        "size": "4x128",
+        "steps": 1_600,
+        "batch_size": 64,
+        "phases": ({"length": 64, "share": 0.8}, {"length": 128, "share": 0.2}),
+        "optimizer": {**_ADAM, "method": "muon", "learning_rate": 2e-3},
+        "dropout": 0.0,
+        "initializer_range": 0.05,
+        "start": "matching",
+        "held_out_share": 0.01,
+        "evaluations": 5,
+    },
+    finetuning={"epochs": 4, "batch_size": 16},
+    finetuning_of={name: {"epochs": 10, "learning_rate": 1e-3} for name in ("ner", "wikigold")},
+    features={"epochs": 20, "learning_rate": 3e-3, "lstm_width": 128},
+    sizes=("2x128", "4x128", "6x128", "8x128"),
+    fewer_heads="4x128x1",
+    larger="8x128",
+    lengths=(128, 512),
+    vocabulary=8_192,
+    rows=(4_000, 1_000),
+    rows_of={"squad1": (2_000, 1_000), "squad2": (2_000, 1_000)},
+    tasks=_SHORT,
+    bilstm=128,
+    seeds=3,
+    pretraining_seeds=2,
+)
+_MINI: Final = Scale(
+    name="mini",
+    title="4 layers of 256, 400 million tokens",
+    pretraining={
+        "size": "4x256",
+        "steps": 50_000,
+        "batch_size": 64,
+        "phases": _rows(128),
+        "optimizer": {**_ADAM, "learning_rate": 1e-3},
+        "initializer_range": 0.035,
+        "start": "local",
+        "held_out_share": 0.01,
+        "evaluations": 10,
+    },
+    finetuning={"epochs": 3, "batch_size": 32},
+    features={"epochs": 10, "lstm_width": 256},
+    sizes=("2x128", "2x256", "4x256", "8x256"),
+    fewer_heads="2x256x1",
+    larger="8x256",
+    lengths=(128, 512),
+    vocabulary=16_000,
+    rows=(50_000, None),
+    tasks=_SHORT,
+    bilstm=256,
+    seeds=3,
+    pretraining_seeds=2,
+)
+_SMALL: Final = Scale(
+    name="small",
+    title="4 layers of 512, 3 billion tokens: a GPU",
+    pretraining={
+        "size": "4x512",
+        "steps": 100_000,
+        "batch_size": 256,
+        "phases": _rows(128),
+        "optimizer": {**_ADAM, "learning_rate": 5e-4},
+        "initializer_range": 0.025,
+        "held_out_share": 0.01,
+    },
+    finetuning={"epochs": 3, "batch_size": 32},
+    features={"epochs": 10, "lstm_width": 512},
+    sizes=("2x256", "4x256", "4x512", "8x512"),
+    fewer_heads="4x256x1",
+    larger="8x512",
+    lengths=(128, 512),
+    vocabulary=30_000,
+    rows=(None, None),
+    tasks=_SHORT,
+    bilstm=512,
+    seeds=3,
+    pretraining_seeds=2,
+)
+_PAPERS_PHASES: Final = ({"length": 128, "share": 0.9}, {"length": 512, "share": 0.1})
+_PAPERS_TASKS: Final = {
+    "squad1": {"learning_rate": 5e-5},
+    "squad2": {"learning_rate": 5e-5, "epochs": 2, "batch_size": 48},
+    "swag": {"learning_rate": 2e-5, "batch_size": 16},
+}
+"""Of the paper's §4.2 to §4.4; GLUE's rates it chose on dev, and here they are one of its four."""
+_BASE: Final = Scale(
+    name="base",
+    title="BERT-base for a tenth of the paper's steps",
+    pretraining={"size": "base", "steps": 100_000, "phases": _PAPERS_PHASES, "held_out_share": 0.001},
+    finetuning={"epochs": 3, "batch_size": 32},
+    finetuning_of=_PAPERS_TASKS,
+    features={"epochs": 10, "lstm_width": 768},
+    sizes=("3x768", "6x768", "base", "12x1024"),
+    fewer_heads="6x768x3",
+    larger="large",
+    lengths=(128, 512),
+    vocabulary=30_000,
+    rows=(None, None),
+    bilstm=768,
+    seeds=5,
+    pretraining_seeds=1,
+)
+_PAPER: Final = Scale(
+    name="paper",
+    title="BERT-base and BERT-large as the paper trained them: a million steps",
+    pretraining={"size": "base", "steps": 1_000_000, "phases": _PAPERS_PHASES, "held_out_share": 0.001},
+    finetuning=_BASE.finetuning,
+    finetuning_of=_PAPERS_TASKS,
+    features=_BASE.features,
+    sizes=("3x768", "6x768", "base", "large"),
+    fewer_heads="6x768x3",
+    larger="large",
+    lengths=(128, 512),
+    vocabulary=30_000,
+    rows=(None, None),
+    bilstm=768,
+    seeds=5,
+    pretraining_seeds=1,
+)
+
+SCALES: Final[Mapping[str, Scale]] = MappingProxyType(
+    {scale.name: scale for scale in (_SMOKE, _TINY, _MINI, _SMALL, _BASE, _PAPER)}
+)
+
+
+def get_scale(name: str) -> Scale:
+    """The scale of that name; InputError lists what there is."""
+    if name not in SCALES:
+        raise InputError(f"--scale {name}: there are {', '.join(SCALES)}")
+    return SCALES[name]

@@ -1,0 +1,102 @@
+"""… → experiment: table 7, names: fine-tuning, features, and ELMo's way (paper §5.3)."""
+
+from typing import Final
+
+from bertwright.experiments.spec import Arm, Changes, Claim, Experiment, Published, Scale
+from bertwright.experiments.tables.shared import BERT, LEFT, NER, WIKIGOLD, larger
+
+_BOTH: Final = ("NER F1", "WikiGold F1")
+_WAYS: Final = {
+    "embeddings": "features: embeddings",
+    "second-to-last": "features: second-to-last layer",
+    "last": "features: last layer",
+    "sum-last-four": "features: weighted sum of the last four",
+    "concat-last-four": "features: last four side by side",
+    "sum-all": "features: weighted sum of all layers",
+}
+
+
+def _arms(scale: Scale) -> tuple[Arm, ...]:
+    features = (
+        Arm(name=way, title=title, pretraining=BERT.pretraining, finetuning={"features": way})
+        for way, title in _WAYS.items()
+    )
+    return (
+        BERT,
+        larger(scale),
+        *features,
+        _pair("elmo-lstm", "ELMo's way: two LSTMs, features", {"system": "lstm-left"}, {"features": "elmo"}),
+        _pair("elmo-transformer", "ELMo's way: two Transformers, features", LEFT.pretraining, {"features": "elmo"}),
+        _pair("pair", "two Transformers side by side, fine-tuned", LEFT.pretraining, {}),
+    )
+
+
+def _pair(name: str, title: str, left: Changes, finetuning: Changes) -> Arm:
+    """`left` and the same system looking right, with all else by default: trained apart, joined afterwards."""
+    right = {"system": str(left["system"]).replace("left", "right")}
+    return Arm(name=name, title=title, pretraining=left, second=right, finetuning=finetuning)
+
+
+TABLE_7: Final = Experiment(
+    name="table7",
+    title="Table 7: names by fine-tuning, and by features of a frozen model",
+    question="Do the states of a frozen BERT serve nearly as well as fine-tuning it, and better than ELMo's?",
+    arms=_arms,
+    columns=(NER, WIKIGOLD),
+    claims=(
+        Claim(
+            words="The last four layers side by side are within 0.3 F1 of fine-tuning.",
+            paper="96.1 against 96.4 (dev)",
+            first="concat-last-four",
+            second="bert",
+            columns=_BOTH,
+            within=0.3,
+        ),
+        Claim(
+            words="The layers know more of a word than its embedding.",
+            paper="94.9 for the last layer, 91.0 for the embeddings",
+            first="last",
+            second="embeddings",
+            columns=_BOTH,
+        ),
+        Claim(
+            words="Four layers side by side are better than the last one.",
+            paper="96.1 against 94.9",
+            first="concat-last-four",
+            second="last",
+            columns=_BOTH,
+        ),
+        Claim(
+            words="BERT's states, the last four layers side by side, are better features than ELMo's.",
+            paper="96.1 against ELMo's 95.7, whose tagger is another",
+            first="concat-last-four",
+            second="elmo-lstm",
+            columns=_BOTH,
+        ),
+        Claim(
+            words="Looking to both sides at once is better than two models side by side that look to one each.",
+            paper="discussed in §5.1, not measured",
+            first="bert",
+            second="pair",
+            columns=_BOTH,
+        ),
+    ),
+    published=Published(
+        source="table 7, CoNLL-2003",
+        head=("dev F1", "test F1"),
+        rows=(
+            ("ELMo", "95.7", "92.2"),
+            ("CVT", "–", "92.6"),
+            ("CSE", "–", "93.1"),
+            ("BERT large, fine-tuned", "96.6", "92.8"),
+            ("BERT base, fine-tuned", "96.4", "92.4"),
+            ("features: embeddings", "91.0", "–"),
+            ("features: second-to-last layer", "95.6", "–"),
+            ("features: last layer", "94.9", "–"),
+            ("features: weighted sum of the last four", "95.9", "–"),
+            ("features: last four side by side", "96.1", "–"),
+            ("features: weighted sum of all 12", "95.5", "–"),
+        ),
+    ),
+    note="The paper's model for names is cased. Of four layers the last four are all; fewer layers have fewer.",
+)

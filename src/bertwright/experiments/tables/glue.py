@@ -1,0 +1,86 @@
+"""… → experiment: table 1, GLUE (paper §4.1)."""
+
+from typing import Final
+
+from bertwright.experiments.spec import Claim, Experiment, Published
+from bertwright.experiments.tables.shared import (
+    BAG_OF_WORDS,
+    BERT,
+    COLA,
+    GPT,
+    MNLI,
+    MNLI_MM,
+    MRPC,
+    QNLI,
+    QQP,
+    RTE,
+    SST2,
+    STSB,
+    UNTRAINED,
+    larger,
+)
+
+_COLUMNS: Final = (MNLI, MNLI_MM, QQP, QNLI, SST2, COLA, STSB, MRPC, RTE)
+_ALL: Final = tuple(column.name for column in _COLUMNS)
+
+TABLE_1: Final = Experiment(
+    name="table1",
+    title="Table 1: GLUE",
+    question="Does a pre-trained BERT do better on GLUE than GPT-1, than a smaller one, and than no pre-training?",
+    arms=lambda scale: (BAG_OF_WORDS, UNTRAINED, GPT, BERT, larger(scale)),
+    columns=_COLUMNS,
+    claims=(
+        Claim(
+            words="BERT is better than GPT-1 of the same size.",
+            paper="79.6 against 75.1 on average",
+            first="bert",
+            second="gpt",
+            columns=_ALL,
+        ),
+        Claim(
+            words="The larger BERT is better.",
+            paper="82.1 against 79.6 on average",
+            first="larger",
+            second="bert",
+            columns=_ALL,
+        ),
+        Claim(
+            words="Pre-training is worth a lot: the same model without it is worse.",
+            paper="not in the table; GPT-1's table 5 has 74.7 against 59.9 without pre-training",
+            first="bert",
+            second="untrained",
+            columns=_ALL,
+        ),
+        Claim(
+            words="BERT is better than a linear model on words and word pairs.",
+            paper="not in the table",
+            first="bert",
+            second="bag-of-words",
+            columns=_ALL,
+        ),
+    ),
+    published=Published(
+        source="table 1, GLUE's test sets; the average is of the nine columns",
+        head=("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "mean"),
+        rows=(
+            ("best before GPT-1", "80.6", "80.1", "66.1", "82.3", "93.2", "35.0", "81.0", "86.0", "61.7", "74.0"),
+            (
+                "BiLSTM + ELMo + attention",
+                "76.4",
+                "76.1",
+                "64.8",
+                "79.8",
+                "90.4",
+                "36.0",
+                "73.3",
+                "84.9",
+                "56.8",
+                "71.0",
+            ),
+            ("GPT-1", "82.1", "81.4", "70.3", "87.4", "91.3", "45.4", "80.0", "82.3", "56.0", "75.1"),
+            ("BERT base", "84.6", "83.4", "71.2", "90.5", "93.5", "52.1", "85.8", "88.9", "66.4", "79.6"),
+            ("BERT large", "86.7", "85.9", "72.1", "92.7", "94.9", "60.5", "86.5", "89.3", "70.1", "82.1"),
+        ),
+    ),
+    note="The paper's figures are of the test sets, which only GLUE's server scores; those here are of the dev sets.",
+)

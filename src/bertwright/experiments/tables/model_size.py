@@ -1,0 +1,87 @@
+"""… → experiment: table 6, the size of the model (paper §5.2)."""
+
+from typing import Final
+
+from bertwright.experiments.spec import Arm, Claim, Experiment, Published, Scale
+from bertwright.experiments.tables.shared import BERT, COLA, MNLI, MRPC_ACCURACY, PERPLEXITY, QNLI, RTE, SST2, STSB
+
+_COLUMNS: Final = (PERPLEXITY, MNLI, MRPC_ACCURACY, SST2, QNLI, COLA, STSB, RTE)
+_TASKS: Final = tuple(column.name for column in _COLUMNS[1:])
+
+
+def _arms(scale: Scale) -> tuple[Arm, ...]:
+    """One for each size, the smallest first; its place among them is its x. Behind it one of fewer heads."""
+    sizes = tuple(
+        Arm(
+            name=f"size-{number}",
+            title=size,
+            pretraining=BERT.pretraining if size == scale.pretraining["size"] else {"size": size},
+            series="BERT",
+            x=float(number),
+        )
+        for number, size in enumerate(scale.sizes, start=1)
+    )
+    fewer = scale.fewer_heads
+    wide = Arm(name="fewer-heads", title=fewer, pretraining={"size": fewer}, series="BERT with wider heads", x=1.5)
+    return (sizes[0], wide, *sizes[1:])
+
+
+def _claim(words: str, paper: str, first: str, second: str, columns: tuple[str, ...]) -> Claim:
+    return Claim(words=words, paper=paper, first=first, second=second, columns=columns)
+
+
+TABLE_6: Final = Experiment(
+    name="table6",
+    title="Table 6: the size of the model",
+    question="Is a larger model better, even on tasks with few rows?",
+    arms=_arms,
+    columns=_COLUMNS,
+    claims=(
+        _claim(
+            "The largest model is better on the tasks than the smallest.",
+            "MNLI 86.6 against 77.9, MRPC 87.8 against 79.8, SST-2 93.7 against 88.4",
+            "size-4",
+            "size-1",
+            _TASKS,
+        ),
+        _claim("So is the second of the smallest.", "better on all three", "size-2", "size-1", _TASKS),
+        _claim("So is the third of the second.", "better on all three", "size-3", "size-2", _TASKS),
+        _claim("So is the largest of the third.", "better on all three", "size-4", "size-3", _TASKS),
+        _claim(
+            "It is better even where there are few rows to learn from.",
+            "MRPC, 3,600 rows: 87.8 against 79.8",
+            "size-4",
+            "size-1",
+            ("MRPC", "RTE"),
+        ),
+        _claim(
+            "Its perplexity is lower.",
+            "3.23 against 5.84",
+            "size-4",
+            "size-1",
+            ("perplexity",),
+        ),
+        _claim(
+            "At one size, more heads are better than fewer and wider ones.",
+            "12 heads against 3: MNLI 81.9 against 80.6, MRPC 84.8 against 82.2, SST-2 91.3 against 90.7",
+            "size-2",
+            "fewer-heads",
+            _TASKS,
+        ),
+    ),
+    published=Published(
+        source="table 6, dev, mean of 5 fine-tunings; layers x width, heads",
+        head=("perplexity", "MNLI-m", "MRPC", "SST-2"),
+        rows=(
+            ("3x768, 12 heads", "5.84", "77.9", "79.8", "88.4"),
+            ("6x768, 3 heads", "5.24", "80.6", "82.2", "90.7"),
+            ("6x768, 12 heads", "4.68", "81.9", "84.8", "91.3"),
+            ("12x768, 12 heads", "3.99", "84.4", "86.7", "92.9"),
+            ("12x1024, 16 heads", "3.54", "85.7", "86.9", "93.3"),
+            ("24x1024, 16 heads", "3.23", "86.6", "87.8", "93.7"),
+        ),
+    ),
+    axis="size, the smallest first",
+    note="Perplexity is that of the masked pieces of held-out text; it depends on the vocabulary, so only rows of one "
+    "table compare. Heads are 64 wide, but where LAYERSxHIDDENxHEADS names their number.",
+)

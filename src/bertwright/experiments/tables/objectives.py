@@ -1,0 +1,156 @@
+"""… → experiment: table 5, what pre-training asks (paper §5.1)."""
+
+from typing import Final
+
+from bertwright.experiments.spec import Arm, Claim, Experiment, Published, Scale
+from bertwright.experiments.tables.shared import (
+    BERT,
+    COLA,
+    GPT,
+    LEFT,
+    MNLI,
+    MRPC,
+    MRPC_ACCURACY,
+    NO_NSP,
+    QNLI,
+    QQP,
+    RTE,
+    SQUAD1_F1,
+    SST2,
+    STSB,
+)
+
+_COLUMNS: Final = (MNLI, QNLI, MRPC_ACCURACY, SST2, SQUAD1_F1, COLA, STSB, RTE)
+_ALL: Final = tuple(column.name for column in _COLUMNS)
+_QUESTIONS: Final = ("SQuAD 1.1 F1",)
+
+
+def _arms(scale: Scale) -> tuple[Arm, ...]:
+    on_top = Arm(
+        name="left-bilstm",
+        title="+ BiLSTM",
+        pretraining=LEFT.pretraining,
+        finetuning={"bilstm": scale.bilstm},
+    )
+    return (BERT, NO_NSP, LEFT, on_top)
+
+
+TABLE_5: Final = Experiment(
+    name="table5",
+    title="Table 5: what pre-training asks",
+    question="Is it next-sentence prediction and looking to both sides that make BERT better?",
+    arms=_arms,
+    columns=_COLUMNS,
+    claims=(
+        Claim(
+            words="Next-sentence prediction helps where two texts are compared.",
+            paper="QNLI 88.4 against 84.9, MNLI 84.4 against 83.9, SQuAD 88.5 against 87.9",
+            first="bert",
+            second="no-nsp",
+            columns=("QNLI", "MNLI-m", "SQuAD 1.1 F1", "MRPC", "STS-B", "RTE"),
+        ),
+        Claim(
+            words="Looking to both sides is better than left to right.",
+            paper="better on all five: MNLI 1.8, QNLI 0.6, MRPC 9.0, SST-2 0.5, SQuAD 10.1",
+            first="no-nsp",
+            second="left",
+            columns=_ALL,
+        ),
+        Claim(
+            words="A BiLSTM on top of the left-to-right model helps it with SQuAD.",
+            paper="84.9 against 77.8 F1",
+            first="left-bilstm",
+            second="left",
+            columns=_QUESTIONS,
+        ),
+        Claim(
+            words="It makes the left-to-right model worse on GLUE.",
+            paper="QNLI 84.3 against 84.1, MRPC 77.5 against 75.7, SST-2 92.1 against 91.6; MNLI the same",
+            first="left",
+            second="left-bilstm",
+            columns=tuple(name for name in _ALL if name not in _QUESTIONS),
+        ),
+        Claim(
+            words="With it, left to right is still behind looking to both sides.",
+            paper="84.9 against 87.9 F1",
+            first="no-nsp",
+            second="left-bilstm",
+            columns=_QUESTIONS,
+        ),
+    ),
+    published=Published(
+        source="table 5, BERT base, dev",
+        head=("MNLI-m", "QNLI", "MRPC", "SST-2", "SQuAD 1.1 F1"),
+        rows=(
+            ("BERT", "84.4", "88.4", "86.7", "92.7", "88.5"),
+            ("no NSP", "83.9", "84.9", "86.5", "92.6", "87.9"),
+            ("left-to-right, no NSP", "82.1", "84.3", "77.5", "92.1", "77.8"),
+            ("+ BiLSTM", "82.1", "84.1", "75.7", "91.6", "84.9"),
+        ),
+    ),
+    note="CoLA, STS-B and RTE are not in the paper's table; they are measured because they are small.",
+)
+
+
+# … → experiment: table 5 of GPT-1's paper, what pre-training and the auxiliary loss are worth there (GPT paper §5).
+
+_GPT_COLUMNS: Final = (COLA, SST2, MRPC, STSB, QQP, MNLI, QNLI, RTE)
+_GPT_ALL: Final = tuple(column.name for column in _GPT_COLUMNS)
+_LARGE: Final = ("QQP", "MNLI-m", "QNLI")
+_SMALL: Final = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
+
+GPT_TABLE_5: Final = Experiment(
+    name="gpt-table5",
+    title="GPT-1's table 5: pre-training, the auxiliary loss, and an LSTM instead",
+    question="What of GPT-1 makes it good: pre-training, the language-model loss in fine-tuning, the Transformer?",
+    arms=lambda _: (
+        GPT,
+        Arm(name="gpt-untrained", title="not pre-trained", pretraining=GPT.pretraining, is_trained=False),
+        Arm(name="no-auxiliary", title="no auxiliary loss", pretraining=GPT.pretraining, finetuning={"lm_weight": 0.0}),
+        Arm(name="lstm", title="LSTM", pretraining={"system": "lstm-left"}, finetuning={"lm_weight": 0.5}),
+    ),
+    columns=_GPT_COLUMNS,
+    claims=(
+        Claim(
+            words="Pre-training is worth a lot.",
+            paper="74.7 against 59.9 on average",
+            first="gpt",
+            second="gpt-untrained",
+            columns=_GPT_ALL,
+        ),
+        Claim(
+            words="The auxiliary loss helps on tasks with many rows.",
+            paper="QQP 70.3 against 69.8, MNLI 81.8 against 81.1, QNLI 88.1 against 86.9",
+            first="gpt",
+            second="no-auxiliary",
+            columns=_LARGE,
+        ),
+        Claim(
+            words="It does harm on tasks with few.",
+            paper="CoLA 45.4 against 47.9, SST-2 91.3 against 92.0, MRPC 82.3 against 84.9, STS-B 82.0 against 83.2; "
+            "but RTE 56.0 against 54.4",
+            first="no-auxiliary",
+            second="gpt",
+            columns=_SMALL,
+        ),
+        Claim(
+            words="The Transformer is better than an LSTM.",
+            paper="74.7 against 69.1 on average",
+            first="gpt",
+            second="lstm",
+            columns=_GPT_ALL,
+        ),
+    ),
+    published=Published(
+        source="table 5 of GPT-1's paper",
+        head=("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "QNLI", "RTE", "mean"),
+        rows=(
+            ("GPT-1", "45.4", "91.3", "82.3", "82.0", "70.3", "81.8", "88.1", "56.0", "74.7"),
+            ("not pre-trained", "18.9", "84.0", "79.4", "30.9", "65.5", "75.7", "71.2", "53.8", "59.9"),
+            ("no auxiliary loss", "47.9", "92.0", "84.9", "83.2", "69.8", "81.1", "86.9", "54.4", "75.0"),
+            ("LSTM", "30.3", "90.5", "83.2", "71.8", "68.1", "73.7", "81.1", "54.6", "69.1"),
+        ),
+    ),
+    note="The LSTM here is ELMo's, on the WordPiece vocabulary; GPT-1's paper has one layer of 2,048 on its own. Its "
+    "STS-B is Pearson's correlation, here it is Spearman's.",
+)

@@ -1,0 +1,102 @@
+"""… → experiment: table 2, SQuAD 1.1 (paper §4.2)."""
+
+from typing import Final
+
+from bertwright.experiments.spec import Claim, Experiment, Published
+from bertwright.experiments.tables.shared import (
+    BERT,
+    GPT,
+    SQUAD1_EM,
+    SQUAD1_F1,
+    SQUAD2_EM,
+    SQUAD2_F1,
+    UNTRAINED,
+    larger,
+)
+
+TABLE_2: Final = Experiment(
+    name="table2",
+    title="Table 2: SQuAD 1.1",
+    question="Does one new vector for the beginning of an answer and one for its end find the answer in a passage?",
+    arms=lambda scale: (UNTRAINED, GPT, BERT, larger(scale)),
+    columns=(SQUAD1_EM, SQUAD1_F1),
+    claims=(
+        Claim(
+            words="The larger BERT answers better.",
+            paper="90.9 against 88.5 F1",
+            first="larger",
+            second="bert",
+            columns=("SQuAD 1.1 F1",),
+        ),
+        Claim(
+            words="Without pre-training it answers worse.",
+            paper="not in the table",
+            first="bert",
+            second="untrained",
+            columns=("SQuAD 1.1 F1",),
+        ),
+        Claim(
+            words="It answers better than GPT-1, which cannot look at what stands behind a word.",
+            paper="not in the table; table 5 has 87.9 F1 against 77.8 for left-to-right",
+            first="bert",
+            second="gpt",
+            columns=("SQuAD 1.1 F1",),
+        ),
+    ),
+    published=Published(
+        source="table 2; dev where the paper has it",
+        head=("dev EM", "dev F1", "test EM", "test F1"),
+        rows=(
+            ("human", "–", "–", "82.3", "91.2"),
+            ("nlnet (ensemble)", "–", "–", "86.0", "91.7"),
+            ("QANet (ensemble)", "–", "–", "84.5", "90.5"),
+            ("BiDAF + ELMo", "–", "85.6", "–", "85.8"),
+            ("R.M. Reader (ensemble)", "81.2", "87.9", "82.3", "88.5"),
+            ("BERT base", "80.8", "88.5", "–", "–"),
+            ("BERT large", "84.1", "90.9", "–", "–"),
+            ("BERT large (ensemble)", "85.8", "91.8", "–", "–"),
+            ("BERT large + TriviaQA", "84.2", "91.1", "85.1", "91.8"),
+            ("BERT large (ensemble) + TriviaQA", "86.2", "92.2", "87.4", "93.2"),
+        ),
+    ),
+)
+
+
+# … → experiment: table 3, SQuAD 2.0 (paper §4.3).
+
+TABLE_3: Final = Experiment(
+    name="table3",
+    title="Table 3: SQuAD 2.0",
+    question="Does pointing at [CLS] tell the questions that the passage does not answer?",
+    arms=lambda scale: (UNTRAINED, GPT, BERT, larger(scale)),
+    columns=(SQUAD2_EM, SQUAD2_F1),
+    claims=(
+        Claim(
+            words="The larger BERT answers better.",
+            paper="not in the table, which has BERT large alone",
+            first="larger",
+            second="bert",
+            columns=("SQuAD 2.0 F1",),
+        ),
+        Claim(
+            words="Without pre-training it answers worse.",
+            paper="not in the table",
+            first="bert",
+            second="untrained",
+            columns=("SQuAD 2.0 F1",),
+        ),
+    ),
+    published=Published(
+        source="table 3",
+        head=("dev EM", "dev F1", "test EM", "test F1"),
+        rows=(
+            ("human", "86.3", "89.0", "86.9", "89.5"),
+            ("MIR-MRC (F-Net)", "–", "–", "74.8", "78.0"),
+            ("nlnet", "–", "–", "74.2", "77.1"),
+            ("unet (ensemble)", "–", "–", "71.4", "74.9"),
+            ("SLQA+", "–", "–", "71.4", "74.4"),
+            ("BERT large", "78.7", "81.9", "80.0", "83.1"),
+        ),
+    ),
+    note="Whoever answers nothing at all has half of the dev set right: read the figures beside that.",
+)

@@ -1,0 +1,51 @@
+"""… → experiment: table 4, SWAG (paper §4.4)."""
+
+from typing import Final
+
+from bertwright.experiments.spec import Claim, Experiment, Published
+from bertwright.experiments.tables.shared import BERT, GPT, SWAG, UNTRAINED, larger
+
+TABLE_4: Final = Experiment(
+    name="table4",
+    title="Table 4: SWAG",
+    question="Does one new vector choose the likeliest of four continuations?",
+    arms=lambda scale: (UNTRAINED, GPT, BERT, larger(scale)),
+    columns=(SWAG,),
+    claims=(
+        Claim(
+            words="BERT chooses better than GPT-1.",
+            paper="86.3 against 78.0 (BERT large, test)",
+            first="bert",
+            second="gpt",
+            columns=("SWAG",),
+        ),
+        Claim(
+            words="The larger BERT chooses better.",
+            paper="86.6 against 81.6 (dev)",
+            first="larger",
+            second="bert",
+            columns=("SWAG",),
+        ),
+        Claim(
+            words="Without pre-training it chooses worse.",
+            paper="not in the table",
+            first="bert",
+            second="untrained",
+            columns=("SWAG",),
+        ),
+    ),
+    published=Published(
+        source="table 4; people on 100 samples",
+        head=("dev", "test"),
+        rows=(
+            ("ESIM + GloVe", "51.9", "52.7"),
+            ("ESIM + ELMo", "59.1", "59.2"),
+            ("GPT-1", "–", "78.0"),
+            ("BERT base", "81.6", "–"),
+            ("BERT large", "86.6", "86.3"),
+            ("an expert", "–", "85.0"),
+            ("five people", "–", "88.0"),
+        ),
+    ),
+    note="Guessing has 25 %.",
+)

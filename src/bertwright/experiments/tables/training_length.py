@@ -1,0 +1,211 @@
+"""… → experiment: figure 5, how long pre-training pays (paper §C.1)."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published, Scale
+from bertwright.experiments.tables.shared import (
+    BERT,
+    LEFT,
+    MNLI,
+    PERPLEXITY,
+    SENTENCE_NAMES,
+    SENTENCES,
+    SHARES,
+    SQUAD1_F1,
+)
+
+_ALL: Final = ("MNLI-m", *SENTENCE_NAMES)
+
+
+def _arms(_: Scale) -> tuple[Arm, ...]:
+    """Each model after shares of its steps and at their end; x in percent."""
+    return tuple(
+        replace(
+            arm,
+            name=f"{arm.name}-{round(100 * share)}",
+            title=f"{title}, {round(100 * share)} % of the steps",
+            at=share,
+            series=title,
+            x=100 * share,
+        )
+        for arm, title in ((BERT, "masked LM"), (LEFT, "left-to-right"))
+        for share in (*SHARES, 1.0)
+    )
+
+
+FIGURE_5: Final = Experiment(
+    name="figure5",
+    title="Figure 5: how long pre-training pays",
+    question="Do more steps help, and does masked LM, which learns from 15 % of the pieces, learn more slowly?",
+    arms=_arms,
+    columns=(MNLI, *SENTENCES),
+    claims=(
+        Claim(
+            words="The last 40 % of the steps still help.",
+            paper="84.4 after a million steps, about a point more than after 500,000",
+            first="bert-100",
+            second="bert-60",
+            columns=_ALL,
+        ),
+        Claim(
+            words="Left-to-right is ahead at the beginning.",
+            paper="79.4 against 78.6 after 3 % of the steps (the text says: hardly at all)",
+            first="left-3",
+            second="bert-3",
+            columns=_ALL,
+        ),
+        Claim(
+            words="Masked LM is ahead at the end.",
+            paper="84.4 against 82.2",
+            first="bert-100",
+            second="left-100",
+            columns=_ALL,
+        ),
+    ),
+    published=Published(
+        source="figure 5, MNLI dev, read from the plot; columns are thousands of steps of a million",
+        head=("30", "50", "100", "200", "400", "600", "800", "1000"),
+        rows=(
+            ("masked LM", "78.6", "79.6", "80.5", "82.2", "83.2", "84.0", "84.3", "84.4"),
+            ("left-to-right", "79.4", "79.8", "80.3", "81.0", "81.7", "81.9", "82.1", "82.2"),
+        ),
+    ),
+    axis="share of the steps, in percent",
+    note="All points of a line are one pre-training, stopped to look at it: the rate has not come down there as it "
+    "has at the end.",
+)
+
+
+# … → experiment: rows of a step, at equal tokens (paper §A.2; GPT-1 had 32,000 words a step, BERT 128,000).
+
+_TIMES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+_PAPERS_RATE, _PAPERS_ROWS = 1e-4, 256
+_MUON_RATE: Final = 6e-3
+"""The default: experiments are listed without torch, which its own module needs."""
+
+
+def _batch_size_arms(scale: Scale) -> tuple[Arm, ...]:
+    """So many times the rows, so many times fewer steps; the rates go with the root of the rows."""
+    base = scale.pretraining
+    rows, optimizer = base.get("batch_size", _PAPERS_ROWS), base.get("optimizer", {})
+    rates = {"learning_rate": optimizer.get("learning_rate", _PAPERS_RATE)}
+    if optimizer.get("method") == "muon":
+        rates["muon_rate"] = optimizer.get("muon_rate", _MUON_RATE)
+
+    def arm(times: float) -> Arm:
+        own = max(1, round(times * rows))
+        changes: dict[str, Any] = {
+            "batch_size": own,
+            "steps": round(base["steps"] * rows / own),
+            "optimizer": {name: rate * (own / rows) ** 0.5 for name, rate in rates.items()},
+        }
+        same = BERT.pretraining if own == rows else changes
+        return Arm(name=f"batch-{times:g}", title=f"{own} rows", pretraining=same, series="BERT", x=float(own))
+
+    return tuple(arm(times) for times in _TIMES)
+
+
+BATCH_SIZE: Final = Experiment(
+    name="batch-size",
+    title="Rows of a step",
+    question="At the same tokens: are many small steps better, or few large ones?",
+    arms=_batch_size_arms,
+    columns=(PERPLEXITY, *SENTENCES),
+    claims=(
+        Claim(
+            words="Steps of four times the rows are better.",
+            paper="BERT takes four times GPT-1's, which §A.4 lists as a difference; not measured",
+            first="batch-4",
+            second="batch-1",
+            columns=SENTENCE_NAMES,
+        ),
+        Claim(
+            words="Steps of a quarter of the rows are worse.",
+            paper="not measured",
+            first="batch-1",
+            second="batch-0.25",
+            columns=SENTENCE_NAMES,
+        ),
+    ),
+    axis="rows of a step",
+    note="Each rate is the base's times the root of the change in rows, a rule of thumb; none was searched for.",
+)
+
+
+# … → experiment: what longer rows cost (paper §A.2: "longer sequences are disproportionately expensive").
+
+_SECONDS: Final = Column(name="s per million tokens", task=None, metric="seconds", times=1.0, is_lower_better=True)
+_MEMORY: Final = Column(name="memory, MB", task=None, metric="memory", times=1e-6, is_lower_better=True)
+
+
+def _length_cost_arms(scale: Scale) -> tuple[Arm, ...]:
+    """The same tokens in rows of either length: longer rows, fewer of them in a step."""
+    phases = scale.pretraining["phases"]
+    base = sum(phase["length"] * phase["share"] for phase in phases)
+    tokens = scale.pretraining.get("batch_size", 256) * base
+
+    def arm(name: str, length: int) -> Arm:
+        rows = max(1, round(tokens / length))
+        changes: dict[str, Any] = {
+            "phases": ({"length": length, "share": 1.0},),
+            "batch_size": rows,
+            "steps": round(scale.pretraining["steps"] * tokens / (rows * length)),
+        }
+        return Arm(name=name, title=f"rows of {length}", pretraining=changes, series="BERT", x=float(length))
+
+    short, long = scale.lengths
+    return arm("short", short), arm("long", long)
+
+
+LENGTH_COST: Final = Experiment(
+    name="length-cost",
+    title="What longer rows cost",
+    question="At the same tokens: what do longer rows cost in time and memory, and what are they worth?",
+    arms=_length_cost_arms,
+    columns=(_SECONDS, _MEMORY, PERPLEXITY, *SENTENCES),
+    claims=(
+        Claim(
+            words="A token of a long row costs more time.",
+            paper="said in §A.2: attention grows with the square of the length; not measured",
+            first="short",
+            second="long",
+            columns=("s per million tokens",),
+        ),
+        Claim(
+            words="What long rows teach is worth the same on short texts, within a point.",
+            paper="not measured; the paper spends a tenth of the steps on them",
+            first="long",
+            second="short",
+            columns=SENTENCE_NAMES,
+            within=1.0,
+        ),
+    ),
+    note="Seconds are of training steps alone. Held-out rows have 128 tokens at most in both. Memory is the most that "
+    "the process held while it trained; where a run was stopped and gone on with, the most of its parts.",
+)
+
+
+# … → experiment: documents or shuffled sentences (paper §3.1: "critical", not measured).
+
+DOCUMENT_ORDER: Final = Experiment(
+    name="document-order",
+    title="Documents or shuffled sentences",
+    question="Does it matter that pre-training reads whole documents, and not the same sentences shuffled?",
+    arms=lambda _: (
+        BERT,
+        Arm(name="shuffled", title="the same sentences, shuffled", text="sentences"),
+    ),
+    columns=(*SENTENCES, SQUAD1_F1),
+    claims=(
+        Claim(
+            words="Documents are better than the same sentences shuffled.",
+            paper="called critical in §3.1, not measured",
+            first="bert",
+            second="shuffled",
+            columns=(*SENTENCE_NAMES, "SQuAD 1.1 F1"),
+        ),
+    ),
+    note="Shuffled sentences lie in documents of the same lengths as before, so that both have the same rows and the "
+    "same sentences; next-sentence prediction has nothing to find there.",
+)

@@ -1,0 +1,1 @@
+"""An encoder and labelled data → a model for a task."""

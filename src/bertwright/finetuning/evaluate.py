@@ -1,0 +1,93 @@
+"""model → figures and predictions: the commands evaluate and predict."""
+
+from pathlib import Path
+from typing import Any
+
+from bertwright.errors import InputError
+from bertwright.files import refuse_target
+from bertwright.model.folder import SavedModel, open_model
+from bertwright.tables.files import InputFormat
+from bertwright.tables.writer import Asked, OutputFormat
+from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.classification.spec import ClassificationTask, with_columns
+from bertwright.tasks.inference import Answerable, choose
+from bertwright.tasks.kinds import kind_of, task_of
+from bertwright.tasks.question_answering.spec import SpanTask
+from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.tagging.spec import TaggingTask, with_tag_columns
+from bertwright.training.hardware import Device, keep_memory
+from bertwright.training.trial import ON_PROCESSORS, unless_full
+
+
+def evaluate_task(
+    task: TaskSpec,
+    *,
+    model: str,
+    data: Path,
+    text: tuple[str, ...] = (),
+    label: str | None = None,
+    precision: str | None = None,
+    device: Device = "cpu",
+) -> dict[str, Any]:
+    """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file.
+
+    `text` and `label` name columns that are called otherwise than in training; `precision` is one of PRECISIONS (None:
+    the model as it is trained, as do others who measure it). InputError without the device.
+    """
+    keep_memory()
+    saved = _opened(model, precision, device)
+    trained = task_of(saved)
+    kind = kind_of(task)
+    if not isinstance(trained, kind.spec):
+        raise InputError(f"{model}: was fine-tuned for {trained.name}, which is another kind of task than {task.name}")
+    if isinstance(task, ClassificationTask) and isinstance(trained, ClassificationTask):
+        if task.name == trained.name:
+            task = task.model_copy(update={"text": trained.text, "label": trained.label})
+        task = with_columns(task, text=text, label=label)
+    elif isinstance(task, TaggingTask):
+        task = with_tag_columns(task, text=text, label=label)
+    elif text or label:
+        raise InputError(f"--text-column and --label-column are for tables; {task.name} has none")
+    words = open_tokenizer(saved)
+    return unless_full(lambda: kind.evaluate(task, saved, words, data), lambda: ON_PROCESSORS)
+
+
+def predict(
+    model: str,
+    source: str,
+    target: str,
+    *,
+    text: tuple[str, ...] = (),
+    raw: bool = False,
+    precision: str | None = None,
+    input_format: InputFormat = "auto",
+    output_format: OutputFormat = "auto",
+    device: Device = "cpu",
+) -> dict[str, Any]:
+    """Answer everything in a file; what was written and how much. `raw`: the same as `input_format` "lines".
+
+    `precision` and `device` as `evaluate_task`'s.
+    """
+    keep_memory()
+    refuse_target(target, source=source)
+    if raw and input_format not in ("auto", "lines"):
+        raise InputError(f"--raw is --input-format lines; --input-format {input_format} says otherwise")
+    asked = Asked(source, target, text, "lines" if raw else input_format, output_format)
+    saved = _opened(model, precision, device)
+    task = task_of(saved)
+    if asked.input_format == "lines" and text:
+        way = "--raw" if raw else "--input-format lines"
+        raise InputError(f"{way} is for plain text, without columns; leave --text-column out")
+    kind, words = kind_of(task), open_tokenizer(saved)
+    if Path(target).is_dir() and not isinstance(task, SpanTask):
+        raise InputError(f"--output {target}: is a folder; answers of {task.name} are a file, or - for standard output")
+    found = unless_full(lambda: kind.predict(saved, words, asked), lambda: ON_PROCESSORS)
+    return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
+
+
+def _opened(model: str, precision: str | None, device: Device) -> SavedModel:
+    saved = open_model(model)
+    if precision is None and device == "cpu":
+        return saved
+    answering = choose(precision, device=device) if precision else "plain"
+    return Answerable(**vars(saved), answering=answering, device=device)

@@ -1,0 +1,116 @@
+"""encoder + head → named outputs: the model of a folder as transformers' class of that name computes it.
+
+The plain path, everything computed everywhere: what the fast paths are compared with and what is exported.
+
+Shapes: B batch, T tokens, D hidden, V vocabulary, L labels, C choices.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from bertwright.errors import InputError
+from bertwright.model.config import EncoderConfig, encoder_shape
+from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.heads import ClassificationHead, MaskedLMHead, NextSentenceHead, SpanHead
+
+Head = Literal["pooler", "masked_lm", "next_sentence", "classifier", "span"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The parts that an architecture has beside the encoder, and the names of its outputs."""
+
+    heads: tuple[Head, ...]
+    outputs: tuple[str, ...]
+
+
+ARCHITECTURES = {
+    "BertModel": Architecture(("pooler",), ("last_hidden_state", "pooler_output")),
+    "BertForPreTraining": Architecture(
+        ("pooler", "masked_lm", "next_sentence"), ("prediction_logits", "seq_relationship_logits")
+    ),
+    "BertForMaskedLM": Architecture(("masked_lm",), ("logits",)),
+    "BertForNextSentencePrediction": Architecture(("pooler", "next_sentence"), ("logits",)),
+    "BertForSequenceClassification": Architecture(("pooler", "classifier"), ("logits",)),
+    "BertForMultipleChoice": Architecture(("pooler", "classifier"), ("logits",)),
+    "BertForTokenClassification": Architecture(("classifier",), ("logits",)),
+    "BertForQuestionAnswering": Architecture(("span",), ("start_logits", "end_logits")),
+}
+"""By the name of transformers' class, which config.json holds under `architectures`."""
+
+
+class Bert(nn.Module):
+    """An encoder with the heads of one architecture; parts have the names that model folders are read with."""
+
+    def __init__(self, config: EncoderConfig, architecture: str, *, num_labels: int = 2) -> None:
+        """Raises InputError for an architecture that is not in ARCHITECTURES."""
+        super().__init__()
+        self.architecture = architecture
+        self.encoder = Encoder(config)
+        heads = architecture_of(architecture).heads
+        if "pooler" in heads:
+            self.pooler = Pooler(config)
+        if "masked_lm" in heads:
+            self.masked_lm = MaskedLMHead(config)
+        if "next_sentence" in heads:
+            self.next_sentence = NextSentenceHead(config)
+        if "classifier" in heads:
+            outputs = 1 if architecture == "BertForMultipleChoice" else num_labels
+            self.classifier = ClassificationHead(config.hidden, outputs, config.hidden_dropout)
+        if "span" in heads:
+            self.span = SpanHead(config)
+
+    def forward(self, ids: Tensor, segments: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Outputs by name for `ids`, `segments` and `mask` (True for real tokens) [B, T]; [B, C, T] for choices.
+
+        last_hidden_state [B, T, D], pooler_output [B, D], masked LM [B, T, V], next sentence [B, 2], sequence labels
+        [B, L], token labels [B, T, L], choices [B, C], start and end [B, T].
+        """
+        choices = ids.shape[1]
+        if self.architecture == "BertForMultipleChoice":
+            ids, segments, mask = (part.flatten(0, 1) for part in (ids, segments, mask))  # [B·C, T]
+        last = self.encoder(ids, segments, mask).last
+        found = self._outputs(last)
+        if self.architecture == "BertForMultipleChoice":
+            found = (found[0].view(-1, choices),)  # [B·C, 1] → [B, C]
+        return dict(zip(ARCHITECTURES[self.architecture].outputs, found, strict=True))
+
+    def _outputs(self, last: Tensor) -> tuple[Tensor, ...]:
+        words = self.encoder.words()[0].weight
+        match self.architecture:
+            case "BertModel":
+                return last, self.pooler(last[:, 0])
+            case "BertForPreTraining":
+                return self.masked_lm(last, words), self.next_sentence(self.pooler(last[:, 0]))
+            case "BertForMaskedLM":
+                return (self.masked_lm(last, words),)
+            case "BertForNextSentencePrediction":
+                return (self.next_sentence(self.pooler(last[:, 0])),)
+            case "BertForQuestionAnswering":
+                start, end = self.span(last).unbind(-1)
+                return start, end
+            case "BertForTokenClassification":
+                return (self.classifier(last),)
+            case _:
+                return (self.classifier(self.pooler(last[:, 0])),)
+
+
+def architecture_of(name: str) -> Architecture:
+    """Look an architecture up; InputError, with those that are known, for another."""
+    if name not in ARCHITECTURES:
+        raise InputError(f"architecture {name!r} is not known; those read here are {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[name]
+
+
+def open_architecture(saved: SavedModel) -> Bert:
+    """The model of a folder with the heads that its config.json names, ready to answer."""
+    config = encoder_shape(saved.config, saved.place)
+    classes = len(saved.labels) or 2
+    if saved.weights and "classifier.linear.weight" in saved.weights:
+        classes = len(saved.weights["classifier.linear.weight"])
+    model = Bert(config, saved.architecture, num_labels=classes)
+    load_weights(model, saved)
+    return model.eval()

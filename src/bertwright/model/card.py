@@ -1,0 +1,223 @@
+"""a run → the README.md of its model folder: what the model learned from, how, how good it is, and where that ends.
+
+Front matter as the Hugging Face Hub reads it. Nothing of the machine or the hour is in it: a run that was interrupted
+writes the same bytes as one that was not.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertwright.config import Settings
+from bertwright.model.config import (
+    NAMES,
+    BackboneConfig,
+    LSTMConfig,
+    PairConfig,
+    TopConfig,
+    attends_both_ways,
+    system_of,
+)
+from bertwright.model.hf_config import described
+from bertwright.version import __version__
+
+_TAGS = {
+    "BertLMHeadModel": "text-generation",
+    "OpenAIGPTLMHeadModel": "text-generation",
+    "BertForPreTraining": "fill-mask",
+    "BertForMaskedLM": "fill-mask",
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+    "BertForMultipleChoice": "multiple-choice",
+}
+"""The Hub's names of what a model does."""
+
+
+def pretraining_card(
+    settings: Settings,
+    config: BackboneConfig,
+    *,
+    data: Sequence[str],
+    tokens: int,
+    architecture: str,
+    steps: int,
+    figures: Mapping[str, float],
+    longest: int,
+) -> str:
+    """The card of a pre-trained model.
+
+    data: a line for each corpus and, from `origin`, for the model that it began from. tokens: number of tokens of all
+    corpora. figures: those of the last held-out evaluation. longest: number of tokens of the longest rows so far.
+    """
+    reads = f"It reads at most {config.max_positions} tokens at a time"
+    if 0 < longest < config.max_positions and not isinstance(config, LSTMConfig):  # which has no table of places
+        reads += f"; this training had rows of up to {longest}, and taught it nothing about places behind that"
+    limits = [
+        f"What it knows is from its corpus of {tokens:,} tokens, with their mistakes and prejudices; of other "
+        "languages and domains it knows nothing.",
+        f"{reads}.",
+    ]
+    if fills := attends_both_ways(config):
+        limits.append(
+            "It is an encoder: to be fine-tuned for a task, or used for its vectors. What it fills into `[MASK]` is "
+            "likely, which does not make it true."
+        )
+    else:
+        limits.append("It is a language model: to be fine-tuned for a task, or used for its vectors.")
+    if not figures:
+        limits.append(
+            "It was not measured on text that was held out: how well it predicts what it has not seen is not known."
+        )
+    return _card(
+        title=_shape("A BERT encoder" if fills else f"A {_kind(config)}", config),
+        config=config,
+        architecture=architecture,
+        use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
+        data=data,
+        settings=[f"steps: {steps:,}", *_settings(settings, leave_out=("steps", "minutes"))],
+        figures=[f"{name}: {value:.4f}" for name, value in figures.items()],
+        measured="On text that was held out, at the end of the training:",
+        limits=limits,
+    )
+
+
+def pair_card(config: PairConfig, *, architecture: str, digests: Sequence[str]) -> str:
+    """The card of two language models side by side; `digests` are the sha256 of their weights."""
+    halves = zip((config.left, config.right), digests, strict=True)
+    data = [f"{_shape(f'a {_kind(half)}', half)}; weights' sha256 `{digest[:16]}`" for half, digest in halves]
+    return _card(
+        title=_shape("Two language models side by side, as ELMo", config),
+        config=config,
+        architecture=architecture,
+        use=("model.vectors(['a text', 'another'])",),
+        data=["what its two models learned from, which their own cards say:", *data],
+        settings=(),
+        figures=(),
+        measured="",
+        limits=[
+            "Neither of the two has seen what the other knows: their states stand side by side.",
+            f"It reads at most {config.max_positions} tokens at a time.",
+        ],
+    )
+
+
+def finetuning_card(
+    settings: Settings,
+    config: BackboneConfig,
+    *,
+    task: str,
+    architecture: str,
+    labels: Sequence[str],
+    digests: Mapping[str, Any],
+    rows: int,
+    max_length: int,
+    result: Mapping[str, Any],
+    began: str,
+) -> str:
+    """The card of a fine-tuned model: the best one of the seeds in `result`; `began` from `origin`."""
+    data = [f"{rows:,} rows of training data, sha256 `{str(digests['train'])[:16]}`"]
+    data += [f"measured on `{name}`, sha256 `{digest[:16]}`" for name, digest in digests.get("dev", {}).items()]
+    data.append(began)
+    scores, metric = result["scores"], result["metric"]
+    mean = f"{metric}: {result['mean']:.4f} ± {result['sd']:.4f} over {len(scores)} seeds"
+    figures = [mean] if len(scores) > 1 else []
+    best = max(result["seeds"], key=lambda found: found["scores"][metric])
+    figures += [f"{name}: {value:.4f}, of this model (seed {best['seed']})" for name, value in best["scores"].items()]
+    limits = [
+        "The epoch, and of several seeds the model, were chosen on the data that the numbers were measured on, which "
+        "makes them a little too good.",
+        f"It reads at most {max_length} tokens of an input.",
+        "It is made for inputs like those of its training data; on others it answers all the same.",
+    ]
+    if labels and architecture == "BertForSequenceClassification":
+        limits.append(f"It knows no other labels than {', '.join(labels)}.")
+    if result["collapsed"]:
+        limits.append(
+            f"Seeds {', '.join(map(str, result['collapsed']))} collapsed: they answer the same to everything."
+        )
+    return _card(
+        title=_shape(f"A {_kind(config)} model for {task}", config),
+        config=config,
+        architecture=architecture,
+        use=("model(…)",),
+        data=data,
+        settings=list(_settings(settings)),
+        figures=figures,
+        measured="On the dev data:",
+        limits=limits,
+    )
+
+
+def origin(place: str, digest: str | None) -> str:
+    """What the weights began from, as cards say it: the folder's name, which a run's model takes from its run."""
+    if digest is None:
+        return "began from random weights"
+    folder = Path(place).absolute()
+    name = folder.parent.name if folder.name == "model" else folder.name
+    return f"began from the model `{name}`, its weights' sha256 `{digest[:16]}`"
+
+
+def _card(
+    *,
+    title: str,
+    config: BackboneConfig,
+    architecture: str,
+    use: Sequence[str],
+    data: Sequence[str],
+    settings: Sequence[str],
+    figures: Sequence[str],
+    measured: str,
+    limits: Sequence[str],
+) -> str:
+    theirs = not str(described(config, architecture, ())["model_type"]).startswith("bertwright-")
+    does = f"pipeline_tag: {_TAGS[architecture]}\n" if theirs and architecture in _TAGS else ""
+    tags = "".join(f"- {tag}\n" for tag in [*(["bert"] if theirs else []), "bertwright"])
+    read = f"is read by transformers (`{architecture}`) as well" if theirs else "is read by bertwright alone"
+    calls = "\n".join(f"    {call}" for call in use)
+    numbers = f"{measured}\n\n{_list(figures)}" if figures else "None were measured."
+    return (
+        f"---\nlibrary_name: {'transformers' if theirs else 'bertwright'}\n{does}"
+        f"tags:\n{tags}---\n\n# {title}\n\n"
+        f"Made with bertwright {__version__}. The folder {read}.\n\n"
+        f"    import bertwright as bw\n\n    model = bw.load('FOLDER')\n{calls}\n\n"
+        f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from the defaults:\n\n{_list(settings)}\n\n"
+        f"## Numbers\n\n{numbers}\n\n## Limits\n\n{_list(limits)}\n"
+    )
+
+
+def _kind(config: BackboneConfig) -> str:
+    """What a model is, in words."""
+    if isinstance(config, TopConfig):
+        return f"{_kind(config.inner)} (BiLSTM on top)"
+    if isinstance(config, PairConfig):
+        return f"pair of a {_kind(config.left)} and a {_kind(config.right)}"
+    return NAMES[system_of(config) or "bert"]
+
+
+def _shape(what: str, config: BackboneConfig) -> str:
+    return f"{what}: {config.layers} layers of {config.hidden}, {config.vocab_size:,} pieces"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) or "- none"
+
+
+def _settings(settings: Settings, *, leave_out: Sequence[str] = (), prefix: str = "") -> Iterator[str]:
+    """Each setting that is not its default, nested ones by dotted names."""
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if name in leave_out or name in type(settings).free or value == field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, Settings):
+            yield from _settings(value, prefix=f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}: {_plain(value)}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(_plain(one) for one in value)
+    if isinstance(value, Settings):
+        return " ".join(f"{name} {inner}" for name, inner in value.model_dump().items())
+    return f"{value}"

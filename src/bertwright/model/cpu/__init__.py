@@ -1,0 +1,1 @@
+"""The encoder on processors: fused products for answering and for training."""

@@ -1,0 +1,178 @@
+"""A product's rows → the next product's rows: bias, GELU, residual, LayerNorm and 8 bits, each in one pass.
+
+A product gives sums that are still to be multiplied by a scale for each row (None: 1) and to get the bias.
+`kernels.cpp` is built once for each processor and kept in the person's cache folder; without a C++ compiler torch
+computes the same in several passes, and that is said once. The functions write over the sums they are given.
+
+Shapes: N rows, W columns.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertwright.console import say
+from bertwright.files import cache_folder
+
+_SOURCE = Path(__file__).with_suffix(".cpp")
+_FLAGS = (
+    *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
+    # What lets loops become vectors. -ffast-math would also let the library set the process to round denormals to 0.
+    *(
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-fno-signed-zeros",
+        "-fassociative-math",
+        "-freciprocal-math",
+        "-ffinite-math-only",
+    ),
+)
+_X86_FLAGS = ("-mprefer-vector-width=512",)
+HEAD = 64
+"""Width of the heads that `attend` is built for: that of every size of the paper."""
+MIDDLE = 128
+"""Stands for 0 among the 8 bits: rows go from 1 to 255."""
+
+
+def quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, W] → 8 bits around MIDDLE [N, W], and what one step is worth in each row [N]."""
+    rows = rows.contiguous()
+    if (built := library()) is None:
+        most = rows.abs().amax(1)
+        scales = torch.where(most > 0, most / 127, 1.0)
+        return (rows / scales[:, None] + (MIDDLE + 0.5)).to(torch.uint8), scales
+    narrow, scales = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), dtype=torch.float32)
+    built.quantise(_at(rows), _at(narrow), _at(scales), *_sizes(rows))
+    return narrow, scales
+
+
+def finish(sums: Tensor, scales: Tensor | None, bias: Tensor) -> Tensor:
+    """What the linear layer says: [N, W]."""
+    if (built := library()) is None:
+        return _finished(sums, scales, bias)
+    built.finish(_at(sums), _at(scales), _at(bias), *_sizes(sums))
+    return sums
+
+
+def activate(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: str) -> Tensor:
+    """GELU of the linear layer: [N, W]."""
+    if (built := library()) is None:
+        return F.gelu(_finished(sums, scales, bias), approximate=approximate)
+    count, width, threads = _sizes(sums)
+    built.activate(_at(sums), _at(scales), _at(bias), None, None, count, width, approximate == "tanh", threads)
+    return sums
+
+
+def activate_quantise(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: str) -> tuple[Tensor, Tensor]:
+    """The same as `quantise` gives it."""
+    if (built := library()) is None:
+        return quantise(activate(sums, scales, bias, approximate=approximate))
+    narrow, found = torch.empty(sums.shape, dtype=torch.uint8), torch.empty(len(sums), dtype=torch.float32)
+    count, width, threads = _sizes(sums)
+    with_tanh = approximate == "tanh"
+    built.activate(_at(sums), _at(scales), _at(bias), _at(narrow), _at(found), count, width, with_tanh, threads)
+    return narrow, found
+
+
+def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+    """LayerNorm of `before` [N, W] plus the linear layer: [N, W]."""
+    if (built := library()) is None:
+        normed: Tensor = norm(before + _finished(sums, scales, bias))
+        return normed
+    gain, shift = _at(norm.weight), _at(norm.bias)
+    built.add_norm(
+        _at(sums),
+        _at(scales),
+        _at(bias),
+        _at(before.contiguous()),
+        gain,
+        shift,
+        ctypes.c_float(norm.eps),
+        *_sizes(sums),
+    )
+    return sums
+
+
+def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Tensor:
+    """Attention from `query` [B, Q, D] to `key_value` [B, T, 2D], keys first: [B, Q, D]; `keep` as SelfAttention's."""
+    built, (batch, tokens, both) = library(), key_value.shape
+    if built is None or both != 2 * HEAD * heads or keep.shape[1:3] != (1, 1):
+        parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, *key_value.chunk(2, dim=-1))]
+        context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=keep)  # [B, H, Q, K]
+        return context.transpose(1, 2).flatten(2)
+    out, kept = torch.empty(query.shape, dtype=torch.float32), keep.expand(batch, 1, 1, tokens).contiguous()
+    threads = torch.get_num_threads() if batch * heads * tokens * query.shape[1] > 1 << 14 else 1
+    sizes = map(ctypes.c_int64, (batch, query.shape[1], tokens, heads))
+    built.attend(_at(query), _at(key_value), _at(kept), _at(out), *sizes, ctypes.c_int(threads))
+    return out
+
+
+@functools.cache
+def library() -> Any:
+    """The built functions, or None where none can be built here."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        say("there is no C++ compiler here (c++): bias, GELU and LayerNorm take several passes each")
+        return None
+    command = [*shlex.split(compiler), *_FLAGS, *(_X86_FLAGS if _has_wide_vectors() else ())]
+    key = _digest(repr((command, _SOURCE.read_bytes(), _processor())).encode())
+    try:
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        # Its own digest is in the name: to load a damaged one ends the process.
+        kept = [path for path in folder.glob(f"rows-{key}-*.so") if path.stem.endswith(_digest(path.read_bytes()))]
+        return ctypes.CDLL(str(kept[0] if kept else _build(command, folder, key)))
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = getattr(error, "stderr", None) or str(error)
+        say(f"{_SOURCE.name} could not be built ({why.strip().splitlines()[-1]}): its steps take several passes each")
+        return None
+
+
+def _build(command: Sequence[str], folder: Path, key: str) -> Path:
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        made = Path(place) / "kernels.so"
+        subprocess.run([*command, str(_SOURCE), "-o", str(made)], check=True, capture_output=True, text=True)
+        return made.replace(folder / f"rows-{key}-{_digest(made.read_bytes())}.so")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _finished(sums: Tensor, scales: Tensor | None, bias: Tensor) -> Tensor:
+    return (sums if scales is None else sums * scales[:, None]) + bias
+
+
+def _at(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def _sizes(rows: Tensor) -> tuple[ctypes.c_int64, ctypes.c_int64, ctypes.c_int]:
+    """Rows, columns, threads: more than one only where there is work for them."""
+    threads = torch.get_num_threads() if rows.numel() > 1 << 15 else 1
+    return ctypes.c_int64(rows.shape[0]), ctypes.c_int64(rows.shape[1]), ctypes.c_int(threads)
+
+
+def _has_wide_vectors() -> bool:
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
+def _processor() -> str:
+    """What -march=native may make of the source: a cache folder can be shared by unlike machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return torch.backends.cpu.get_cpu_capability()

@@ -1,0 +1,185 @@
+"""Shards → batches: the plan of each epoch, walked once and kept beside the shards (paper §A.2)."""
+
+import fcntl
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from bertwright.console import say
+from bertwright.corpus.shards import Corpus
+from bertwright.files import atomic_file
+from bertwright.objectives.sentence_pairs import PLAN, PLAN_VERSION, plan_order, plan_pairs, plan_segments
+from bertwright.objectives.settings import ExampleSettings
+
+_IN_MEMORY = 2  # plans: a batch may span two epochs
+_IN_FILES = 3  # plans: the newest two, and the one that is being written
+_SMALL = 1 << 16  # rows: a smaller plan is walked again in milliseconds, and is not worth a file
+_KINDS = {"next": "pairs", "order": "order", "none": "segments"}  # as file names say
+
+
+class Plans:
+    """The plans of a corpus under one setting, in CORPUS/plans/, or in memory where that cannot be written.
+
+    A plan's file name holds a hash of everything that decides the plan, so none is ever out of date. The newest two
+    epochs' plans of the same settings are kept, with static masks all of them; of an older one its number of rows is,
+    which is what a resumed run needs to find its place. Who has its map open reads on.
+    """
+
+    def __init__(
+        self,
+        corpus: "Corpus",
+        settings: "ExampleSettings",
+        documents: np.ndarray,
+        *,
+        length: int,
+        seed: int,
+        write: bool = True,
+    ) -> None:
+        self._write = write
+        self._corpus = corpus
+        self._settings = settings
+        self._documents = documents
+        self._documents_hash = hashlib.sha256(documents.tobytes()).hexdigest()
+        self._length = length
+        self._seed = seed
+        self._plans: dict[int, np.ndarray] = {}
+        self._num_rows: dict[int, int] = {}
+
+    def num_rows(self, epoch: int) -> int:
+        """The number of rows of an epoch."""
+        if epoch not in self._num_rows:
+            counted = self._counted(epoch)
+            if counted is None:
+                self.of(epoch)
+            else:
+                self._num_rows[epoch] = counted
+        return self._num_rows[epoch]
+
+    def missing_bytes(self, epochs: int) -> int:
+        """What the files of the first `epochs` plans will take at most beyond those there are, each as long as the
+        first: all of them under static masks, else the newest two and the one that is being written."""
+        rows = self.num_rows(0)
+        if rows < _SMALL:
+            return 0
+        stay = range(min(epochs, self._settings.static_masks or _IN_FILES))
+        return sum(rows * PLAN.itemsize for epoch in stay if not self._path(epoch).exists())
+
+    def of(self, epoch: int) -> np.ndarray:
+        """The plan of an epoch, read-only."""
+        plan = self._plans.get(epoch)
+        if plan is None:
+            plan = self._read(epoch)
+            if plan is None:
+                plan = self._saved(epoch, self._walk(epoch))
+            kept = [*self._plans.items(), (epoch, plan)][-_IN_MEMORY:]
+            self._plans = dict(kept)
+            self._num_rows[epoch] = plan.size
+        return plan
+
+    def _walk(self, epoch: int) -> np.ndarray:
+        walk = {"next": plan_pairs, "order": plan_order, "none": plan_segments}[self._settings.second_sentence]
+        plan = walk(
+            self._corpus.sentence_lengths(),
+            self._corpus.document_first(),
+            length=self._length,
+            seed=self._seed,
+            epoch=epoch,
+            short_share=self._settings.short_share,
+            documents=self._documents,
+        )
+        plan.flags.writeable = False
+        return plan
+
+    def _path(self, epoch: int) -> Path:
+        kind = _KINDS[self._settings.second_sentence]
+        decides = {
+            "version": PLAN_VERSION,
+            "file": 2,  # with a digest at its end
+            "corpus": self._corpus.fingerprint,
+            "kind": kind,
+            "length": self._length,
+            "seed": self._seed,
+            "epoch": epoch,
+            "short_share": self._settings.short_share,
+            "documents": self._documents_hash,
+        }
+        digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+        return self._corpus.folder / "plans" / f"{kind}-{self._length}-epoch-{epoch}-{digest}.npy"
+
+    def _read(self, epoch: int) -> np.ndarray | None:
+        path = self._path(epoch)
+        if not path.exists():
+            return None
+        try:
+            plan = np.load(path, mmap_mode="r", allow_pickle=False)
+            with path.open("rb") as stream:
+                stream.seek(plan.offset + plan.nbytes)
+                noted = stream.read()
+        except Exception as error:  # whatever is wrong with it, the epoch can be planned anew
+            say(f"{path}: not a readable plan ({error}); it is not used")
+            return None
+        if plan.dtype != PLAN or plan.ndim != 1 or noted != hashlib.sha256(plan.data).digest():
+            say(f"{path}: damaged; it is not used, the epoch is planned anew")
+            return None
+        return np.asarray(plan)
+
+    def _saved(self, epoch: int, plan: np.ndarray) -> np.ndarray:
+        """The plan as a memory map over its new file; itself where it is small or the folder cannot be written."""
+        folder = self._corpus.folder / "plans"
+        if (
+            not self._write
+            or plan.size < _SMALL
+            or not os.access(folder if folder.exists() else folder.parent, os.W_OK)
+        ):
+            return plan
+        try:
+            folder.mkdir(exist_ok=True)
+            _remove_abandoned(folder)
+            with atomic_file(self._path(epoch)) as stream:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                np.save(stream, plan, allow_pickle=False)
+                stream.write(hashlib.sha256(plan.data).digest())
+            if not self._settings.static_masks:
+                self._remove_before(epoch - 1)
+        except OSError as error:
+            say(f"{folder}: cannot be written ({error}); the plan of epoch {epoch} stays in memory")
+            return plan
+        written = self._read(epoch)
+        return plan if written is None else written
+
+    def _remove_before(self, epoch: int) -> None:
+        """Put the number of its rows in place of each saved plan of an earlier epoch."""
+        for earlier in range(epoch):
+            path, plan = self._path(earlier), self._read(earlier)
+            if plan is not None:
+                with atomic_file(path.with_suffix(".rows")) as stream:
+                    stream.write(_counted_line(path, plan.size))
+            path.unlink(missing_ok=True)
+
+    def _counted(self, epoch: int) -> int | None:
+        """The number of rows of a plan that was removed; None where it was not, or the note of it cannot be read."""
+        path = self._path(epoch)
+        try:
+            line = path.with_suffix(".rows").read_bytes()
+            size = int(line.split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+        return size if line == _counted_line(path, size) else None
+
+
+def _counted_line(path: Path, size: int) -> bytes:
+    """A number of rows, and what shows that the line is whole and belongs to the plan of that name."""
+    return f"{size} {hashlib.sha256(f'{path.name} {size}'.encode()).hexdigest()[:16]}\n".encode()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes had begun to write; what one writes at this moment, it holds the lock of."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError), path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()

@@ -1,0 +1,226 @@
+"""Shards → batches: which sentences make a row: B follows A or is random, order, or no B (paper §3.1 and §A.2).
+
+The walk over a corpus knows sentence lengths alone. It goes through each document with random numbers of its own,
+keyed by (seed, epoch, document), and writes a plan: one small record per row. A sentence is named by its number in the
+corpus.
+"""
+
+import numpy as np
+
+from bertwright.errors import InputError
+from bertwright.jit import compiled
+from bertwright.objectives.sampling import below, child, draw, happens, probability, signed, stream_key
+
+PLAN = np.dtype([("a", "<i8"), ("a_count", "<i4"), ("b", "<i8"), ("b_count", "<i4"), ("random", "u1")])
+"""One row: A is `a_count` sentences from sentence `a` on, B likewise (none in single segments); random: 0 where B
+follows A, 1 where it was taken from a random document or, for sentence order, stands before A in the text."""
+
+PLAN_VERSION = 1  # of the walk and its random numbers: a saved plan of another version is not read
+
+_TARGET, _CHUNK = 0x7A46, 0xC404  # the purposes in the keys of the two streams of a document
+_HALF = probability(0.5)
+
+# The places in a document's stream: each chunk owns 16 numbers, so that the first pass can leave B's unread.
+_DRAWS_PER_CHUNK = 16
+_A_END, _COIN, _DOCUMENT, _START = 0, 1, 2, 12
+_SEGMENTS, _NEXT, _ORDER = 0, 1, 2  # kinds of rows
+_TRIES = 10  # for a document other than A's own; then even the same one is taken
+
+
+def plan_pairs(
+    lengths: np.ndarray,
+    document_first: np.ndarray,
+    *,
+    length: int,
+    seed: int,
+    epoch: int,
+    short_share: float = 0.1,
+    documents: np.ndarray | None = None,
+) -> np.ndarray:
+    """Rows `[CLS] A [SEP] B [SEP]` of one epoch, in walk order: a PLAN array.
+
+    lengths: tokens of each sentence, int32 [sentences], all at least 1; document_first: int64 [documents + 1].
+    length: tokens of a row with its three special tokens. short_share: of the documents, how many aim at shorter rows.
+    documents: int64 numbers of the documents to use, for A as for a random B (None: all); empty ones are passed over.
+    Raises InputError for a sentence without tokens or a `length` under 5.
+    """
+    return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, kind=_NEXT)
+
+
+def plan_order(
+    lengths: np.ndarray,
+    document_first: np.ndarray,
+    *,
+    length: int,
+    seed: int,
+    epoch: int,
+    short_share: float = 0.1,
+    documents: np.ndarray | None = None,
+) -> np.ndarray:
+    """Rows `[CLS] A [SEP] B [SEP]` for sentence order (ALBERT, Lan et al. 2019, §3.1); see `plan_pairs`.
+
+    The walk and its cuts are those of `plan_pairs`; B is always the rest of the chunk, and where the coin would make it
+    random, A and B change places. They do so here, before rows are truncated: of two sides cut down to equal length
+    the first keeps one token more, and changed later that would give the answer away. A chunk has two sentences at
+    least: one long enough alone takes the next with it, one left over at the end of its document the one before it.
+    Documents of one sentence are passed over.
+    """
+    return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, kind=_ORDER)
+
+
+def plan_segments(
+    lengths: np.ndarray,
+    document_first: np.ndarray,
+    *,
+    length: int,
+    seed: int,
+    epoch: int,
+    short_share: float = 0.1,
+    documents: np.ndarray | None = None,
+) -> np.ndarray:
+    """Rows `[CLS] A [SEP]` of one epoch: whole sentences of one document until the row is full; see `plan_pairs`."""
+    return _plan(lengths, document_first, length - 2, seed, epoch, short_share, documents, kind=_SEGMENTS)
+
+
+def filled_documents(document_first: np.ndarray, least: int = 1) -> np.ndarray:
+    """The numbers of the documents that hold a sentence, or `least` of them, int64."""
+    return np.flatnonzero(np.diff(document_first) >= least).astype(np.int64)
+
+
+def _plan(
+    lengths: np.ndarray,
+    document_first: np.ndarray,
+    most: int,
+    seed: int,
+    epoch: int,
+    short_share: float,
+    documents: np.ndarray | None,
+    *,
+    kind: int,
+) -> np.ndarray:
+    if most < 2:
+        raise InputError(
+            f"length {most + (2 if kind == _SEGMENTS else 3)}: a row needs room for two tokens of text, at least"
+        )
+    if lengths.size and int(lengths.min()) < 1:
+        raise InputError(f"sentence {int(lengths.argmin())} of the corpus has no tokens; build the corpus again")
+    filled = filled_documents(document_first, least=2 if kind == _ORDER else 1)
+    chosen = filled if documents is None else np.intersect1d(documents, filled).astype(np.int64)
+    arguments = (
+        lengths,
+        document_first,
+        chosen,
+        most,
+        stream_key(seed, epoch, _TARGET),
+        stream_key(seed, epoch, _CHUNK),
+        probability(short_share),
+        kind,
+    )
+    # Two passes, for a plan of exactly the right size: the first counts and does not choose any B.
+    plan = np.zeros(_walk(*arguments, np.zeros(0, PLAN)), PLAN)
+    if plan.size:
+        _walk(*arguments, plan)
+    return plan
+
+
+@compiled
+def _walk(
+    lengths: np.ndarray,
+    first: np.ndarray,
+    documents: np.ndarray,
+    most: int,
+    target_key: np.uint64,
+    chunk_key: np.uint64,
+    short: np.uint64,
+    kind: int,
+    plan: np.ndarray,
+) -> int:
+    """Walk all documents, fill `plan` unless it is empty, and return the number of rows."""
+    row = 0
+    for document in documents:
+        target = _target(child(target_key, np.uint64(document)), most, short)
+        key = child(chunk_key, np.uint64(document))
+        end = first[document + 1]
+        at = first[document]
+        chunk = 0
+        while at < end:
+            count, _ = _take(lengths, at, end, target)
+            if kind == _ORDER and count == 1:
+                at, count = min(at, end - 2), 2
+            a_count, is_random = count, False
+            if kind != _SEGMENTS:
+                a_count, is_random = _cut(key, chunk, count)
+            if plan.size > 0:
+                a, b, b_count = at, at + a_count, count - a_count
+                if is_random and kind == _NEXT:
+                    b, b_count = _random_b(lengths, first, documents, document, at, a_count, target, key, chunk)
+                swapped = is_random and kind == _ORDER
+                plan[row].a = b if swapped else a
+                plan[row].a_count = b_count if swapped else a_count
+                plan[row].b = 0 if kind == _SEGMENTS else (a if swapped else b)
+                plan[row].b_count = a_count if swapped else b_count
+                plan[row].random = is_random
+            row += 1
+            chunk += 1
+            at += a_count if is_random and kind == _NEXT else count  # what a random B displaced starts the next chunk
+    return row
+
+
+@compiled
+def _target(key: np.uint64, most: int, short: np.uint64) -> int:
+    """The number of tokens that a document's rows aim at: all there is room for, or sometimes any number from 2."""
+    if happens(draw(key, np.uint64(0)), short):
+        return 2 + signed(below(draw(key, np.uint64(1)), np.uint64(most - 1)))
+    return most
+
+
+@compiled
+def _take(lengths: np.ndarray, at: int, end: int, target: int) -> tuple[int, int]:
+    """How many sentences from `at` reach `target` tokens (one at least, none from `end` on), and their tokens."""
+    count = 1
+    total = int(lengths[at])
+    while total < target and at + count < end:
+        total += int(lengths[at + count])
+        count += 1
+    return count, total
+
+
+@compiled
+def _number(key: np.uint64, chunk: int, place: int) -> np.uint64:
+    return draw(key, np.uint64(chunk * _DRAWS_PER_CHUNK + place))
+
+
+@compiled
+def _cut(key: np.uint64, chunk: int, count: int) -> tuple[int, bool]:
+    """How many of a chunk's sentences are A, and whether B is random: always where there is no sentence left for B."""
+    if count == 1:
+        return 1, True
+    a_count = 1 + signed(below(_number(key, chunk, _A_END), np.uint64(count - 1)))
+    return a_count, happens(_number(key, chunk, _COIN), _HALF)
+
+
+@compiled
+def _random_b(
+    lengths: np.ndarray,
+    first: np.ndarray,
+    documents: np.ndarray,
+    document: int,
+    a: int,
+    a_count: int,
+    target: int,
+    key: np.uint64,
+    chunk: int,
+) -> tuple[int, int]:
+    """The first sentence and the number of sentences of a B from elsewhere, as long as A leaves room for."""
+    target_b = target
+    for sentence in range(a, a + a_count):
+        target_b -= int(lengths[sentence])
+    other = document
+    for attempt in range(_TRIES):
+        other = documents[signed(below(_number(key, chunk, _DOCUMENT + attempt), np.uint64(documents.size)))]
+        if other != document:
+            break
+    begin, end = first[other], first[other + 1]
+    start = begin + signed(below(_number(key, chunk, _START), np.uint64(end - begin)))
+    count, _ = _take(lengths, start, end, target_b)
+    return start, count

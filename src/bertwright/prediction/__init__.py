@@ -1,1 +1,0 @@
-"""Task → prediction: the models of tasks, and what they answer."""

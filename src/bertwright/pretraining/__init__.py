@@ -1,0 +1,1 @@
+"""Shards → an encoder: the run from settings to a model folder."""

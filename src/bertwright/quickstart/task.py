@@ -1,0 +1,277 @@
+"""Raw text → the quickstart's task: which library does this sentence describe? (One sentence, as in paper §4.1.)
+
+The libraries' own names are masked, so that the words around them have to tell. Test and dev sentences come from
+modules of their own, which the corpus leaves out: neither they nor their neighbours are seen in pre-training. A
+sentence that stands in two modules, of one library or of two, is in no split.
+"""
+
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertwright.errors import InputError
+from bertwright.files import atomic_file
+from bertwright.quickstart.docstrings import STANDARD_LIBRARY, Documentation, Library, key
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.files import atomic_file
+from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.sentences import split_sentences
+
+# What is masked: the names that libraries go by, those of near relations of the task's libraries among them.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    STANDARD_LIBRARY: ("python", "standard library"),
+    "torch": ("pytorch", "torch"),
+    "numpy": ("numpy", "np"),
+    "scipy": ("scipy",),
+    "sklearn": ("scikit-learn", "scikit learn", "sklearn", "scikits"),
+    "matplotlib": ("matplotlib", "pyplot", "pylab", "mpl", "plt"),
+    "sympy": ("sympy",),
+    "networkx": ("networkx", "nx"),
+    "pyarrow": ("apache arrow", "pyarrow", "arrow", "pa"),
+    "numba": ("numba", "nb"),
+    "pydantic": ("pydantic",),
+}
+# The labels: libraries with much text about different things, so that a sentence alone can tell them apart.
+LIBRARIES = (STANDARD_LIBRARY, "torch", "sklearn", "matplotlib", "sympy", "networkx", "pyarrow", "pydantic")
+MASK = "library"
+_ALPHANUMERIC = re.compile("[a-z0-9]+")
+# Masked only where they stand alone, being parts of other words (arrowstyle); the rest also inside (TorchScript).
+_ALONE = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
+_WORDS = range(12, 41)  # of a sentence: shorter ones say too little
+_MOST_HELD_OUT = 12  # sentences of one module in test or dev: few modules, so that the corpus loses little
+_MOST_TRAIN = 3  # sentences of one module in train: many modules, so that the labels show the whole library
+_LARGEST_SHARE = 0.03  # of its library's sentences: a larger module stays in the corpus
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sentence with its libraries' names masked, and the library whose documentation it stands in."""
+
+    sentence: str
+    label: str
+
+
+@dataclass(frozen=True)
+class LibraryTask:
+    """Balanced splits; `held_out` are the modules of dev and test, `left_out` the libraries with too few sentences."""
+
+    labels: tuple[str, ...]
+    train: tuple[Example, ...]
+    dev: tuple[Example, ...]
+    test: tuple[Example, ...]
+    held_out: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one library gives to the task."""
+
+    train: list[str]
+    dev: list[str]
+    test: list[str]
+    held_out: list[str]
+
+
+def make_task(
+    documentation: Documentation,
+    *,
+    train_sentences: int,
+    test_sentences: int,
+    seed: int,
+    dev_sentences: int = 25,
+    libraries: Sequence[str] = LIBRARIES,
+) -> LibraryTask:
+    """Draw the task; all numbers of sentences are per library. The same documentation and seed give the same task.
+
+    Raises InputError where fewer than two of `libraries` have enough sentences.
+    """
+    chosen = [library for library in documentation.libraries if library.name in libraries]
+    mask = masker()
+    masked = {
+        module.name: {key(text): text for text in map(mask, module.sentences)} for module in documentation.modules
+    }
+    # Counted over every library read, task or not: a sentence of two modules is boilerplate, or its label is luck.
+    places = Counter(each for texts in masked.values() for each in texts)
+    parts: dict[str, _Part] = {}
+    for library in chosen:
+        usable = {
+            module.name: [
+                text for each, text in masked[module.name].items() if places[each] == 1 and _stands_alone(text)
+            ]
+            for module in library.modules
+        }
+        part = _draw(library, usable, wanted=(test_sentences, dev_sentences, train_sentences), seed=seed)
+        if part is not None:
+            parts[library.name] = part
+    left_out = tuple(library.name for library in chosen if library.name not in parts)
+    if len(parts) < 2:
+        raise InputError(
+            f"only {len(parts)} of the libraries {', '.join(libraries)} have {train_sentences} + {dev_sentences} "
+            f"+ {test_sentences} sentences in modules of their own; at least two are needed: ask for fewer sentences "
+            "or install more of the libraries"
+        )
+    return LibraryTask(
+        labels=tuple(parts),
+        train=_shuffled({name: part.train for name, part in parts.items()}, f"{seed} train"),
+        dev=_shuffled({name: part.dev for name, part in parts.items()}, f"{seed} dev"),
+        test=_shuffled({name: part.test for name, part in parts.items()}, f"{seed} test"),
+        held_out=tuple(module for part in parts.values() for module in part.held_out),
+        left_out=left_out,
+    )
+
+
+def write_task(task: LibraryTask, folder: Path) -> None:
+    """Write train.tsv, dev.tsv and test.tsv with the columns sentence and label, unquoted, into an existing folder."""
+    for split in ("train", "dev", "test"):
+        lines = ["sentence\tlabel"]
+        lines += [f"{example.sentence}\t{example.label}" for example in getattr(task, split)]
+        with atomic_file(folder / f"{split}.tsv") as stream:
+            stream.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def masker() -> Callable[[str], str]:
+    """A function that replaces every one of `NAMES`, in any case, by the word "library"."""
+    every = sorted({name for forms in NAMES.values() for name in forms}, key=lambda name: (-len(name), name))
+    inside = [name for name in every if name not in _ALONE]
+    alone = [name for name in every if name in _ALONE]
+    long = re.compile("|".join(map(re.escape, inside)), re.IGNORECASE)
+    short = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(alone)})(?![a-z0-9])", re.IGNORECASE)
+
+    def mask(text: str) -> str:
+        lower = text.lower()  # looked at first: most sentences name no library, and substitution is ten times slower
+        if any(name in lower for name in inside):
+            text = long.sub(MASK, text)
+        if not _ALONE.isdisjoint(_ALPHANUMERIC.findall(lower)):
+            text = short.sub(MASK, text)
+        return text
+
+    return mask
+
+
+def _stands_alone(text: str) -> bool:
+    """Whether a sentence says enough by itself; none with a quote, which readers of tsv files disagree about."""
+    return text.count(" ") + 1 in _WORDS and text[-1] != ":" and '"' not in text
+
+
+def _draw(
+    library: Library, usable: Mapping[str, list[str]], *, wanted: tuple[int, int, int], seed: int
+) -> _Part | None:
+    """Take whole modules for test, then for dev, and training sentences from the rest; None if they do not suffice."""
+    source = random.Random(f"{seed} {library.name}")
+    names = [name for name, texts in usable.items() if texts]
+    source.shuffle(names)
+    limit = _LARGEST_SHARE * sum(len(module.sentences) for module in library.modules)
+    small = {module.name for module in library.modules if len(module.sentences) <= max(limit, _MOST_HELD_OUT)}
+    splits: list[list[str]] = []
+    taken: list[str] = []
+    for number, count in enumerate(wanted):
+        training = number == len(wanted) - 1
+        texts: list[str] = []
+        for name in names:
+            if len(texts) >= count:
+                break
+            if name in taken or not (training or name in small):
+                continue
+            most = _MOST_TRAIN if training else _MOST_HELD_OUT
+            texts += source.sample(usable[name], min(len(usable[name]), most))
+            if not training:
+                taken.append(name)
+        if len(texts) < count:
+            return None
+        splits.append(texts[:count])
+    test, dev, train = splits
+    return _Part(train=train, dev=dev, test=test, held_out=taken)
+
+
+def _shuffled(sentences: Mapping[str, list[str]], seed: str) -> tuple[Example, ...]:
+    """The sentences of all libraries as examples, in a random order that the seed decides."""
+    examples = [Example(text, label) for label, texts in sentences.items() for text in texts]
+    random.Random(seed).shuffle(examples)
+    return tuple(examples)
+
+
+# raw text → a task without labels by hand: which document does this sentence come from? (for a person's own text)
+
+_MOST_BYTES = 30_000_000
+"""Text that a few minutes can use; the rest of a larger corpus is left for a longer run."""
+_MOST_DOCUMENTS = 8
+_DOCUMENT_WORDS = range(6, 60)
+_TEST, _DEV = 15, 10
+
+
+@dataclass(frozen=True)
+class OwnText:
+    """Documents to pre-train on, as lists of sentences, and the task made from others (None: too few)."""
+
+    documents: tuple[tuple[str, ...], ...]
+    task: LibraryTask | None
+
+
+def read_own_text(corpus: Path, *, train_sentences: int, seed: int) -> OwnText:
+    """Read a person's text and set its longest documents (at most 8, a fifth of them at most) aside for the task."""
+    settings = TextSettings()
+    documents: list[tuple[str, ...]] = []
+    size = 0
+    for document in read_all(find_inputs([corpus]), settings):
+        documents.append(tuple(split_sentences(document, settings)))
+        size += sum(len(sentence.encode()) for sentence in documents[-1])
+        if size > _MOST_BYTES:
+            say(f"{corpus}: the first {size / 1e6:.0f} MB are used; `bertwright corpus build` takes all of it")
+            break
+    if len(documents) < 2:
+        raise InputError(f"{corpus}: holds one document; at least two are needed (blank lines part documents)")
+    wanted = train_sentences + _DEV + _TEST
+    usable = {index: _usable(sentences) for index, sentences in enumerate(documents)}
+    long = sorted(
+        (index for index in usable if len(usable[index]) >= wanted), key=lambda index: (-len(usable[index]), index)
+    )
+    chosen = long[: min(_MOST_DOCUMENTS, len(documents) // 5)]
+    if len(chosen) < 2:
+        say(
+            f"{corpus}: too few documents of {wanted} sentences for a task of their own; pre-training alone is measured"
+        )
+        return OwnText(tuple(documents), None)
+    kept = tuple(sentences for index, sentences in enumerate(documents) if index not in set(chosen))
+    return OwnText(kept, _task({f"document-{index + 1}": usable[index] for index in chosen}, train_sentences, seed))
+
+
+def write_documents(documents: Sequence[Sequence[str]], path: Path) -> None:
+    """Write one sentence per line, documents parted by blank lines."""
+    with atomic_file(path) as stream:
+        for sentences in documents:
+            stream.write(("\n".join(sentences) + "\n\n").encode())
+
+
+def _usable(sentences: Sequence[str]) -> list[str]:
+    once = dict.fromkeys(" ".join(sentence.split()) for sentence in sentences)
+    return [sentence for sentence in once if len(sentence.split()) in _DOCUMENT_WORDS and '"' not in sentence]
+
+
+def _task(sentences: dict[str, list[str]], train_sentences: int, seed: int) -> LibraryTask:
+    parts: dict[str, list[Example]] = {"test": [], "dev": [], "train": []}
+    for label, texts in sentences.items():
+        drawn = random.Random(f"{seed} {label}").sample(texts, _TEST + _DEV + train_sentences)
+        for name, begin, count in (("test", 0, _TEST), ("dev", _TEST, _DEV), ("train", _TEST + _DEV, train_sentences)):
+            parts[name] += [Example(text, label) for text in drawn[begin : begin + count]]
+    for name, examples in parts.items():
+        random.Random(f"{seed} {name}").shuffle(examples)
+    return LibraryTask(
+        labels=tuple(sentences),
+        train=tuple(parts["train"]),
+        dev=tuple(parts["dev"]),
+        test=tuple(parts["test"]),
+        held_out=tuple(sentences),
+        left_out=(),
+    )

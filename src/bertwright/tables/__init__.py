@@ -1,0 +1,1 @@
+"""Labelled tables in, predictions out: csv, tsv, JSON lines, Parquet."""

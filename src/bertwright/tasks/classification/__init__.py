@@ -1,0 +1,1 @@
+"""Sentence, pair and regression tasks."""

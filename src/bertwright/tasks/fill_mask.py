@@ -1,0 +1,93 @@
+"""heads → prediction: what stands behind [MASK] (paper §3.1, task 1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.model.folder import SavedModel
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel, open_pretrained, second_objective
+from bertwright.tables.reader import refuse_halves
+from bertwright.tasks.classification.encoding import encode
+from bertwright.tasks.classification.model import padded
+from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.text.wordpiece import Tokenizer
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The candidates for one [MASK]: pieces with their probabilities, the likeliest first."""
+
+    pieces: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
+    """Candidates for each [MASK] of `text`, in order; InputError without one or for a text that is too long."""
+    if top_k < 1:
+        raise InputError(f"top_k {top_k}: at least 1")
+    refuse_halves([text], "the text ")
+    pieces = tokenizer.ids([text], special=True)[0]
+    if tokenizer.mask_id not in pieces:
+        raise InputError(f"{text!r} holds no [MASK]")
+    return fill_ids(model, tokenizer, pieces, top_k=top_k)
+
+
+def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
+    """As `fill`, for a text that is ids already, without [CLS] and [SEP]; at least one is [MASK]'s."""
+    ids = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
+    limit = model.encoder.config.max_positions
+    if len(ids) > limit:
+        raise InputError(f"the text has {len(ids)} pieces; this model takes at most {limit}")
+    row = torch.tensor([ids])
+    at = (row == tokenizer.mask_id).nonzero()[:, 1]
+    inputs = Inputs(
+        ids=row,
+        segments=torch.zeros_like(row),
+        mask=torch.ones_like(row, dtype=torch.bool),
+        at=torch.cat((torch.zeros(1, dtype=torch.int64), at))[None],
+        picked=torch.arange(1, len(at) + 1),
+        labels=at,
+        is_random=torch.zeros(1, dtype=torch.int64),
+    )
+    with torch.inference_mode():
+        logits = model.logits(inputs)[0].float()[
+            :, : tokenizer.vocab_size
+        ]  # a vocabulary may be padded beyond its pieces
+        best = logits.softmax(-1).topk(min(top_k, tokenizer.vocab_size))
+    return [
+        Filled(tuple(tokenizer.pieces[index] for index in indices.tolist()), tuple(values.tolist()))
+        for values, indices in zip(best.values, best.indices, strict=True)
+    ]
+
+
+# heads → prediction: whether B follows A (paper §3.1, task 2).
+
+
+def open_next_sentence(saved: SavedModel) -> PretrainingModel:
+    """The model with its next-sentence head; InputError where it learned sentence order instead, or neither."""
+    learned = second_objective(saved)
+    if learned == "order":
+        raise InputError(
+            f"{saved.place}: learned to tell the order of two sentences (second_sentence is 'order' in config.json), "
+            "not whether the second follows the first; only --second-sentence next teaches that"
+        )
+    if saved.weights is not None and learned == "none":
+        why = "fine-tuning keeps none" if "task" in saved.extra else "it was pre-trained without that task"
+        raise InputError(f"{saved.place}: has no next-sentence head; {why}")
+    return open_pretrained(saved, second_sentence="next", fills=False)
+
+
+def next_sentence_probability(model: PretrainingModel, tokenizer: BaseTokenizer, first: str, second: str) -> float:
+    """The probability of IsNext, of a model from `open_next_sentence`."""
+    assert model.next_sentence is not None
+    refuse_halves((first, second), "one of the two texts ")
+    encoded = encode(tokenizer, [first], [second], max_length=model.encoder.config.max_positions)
+    if encoded.num_truncated:
+        say(f"the two texts exceed {model.encoder.config.max_positions} tokens and are cut")
+    rows = padded(encoded, [0], pad_id=tokenizer.pad_id)
+    with torch.inference_mode():
+        state = model.encoder.summary(rows.ids, rows.segments, rows.mask)
+        return float(model.next_sentence(model.pooler(state)).softmax(-1)[0, 0])

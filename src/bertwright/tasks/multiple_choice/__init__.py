@@ -1,0 +1,1 @@
+"""Questions with several answers to choose from: SWAG."""

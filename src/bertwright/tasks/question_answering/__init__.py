@@ -1,0 +1,1 @@
+"""Questions answered by a span of a passage: SQuAD."""

@@ -1,0 +1,209 @@
+"""answers → figures: exact match and F1 of SQuAD 1.1 and 2.0 as the official scripts count them (paper §4.2, §4.3).
+
+Both are means over questions, in percent; a question counts with the best of its gold answers.
+"""
+
+import math
+import re
+import string
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.console import say
+from bertwright.errors import InputError, shown
+from bertwright.tasks.question_answering.data import Questions, load_json, read_questions, read_text
+
+PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
+NAMED: Final = 3  # ids that an error names
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How right each answer is: `em` 0 or 1, `f1` 0 to 1; `answerable`: whether its question has an answer. All [Q]."""
+
+    em: NDArray[np.float64]
+    f1: NDArray[np.float64]
+    answerable: NDArray[np.bool_]
+
+    @property
+    def null(self) -> NDArray[np.float64]:
+        """What "no answer" would score, by either measure: 1 where there is none."""
+        return (~self.answerable).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The cut that gives the best mean score (0 to 1): "no answer" for odds above it. Any cut in [low, high) does."""
+
+    score: float
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """A cut as far from the odds on both sides as can be: the smallest change of numbers must not turn one."""
+        if math.isinf(self.low):
+            return self.high - 1.0
+        return self.low + 1.0 if math.isinf(self.high) else (self.low + self.high) / 2
+
+
+def normalised(text: str) -> str:
+    """A text as answers are compared: lower case, without ASCII punctuation and articles, single blanks."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def score_answers(questions: Questions, predicted: Sequence[str]) -> Scores:
+    """Score one text per question, "" for no answer, by the rules of the questions' version."""
+    null = questions.version == "2.0"
+    pairs = []
+    for question, text in zip(questions.items, predicted, strict=True):
+        golds = {normalised(gold) for gold, _ in question.answers}
+        if null:
+            golds = golds - {""} or {""}  # a gold answer that is nothing once normalised does not count
+        given = normalised(text)
+        pairs.append((float(given in golds), max((_f1(given, gold, null=null) for gold in golds), default=0.0)))
+    em, f1 = np.array(pairs, dtype=np.float64).T
+    return Scores(em, f1, np.array([bool(question.answers) for question in questions.items]))
+
+
+def with_threshold(scores: Scores, odds: NDArray[np.float64], threshold: float) -> Scores:
+    """The scores where every question with odds above the threshold is answered with nothing."""
+    null = odds > threshold
+    return Scores(np.where(null, scores.null, scores.em), np.where(null, scores.null, scores.f1), scores.answerable)
+
+
+def best_threshold(answered: NDArray[np.float64], null: NDArray[np.float64], odds: NDArray[np.float64]) -> Threshold:
+    """The cut through the odds [Q] with the best mean, from what answering and not answering would score [Q] each.
+
+    Of equals, the one that answers least.
+    """
+    order = np.argsort(odds, kind="stable")
+    ordered = odds[order]
+    totals = null.sum() + np.concatenate(([0.0], np.cumsum((answered - null)[order])))
+    # Equal odds stay together: a cut is possible before the first, after the last, and where the odds change.
+    cuts = np.flatnonzero(np.concatenate(([True], ordered[1:] > ordered[:-1], [True])))
+    best = int(cuts[np.argmax(totals[cuts])])
+    low = float(ordered[best - 1]) if best else -math.inf
+    high = float(ordered[best]) if best < len(ordered) else math.inf
+    return Threshold(float(totals[best]) / len(odds), low, high)
+
+
+def figures(scores: Scores, *, null: bool) -> dict[str, Any]:
+    """Mean F1 and exact match in percent; for 2.0 also of the questions with and without an answer."""
+    found: dict[str, Any] = _means(scores, np.ones(len(scores.em), dtype=np.bool_))
+    if null:
+        for name, chosen in (("has_answer", scores.answerable), ("no_answer", ~scores.answerable)):
+            if chosen.any():
+                found[name] = _means(scores, chosen)
+    return found
+
+
+def score_files(
+    gold: Path,
+    predictions: Path,
+    *,
+    null_odds: Path | None = None,
+    threshold: float | None = None,
+    allow_missing: bool = False,
+) -> dict[str, Any]:
+    """The figures of a predictions file (an object: id → text) against a gold file of either version.
+
+    null_odds: an object id → number, the higher the likelier there is no answer: adds the best thresholds. threshold:
+    answers with higher odds are taken back first. InputError, naming the first ids, for missing and for unknown ones;
+    with `allow_missing` a missing prediction counts as wrong, and that is said.
+    """
+    questions = read_questions(gold, answers="texts")
+    null = questions.version == "2.0"
+    if (null_odds or threshold is not None) and not null:
+        raise InputError(f"{gold}: is of SQuAD 1.1, which has no unanswerable questions; null odds are for 2.0")
+    if threshold is not None and math.isnan(threshold):
+        raise InputError("--null-threshold nan: a number is due")
+    if threshold is not None and null_odds is None:
+        raise InputError("--null-threshold needs --null-odds FILE")
+    given = _values(predictions, questions, str, allow_missing=allow_missing)
+    scores = score_answers(questions, [given.get(question.id, "") for question in questions.items])
+    scores = _without(scores, [question.id not in given for question in questions.items])
+    found: dict[str, Any] = {"version": questions.version}
+    if null_odds is None:
+        return found | figures(scores, null=null)
+    by_id = _values(null_odds, questions, float, allow_missing=False)
+    odds = np.array([by_id[question.id] for question in questions.items], dtype=np.float64)
+    if threshold is not None:
+        found["null_threshold"] = threshold
+    found |= figures(scores if threshold is None else with_threshold(scores, odds, threshold), null=null)
+    for name, values in (("f1", scores.f1), ("em", scores.em)):
+        best = best_threshold(values, scores.null, odds)
+        cut = best.low if math.isfinite(best.low) else float(np.nextafter(best.high, -math.inf))
+        found[f"best_{name}"] = {name: 100.0 * best.score, "threshold": cut}
+    return found
+
+
+def _f1(given: str, gold: str, *, null: bool) -> float:
+    """The overlap of two normalised texts as bags of words; where one is empty, 2.0 asks whether both are."""
+    ours, theirs = given.split(), gold.split()
+    if null and not (ours and theirs):
+        return float(ours == theirs)
+    same = (Counter(ours) & Counter(theirs)).total()
+    if not same:
+        return 0.0
+    precision, recall = same / len(ours), same / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _means(scores: Scores, chosen: NDArray[np.bool_]) -> dict[str, Any]:
+    return {
+        "f1": 100.0 * float(scores.f1[chosen].mean()),
+        "em": 100.0 * float(scores.em[chosen].mean()),
+        "questions": int(chosen.sum()),
+    }
+
+
+def _without(scores: Scores, missing: Sequence[bool]) -> Scores:
+    """The scores with nothing for questions that were not answered at all, not even with ""."""
+    kept = ~np.array(missing)
+    return Scores(scores.em * kept, scores.f1 * kept, scores.answerable)
+
+
+def _values(path: Path, questions: Questions, kind: type, *, allow_missing: bool) -> dict[str, Any]:
+    """A JSON object id → text or finite number, its ids compared with the questions'."""
+    raw = load_json(read_text(path), str(path))
+    what = "a text" if kind is str else "a finite number"
+    if not isinstance(raw, dict):
+        raise InputError(f"{path}: is no JSON object; one of ids, each with {what}, is due")
+    for name, value in raw.items():
+        if not (isinstance(value, str) if kind is str else _is_finite_number(value)):
+            raise InputError(f"{path}: question {shown(name)}: is {shown(value)}; {what} is due")
+    _compare(path, raw, questions, allow_missing=allow_missing)
+    return raw
+
+
+def _compare(path: Path, given: Mapping[str, Any], questions: Questions, *, allow_missing: bool) -> None:
+    known = {question.id: None for question in questions.items}
+    missing = [name for name in known if name not in given]
+    extra = [name for name in given if name not in known]
+    if extra:
+        raise InputError(f"{path}: {len(extra)} of {len(given)} ids are not in {questions.source}: {_first(extra)}")
+    if missing and not allow_missing:
+        raise InputError(
+            f"{path}: {len(missing)} of {len(known)} questions of {questions.source} have no entry: {_first(missing)}"
+            "; --allow-missing counts missing predictions as wrong"
+        )
+    if missing:
+        say(f"{path}: {len(missing)} of {len(known)} questions have no prediction and count as wrong")
+
+
+def _is_finite_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _first(names: Iterable[str]) -> str:
+    listed = [shown(name) for name in names]
+    return ", ".join(listed[:NAMED]) + (", …" if len(listed) > NAMED else "")

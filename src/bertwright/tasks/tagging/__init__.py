@@ -1,0 +1,1 @@
+"""Tasks that label words: names, parts of speech."""

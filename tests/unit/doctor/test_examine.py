@@ -1,0 +1,273 @@
+"""The doctor's command, and what it says of machines that are not at hand."""
+
+import json
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.doctor import machine as doctor_machine
+from bertwright.doctor import machine as doctor_software
+from bertwright.doctor.examine import Examination, Request
+from bertwright.doctor.findings import Finding, summary
+from bertwright.training import hardware as machine
+from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, random_sentences, write_corpus, write_model
+
+GIB = 1 << 30
+XEON = frozenset({"avx2", "avx512f", "avx512_vnni", "avx512_bf16"})
+
+
+def judged(finding: Finding) -> tuple[str, str]:
+    return finding.name, finding.level
+
+
+@pytest.mark.parametrize(
+    ("quota", "level", "says"), [(None, "ok", "8 cores"), (8.0, "ok", ""), (2.5, "warning", "--threads 2 ")]
+)
+def test_a_quota_below_the_cores_is_told(quota: float | None, level: str, says: str) -> None:
+    found = doctor_machine.cores(8, quota)
+    assert judged(found) == ("cores", level)
+    assert says in found.text + found.advice
+    assert found.value == {"cores": 8, "quota": quota}
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "says"),
+    [
+        (XEON, "ok", "AVX-512 bf16"),
+        (XEON | {"amx_bf16"}, "ok", "AMX"),
+        (frozenset({"asimd", "bf16"}), "ok", "ARM bf16"),
+        (XEON - {"avx512_bf16"}, "note", "without bf16"),
+        (frozenset({"avx2"}), "note", "VNNI"),
+        (frozenset({"sse4_2"}), "warning", "no AVX2"),
+    ],
+)
+def test_missing_instructions_are_told(flags: frozenset[str], level: str, says: str) -> None:
+    found = doctor_machine.instructions(flags)
+    assert judged(found) == ("instructions", level)
+    assert says in found.text
+
+
+def test_memory_is_told_as_the_largest_size_that_can_be_trained() -> None:
+    plenty = doctor_machine.memory(512 * GIB, 512 * GIB, limit=None)
+    some = doctor_machine.memory(64 * GIB, 12 * GIB, limit=12 * GIB)
+    little = doctor_machine.memory(64 * GIB, GIB // 4, limit=GIB // 4)
+    assert [found.level for found in (plenty, some, little)] == ["ok", "ok", "warning"]
+    assert plenty.value["largest_size"] == "large"
+    assert some.value["largest_size"] in ("tiny", "mini", "small", "medium")
+    assert "limit is 12.0 GiB" in some.text
+    assert little.value["largest_size"] is None
+    assert doctor_machine.memory(None, None, limit=None).level == "note"
+
+
+def test_rates_and_what_auto_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (machine, doctor_machine):
+        monkeypatch.setattr(module, "has_bf16", lambda *_: True)
+    fast = {"fp32": {"square": 150e9}, "bf16": {"square": 900e9}}
+    slow = {"fp32": {"square": 3e9}, "bf16": {"square": 1e9}}
+    assert judged(doctor_machine.speed(fast, 2)) == ("matrix rates", "ok")
+    assert judged(doctor_machine.speed(slow, 2)) == ("matrix rates", "warning")
+    assert doctor_machine.precision(fast).value == {"auto": "bf16", "gain": 6.0}
+    assert doctor_machine.precision(slow).value["auto"] == "fp32"
+    assert "1.2 times is what it takes" in doctor_machine.precision(slow).text
+
+
+def test_gpus_disks_shared_memory_and_files(tmp_path: Path) -> None:
+    assert doctor_machine.gpu([]).level == "ok"
+    assert doctor_machine.gpu([("Some GPU", 80 * GIB)]).text == "Some GPU with 80.0 GiB"
+    assert doctor_machine.disk("disk", tmp_path, free=50 * GIB).level == "ok"
+    assert doctor_machine.disk("disk", tmp_path, free=GIB).level == "warning"
+    assert doctor_machine.shared_memory(tmp_path, (GIB, GIB)).level == "ok"
+    assert doctor_machine.shared_memory(tmp_path, (64 << 20, 64 << 20)).level == "note"
+    assert doctor_machine.shared_memory(tmp_path, None).level == "note"
+    assert doctor_machine.open_files(1024, 4096).level == "ok"
+    assert doctor_machine.open_files(-1, -1).level == "ok"
+    assert doctor_machine.open_files(256, 4096).advice.startswith("ulimit -n 1024")
+
+
+def test_this_machine_is_measured() -> None:
+    found = {one.name: one for one in doctor_machine.machine_findings(quick=False)}
+    assert found["matrix rates"].value["fp32"]["square"] > 1e8
+    assert found["precision"].value["auto"] in ("fp32", "bf16")
+    assert found["cores"].value["cores"] >= 1
+    assert found["disk, here"].value > 0
+    assert not {one.level for one in found.values()} & {"error"}
+
+
+def test_versions_and_extras() -> None:
+    found = doctor_software.versions({"torch": version("torch"), "nosuch": None})
+    assert f"torch {version('torch')}" in found.text
+    assert found.text.endswith("not installed: nosuch")
+    lines = ["torch>=2", 'numpy>=2; extra == "have"', 'no-such-thing>=1; extra == "lack"', 'absent; extra == "dev"']
+    some = doctor_software.extras(lines)
+    assert some.value == {"installed": ["have"], "missing": ["lack"]}
+    assert "pip install 'bertwright[lack]'" in some.advice
+    assert doctor_software.extras(lines[:2]).level == "ok"
+    assert doctor_software.extras(None).level == "note"
+
+
+def test_the_compiler_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    missing = doctor_software.compiler(doctor_software.compiler_name())
+    assert judged(missing) == ("compiler", "warning")
+    assert "no-such-compiler" in missing.text
+    assert doctor_software.compiler(sys.executable).level == "ok"
+
+
+@pytest.mark.slow
+def test_compiling_is_tried_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = doctor_software.compiling()
+    assert works.level == "ok"
+    assert works.value > 0
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    fails = doctor_software.compiling()
+    assert fails.level == "warning"
+    assert "no-such-compiler" in fails.text
+
+
+def test_findings_are_grouped_counted_and_marked() -> None:
+    findings = [
+        Finding("model", "a", "ok", 1, "fine"),
+        Finding("corpus", "b", "warning", 2, "so so", "do this"),
+        Finding("model", "long name", "error", None, "broken", "do that"),
+    ]
+    made = summary(findings)
+    assert [one["name"] for one in made["findings"]] == ["a", "long name", "b"]
+    assert (made["errors"], made["warnings"], made["exit_code"]) == (1, 1, 1)
+    assert made["text"].splitlines() == [
+        "model",
+        "  ok       a          fine",
+        "  ERROR    long name  broken",
+        "                      → do that",
+        "corpus",
+        "  WARNING  b          so so",
+        "                      → do this",
+        "",
+        "1 error, 1 warning, 0 notes",
+    ]
+    assert summary(findings[:2])["exit_code"] == 0
+
+
+@pytest.mark.parametrize(("level", "advice"), [("ok", "do"), ("error", ""), ("note", "")])
+def test_no_finding_is_without_advice_but_where_all_is_well(level: Any, advice: str) -> None:
+    with pytest.raises(ValueError, match="advice"):
+        Finding("model", "a", level, 1, "text", advice)
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    code = main(["doctor", "--quick", "--json", *map(str, arguments)])
+    out = capsys.readouterr().out
+    return code, json.loads(out.splitlines()[-1]) if out else {}
+
+
+def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_model(tmp_path / "model")
+    write_corpus(tmp_path / "corpus", [random_sentences(3, seed=seed) for seed in range(20)])
+    table = tmp_path / "train.tsv"
+    rows = [f"{text}\t{'good' if 'river' in text else 'bad'}" for text in random_sentences(30)]
+    table.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    code, found = command(capsys, "--model", model, "--corpus", tmp_path / "corpus", "--data", table)
+    assert code == 0, found
+    assert set(found) == {"findings", "errors", "warnings"}
+    assert list(dict.fromkeys(one["part"] for one in found["findings"])) == [
+        "machine",
+        "software",
+        "model",
+        "corpus",
+        "data",
+        "training",
+    ]
+    assert {tuple(one) for one in found["findings"]} == {("part", "name", "level", "value", "text", "advice")}
+    assert found["errors"] == 0
+    assert found["findings"][-1]["value"] == [
+        "matrix rates",
+        "compiling",
+        "masked LM",
+        "most of the corpus",
+        "one batch",
+    ]
+
+
+def test_an_error_is_exit_code_one_and_a_warning_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = command(capsys, "--model", tmp_path / "absent")
+    assert (code, found["errors"]) == (1, 1)
+    write_corpus(tmp_path / "lower", [[" ".join(WORDS)] * 3, [" ".join(WORDS[::-1])]], tokenizer=CASED)
+    code, found = command(capsys, "--corpus", tmp_path / "lower")
+    assert (code, found["errors"]) == (0, 0)
+    assert found["warnings"] >= 1
+
+
+def test_a_tokenizer_that_does_not_open_is_one_finding_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.tsv").write_text("text\tlabel\na b\tx\nc d\ty\n")
+    code, found = command(capsys, "--quick", "--data", tmp_path / "one.tsv", "--tokenizer", tmp_path / "nope")
+    assert code == 1
+    (error,) = (one for one in found["findings"] if one["name"] == "tokenizer")
+    assert "nope/tokenizer.json: there is no such file" in error["text"]
+    assert {one["part"] for one in found["findings"]} > {"machine", "data"}
+
+
+def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)], tokenizer=CASED)
+    code, found = command(capsys, "--model", write_model(tmp_path / "model"), "--corpus", tmp_path / "corpus")
+    assert code == 1
+    (error,) = (one for one in found["findings"] if one["level"] == "error")
+    assert (error["part"], error["name"]) == ("corpus", "tokenizer")
+    assert re.search("every id would mean another piece", error["text"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--task", "nosuch"],
+        ["--task", "squad2", "--data", "x.json"],
+        ["--text-column", "text"],
+        ["--data", "x.tsv", "--max-length", "3"],
+        ["--max-length", "0"],
+        ["--label-column", "a"],
+    ],
+)
+def test_a_request_without_sense_is_exit_code_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(capsys, *arguments) == (2, {})
+
+
+def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", "--help"])
+    assert end.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The exit code is 1 where there is an error, and 0 otherwise" in shown
+
+
+@pytest.mark.parametrize("system", ["bert-left", "lstm-left"])
+def test_a_language_model_is_not_tried_as_a_masked_one(tmp_path: Path, system: str) -> None:
+    write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)])
+    looked = Examination(Request(model=f"random:{system}:tiny", corpus=tmp_path / "corpus"))
+    looked.model()
+    looked.read_corpus()
+    assert [(found.name, found.level) for found in looked.training()] == [("begins", "note")]
+
+
+def test_more_tokens_than_positions_are_an_error(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", max_positions=64)
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "one\tgood\ntwo\tbad\n" * 20)
+    for length, is_error in ((64, False), (65, True)):
+        looked = Examination(Request(model=str(model), data=tmp_path / "rows.tsv", max_length=length))
+        looked.model()
+        assert ("positions" in [found.name for found in looked.read_data() if found.level == "error"]) == is_error
+
+
+def test_random_weights_take_the_vocabulary_of_the_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)])
+    code, found = command(capsys, "--model", "random:tiny", "--corpus", tmp_path / "corpus")
+    assert code == 0
+    assert levels([Finding(**one) for one in found["findings"] if one["part"] == "model"]) == {}
+    tokenizer = next(one for one in found["findings"] if one["name"] == "tokenizer")
+    assert tokenizer["value"]["model"] == LOWER.hash
+    code, found = command(capsys, "--model", "random:tiny")
+    assert (code, found["errors"]) == (1, 1)

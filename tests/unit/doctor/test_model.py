@@ -1,0 +1,359 @@
+"""What the doctor says of model folders that are broken on purpose, and of the same folder when it is whole."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bertwright.doctor.corpus import sentences_of
+from bertwright.doctor.findings import Finding
+from bertwright.doctor.model import casing, labels, look_at_model, special_tokens, vocabulary
+from bertwright.doctor.training import MaskedLoss, judge_masked_lm, learn_by_heart, masked_loss, verdict
+from bertwright.errors import InputError
+from bertwright.model.bert import open_architecture
+from bertwright.model.config import NAMES, System, system_config
+from bertwright.model.encoder import init_weights
+from bertwright.model.folder import open_model, save_model, save_weights
+from bertwright.model.hf_config import FEATURES
+from bertwright.objectives.dataset import Examples
+from bertwright.objectives.language_model import LanguageModel, language_architecture
+from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task, to_inputs
+from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from bertwright.tasks.frozen_features import FrozenModel
+from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, named, small_config, write_corpus, write_model
+
+
+def found_in(folder: Path) -> list[Finding]:
+    return look_at_model(str(folder), tokenizer=None)[1]
+
+
+def edited(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_whole_model_has_nothing_wrong(tmp_path: Path) -> None:
+    patient, found = look_at_model(str(write_model(tmp_path / "model")), tokenizer=None)
+    assert levels(found) == {}
+    assert patient.runs is not None
+    assert patient.tokenizer is not None
+    assert "exact GELU" in named(found, "opens").text
+    tanh = write_model(tmp_path / "tanh", activation="gelu_tanh")
+    assert "GELU by its tanh approximation" in named(found_in(tanh), "opens").text
+
+
+@pytest.mark.parametrize("system", ["bert-left", "lstm-right"])
+def test_a_language_model_is_whole_too(tmp_path: Path, system: System) -> None:
+    config = system_config(system, "tiny", LOWER.vocab_size)
+    model = LanguageModel(config)
+    init_weights(model, 0.02, torch.Generator().manual_seed(0))
+    for name, tensor in model.named_parameters():
+        if tensor.ndim == 1 or "lstm" in name:  # as training leaves them: neither 0 nor 1
+            torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(1))
+    LOWER.save(tmp_path / "tok")
+    save_model(
+        tmp_path / "m", model, config=config, tokenizer=tmp_path / "tok", architecture=language_architecture(config)
+    )
+    found = found_in(tmp_path / "m")
+    assert levels(found) == {}
+    assert NAMES[system] in named(found, "opens").text
+    assert f"of a {NAMES[system]}; evaluate" in named(found, "heads").text
+
+
+def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
+    patient, found = look_at_model(str(tmp_path), tokenizer=None)
+    assert levels(found) == {"opens": "error"}
+    assert patient.saved is None
+
+
+def test_pieces_without_a_row_and_rows_without_a_piece(tmp_path: Path) -> None:
+    few = write_model(tmp_path / "few", vocab_size=LOWER.vocab_size - 3)
+    found = named(found_in(few), "vocabulary")
+    assert (found.level, found.value) == ("error", {"pieces": LOWER.vocab_size, "rows": LOWER.vocab_size - 3})
+    padded = write_model(tmp_path / "padded", vocab_size=LOWER.vocab_size + 7)
+    assert levels(found_in(padded)) == {"vocabulary": "note"}
+    assert vocabulary(8, 8).level == "ok"
+
+
+def test_special_tokens_have_rows_and_padding_is_where_it_is_said(tmp_path: Path) -> None:
+    last = Tokenizer([*LOWER.pieces[5:], *SPECIAL], LOWER.rules)
+    rows = last.vocab_size - 1
+    outside = special_tokens(last, small_config(last, pad_id=last.pad_id), rows=rows)
+    assert (outside.level, "[MASK]" in outside.text) == ("error", True)
+    other = found_in(write_model(tmp_path / "model", pad_id=7))
+    assert levels(other) == {"special tokens": "warning"}
+    assert repr(LOWER.pieces[7]) in named(other, "special tokens").text
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said", "level", "says"),
+    [
+        (LOWER, True, "ok", "uncased"),
+        (LOWER, None, "ok", "uncased"),
+        (CASED, False, "ok", "cased"),
+        (CASED, None, "warning", "silent about do_lower_case"),
+        (Tokenizer(CASED.pieces, LOWER.rules), True, "error", "none of these can ever be met"),
+        (Tokenizer(LOWER.pieces, CASED.rules), False, "warning", "every capital"),
+        (Tokenizer([*SPECIAL, *"하나둘셋넷"], CASED.rules), False, "ok", ""),
+    ],
+)
+def test_case_of_rules_and_vocabulary(tokenizer: Tokenizer, said: bool | None, level: str, says: str) -> None:
+    found = casing(tokenizer, said)
+    assert found.level == level
+    assert says in found.text
+
+
+def test_case_that_two_files_contradict_and_case_that_none_tells(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", tokenizer=CASED)
+    assert levels(found_in(model)) == {}
+    edited(model / "tokenizer_config.json", do_lower_case=True)
+    assert levels(found_in(model)) == {"tokenizer": "error"}
+    edited(model / "tokenizer_config.json", do_lower_case=None)
+    assert levels(found_in(model)) == {"casing": "warning"}
+
+
+@pytest.mark.parametrize("written", ["[]", "{", ""])
+def test_a_tokenizer_whose_files_are_broken_is_an_error(tmp_path: Path, written: str) -> None:
+    model = write_model(tmp_path / "model")
+    (model / "tokenizer_config.json").write_text(written)
+    assert levels(found_in(model)) == {"tokenizer": "error"}
+
+
+def set_to(value: float, name: str, place: int | None = None) -> Callable[[dict[str, Tensor]], None]:
+    def change(weights: dict[str, Tensor]) -> None:
+        if place is None:
+            weights[name] = torch.full_like(weights[name], value)
+        else:
+            weights[name].view(-1)[place] = value
+
+    return change
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> None:
+    name = "encoder.layers.0.expand.weight"
+    found = found_in(write_model(tmp_path / "model", change=set_to(value, name, 17)))
+    assert levels(found) == {"weights, finite": "error", "heads": "error"}  # it cannot be used either
+    assert named(found, "weights, finite").value == [name]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_a_table_of_one_number_is_an_error(tmp_path: Path, value: float) -> None:
+    name = "encoder.layers.0.contract.weight"
+    found = found_in(write_model(tmp_path / "model", change=set_to(value, name)))
+    assert levels(found) == {"weights, trained": "error"}
+    assert named(found, "weights, trained").value == [name]
+
+
+def test_a_table_of_zeros_for_the_only_segment_is_none(tmp_path: Path) -> None:
+    empty = set_to(0.0, "encoder.embeddings.segment.weight")
+    assert levels(found_in(write_model(tmp_path / "model", change=empty, num_segments=1))) == {}
+
+
+def untrained(prefix: str) -> Callable[[dict[str, Tensor]], None]:
+    def change(weights: dict[str, Tensor]) -> None:
+        for name, tensor in weights.items():
+            if name.startswith(prefix) and tensor.ndim == 1:
+                weights[name] = torch.ones_like(tensor) if name.endswith("norm.weight") else torch.zeros_like(tensor)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("architecture", "prefix", "level", "what"),
+    [
+        ("BertForPreTraining", "", "warning", ["encoder"]),
+        ("BertForPreTraining", "masked_lm.", "note", ["the masked-LM head"]),
+        ("BertModel", "pooler.", "note", ["the pooler"]),
+        ("BertForSequenceClassification", "classifier.", "warning", ["the classifier"]),
+    ],
+)
+def test_parts_that_were_never_trained_are_named(
+    tmp_path: Path, architecture: str, prefix: str, level: str, what: list[str]
+) -> None:
+    labelled = ("good", "bad") if "Classification" in architecture else ()
+    model = write_model(tmp_path / "model", architecture=architecture, change=untrained(prefix), labels=labelled)
+    found = found_in(model)
+    assert levels(found) == {"weights, trained": level}
+    assert named(found, "weights, trained").value == what
+
+
+def without(prefix: str) -> Callable[[dict[str, Tensor]], None]:
+    def change(weights: dict[str, Tensor]) -> None:
+        for name in [name for name in weights if name.startswith(prefix)]:
+            del weights[name]
+
+    return change
+
+
+def test_weights_that_are_missing(tmp_path: Path) -> None:
+    half = write_model(tmp_path / "half", change=without("encoder.layers.0.attention.output"))
+    assert levels(found_in(half)) == {"heads": "error"}
+    masked = write_model(tmp_path / "masked", architecture="BertForMaskedLM")
+    found = found_in(masked)
+    assert levels(found) == {"pooler": "note"}
+    assert "starts it anew" in named(found, "pooler").text
+    kind = "BertForSequenceClassification"
+    whole = write_model(tmp_path / "whole", architecture=kind, labels=("good", "bad"))
+    assert levels(found_in(whole)) == {}
+    poor = write_model(tmp_path / "poor", architecture=kind, labels=("good", "bad"), change=without("pooler."))
+    assert levels(found_in(poor)) == {"heads": "error", "pooler": "error"}
+    edited(whole / "config.json", architectures=["BertForSomethingElse"])
+    assert levels(found_in(whole)) == {"heads": "warning"}
+
+
+def test_a_model_on_features_is_one_of_ours(tmp_path: Path) -> None:
+    model = FrozenModel(small_config(), "last", outputs=2, width=8, each=False)
+    init_weights(model, 0.02, torch.Generator().manual_seed(0))
+    weights = {name: tensor + 0.01 if tensor.ndim == 1 else tensor for name, tensor in model.state_dict().items()}
+    LOWER.save(tmp_path / "tok")
+    save_weights(
+        tmp_path / "m",
+        weights,
+        config=small_config(),
+        tokenizer=tmp_path / "tok",
+        architecture=FEATURES,
+        labels=("a", "b"),
+    )
+    found = found_in(tmp_path / "m")
+    assert levels(found) == {}
+    assert named(found, "heads").value == FEATURES
+
+
+@pytest.mark.parametrize(
+    ("names", "outputs", "back", "level"),
+    [
+        (("good", "bad"), 2, {"good": 0, "bad": 1}, "ok"),
+        (("good", "bad"), 2, None, "ok"),
+        (("good", "bad"), 3, None, "error"),
+        (("good", "bad"), 2, {"good": 1, "bad": 0}, "error"),
+        (("LABEL_0", "LABEL_1"), 2, None, "note"),
+        ((), 2, None, "note"),
+    ],
+)
+def test_labels_and_their_order(names: tuple[str, ...], outputs: int, back: Any, level: str) -> None:
+    assert labels(names, outputs, back=back).level == level
+
+
+def test_labels_are_read_from_the_folder(tmp_path: Path) -> None:
+    kind = "BertForTokenClassification"
+    model = write_model(tmp_path / "model", architecture=kind, labels=("a", "b", "c"), num_labels=3)
+    assert levels(found_in(model)) == {}
+    edited(model / "config.json", label2id={"a": 0, "b": 2, "c": 1})
+    assert levels(found_in(model)) == {"labels": "error"}
+    edited(model / "config.json", id2label={"1": "a", "2": "b", "3": "c"})
+    found = found_in(model)
+    assert levels(found) == {"opens": "error"}
+    assert "id2label" in found[0].text
+
+
+def test_lengths_against_positions(tmp_path: Path) -> None:
+    kind, both = "BertForSequenceClassification", ("good", "bad")
+    fits = write_model(tmp_path / "fits", architecture=kind, labels=both, extra={"max_length": 64}, max_positions=64)
+    edited(fits / "tokenizer_config.json", model_max_length=64)
+    assert named(found_in(fits), "length").level == "ok"
+    edited(fits / "tokenizer_config.json", model_max_length=512)
+    assert named(found_in(fits), "length").level == "note"
+    long = write_model(tmp_path / "long", architecture=kind, labels=both, extra={"max_length": 128}, max_positions=64)
+    assert named(found_in(long), "length").level == "error"
+    for noted in ("64x", None, 2, 9999):
+        edited(long / "config.json", bertwright={"max_length": noted})
+        assert named(found_in(long), "length").level == "error"
+        with pytest.raises(InputError, match=f"notes the max_length {noted!r} of its task"):
+            _ = open_model(str(long)).max_length
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A model that has learned to look around: each sentence of its corpus repeats one word. And the corpus."""
+    folder = tmp_path_factory.mktemp("learned")
+    corpus = write_corpus(folder / "corpus", [[" ".join([word] * 12) for word in WORDS[i::5]] for i in range(5)])
+    model = PretrainingModel(small_config(), second_sentence="none")
+    init_weights(model, 0.05, torch.Generator().manual_seed(0))
+    settings = ExampleSettings(second_sentence="none", masking=MaskingSettings(share=0.15))
+    rows = Examples(corpus, settings, length=16, seed=0, write_plans=False)
+    course = learn_by_heart(pretraining_task(model), to_inputs(rows.step_batch(0, 60)), term="mlm", rate=5e-3, goal=0.1)
+    assert course.last["mlm"] < 0.1
+    LOWER.save(folder / "tok")
+    save_model(folder / "m", model, config=small_config(), tokenizer=folder / "tok", architecture="BertForMaskedLM")
+    return open_architecture(open_model(str(folder / "m"))), corpus
+
+
+def test_a_trained_model_beats_guessing_and_uses_the_context(learned: tuple[Any, Any]) -> None:
+    model, corpus = learned
+    found = judge_masked_lm(model, LOWER, sentences_of(corpus))
+    assert found.level == "ok", found
+    assert found.value["loss"] < found.value["without_context"] - 0.5
+    assert found.value["guessing"] == pytest.approx(torch.tensor(float(LOWER.vocab_size)).log().item())
+
+
+def test_the_masked_loss_is_that_of_a_plain_walk(tmp_path: Path) -> None:
+    """Every place hidden once, a seventh of a row at a time, by the plain forward of the whole model."""
+    model = open_architecture(open_model(str(write_model(tmp_path / "model", initializer_range=0.2))))
+    rows = [LOWER.ids([" ".join(WORDS[:17])])[0], LOWER.ids(["river music zebra"])[0]]
+    losses, answers, asked = [], [], []
+    for row in rows:
+        for shift in range(min(7, len(row))):
+            ids = torch.tensor([[LOWER.cls_id, *row, LOWER.sep_id]])
+            hidden = list(range(1 + shift, 1 + len(row), 7))
+            ids[0, hidden] = LOWER.mask_id
+            with torch.no_grad():
+                found = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))["prediction_logits"]
+            shares = found[0, hidden].double().softmax(-1)
+            labelled = [row[place - 1] for place in hidden]
+            losses += [-shares[index, label].log().item() for index, label in enumerate(labelled)]
+            answers.append(shares)
+            asked += labelled
+    mean = torch.cat(answers).mean(0)
+    measured = masked_loss(model, LOWER, rows)
+    assert measured.predictions == len(asked) == sum(map(len, rows))
+    assert measured.loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
+    assert measured.without_context == pytest.approx(-mean[asked].log().mean().item(), abs=1e-5)
+    assert measured.unknown_share == 0.0
+
+
+def test_a_swapped_tokenizer_is_worse_than_guessing(learned: tuple[Any, Any]) -> None:
+    model, _ = learned
+    swapped = Tokenizer(LOWER.pieces[::-1], LOWER.rules)
+    found = judge_masked_lm(model, swapped, swapped.ids([" ".join([word] * 12) for word in WORDS]))
+    assert found.level == "error"
+    assert "worse than guessing" in found.text
+    assert "tokenizer" in found.advice
+
+
+def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[Any, Any]) -> None:
+    model = open_architecture(open_model(str(write_model(tmp_path / "model"))))
+    found = judge_masked_lm(model, LOWER, sentences_of(learned[1]))
+    assert found.level == "warning"
+    assert "nothing was learned" in found.text
+    english = judge_masked_lm(model, LOWER)
+    assert english.level == "warning"
+    assert "nothing was learned" in english.text
+
+
+@pytest.mark.parametrize(
+    ("loss", "alone", "unknown", "own", "others"),
+    [
+        (3.0, 7.0, 0.0, "ok", "ok"),
+        (7.0, 7.05, 0.0, "warning", "note"),
+        (10.3, 10.3, 0.0, "warning", "warning"),
+        (12.0, 11.0, 0.0, "error", "warning"),
+        (3.0, 7.0, 0.4, "ok", "note"),
+        (float("nan"), 7.0, 0.0, "error", "error"),
+    ],
+)
+def test_what_a_loss_says(loss: float, alone: float, unknown: float, own: str, others: str) -> None:
+    measured = MaskedLoss(loss, alone, predictions=200, unknown_share=unknown)
+    assert verdict(measured, vocabulary=30522, own_text=True).level == own
+    assert verdict(measured, vocabulary=30522, own_text=False).level == others
+
+
+def test_another_language_is_not_judged(tmp_path: Path) -> None:
+    letters = Tokenizer([*SPECIAL, *"가나다라마바사"], Rules(cased=True, strip_accents=False))
+    model = open_architecture(open_model(str(write_model(tmp_path / "model", tokenizer=letters))))
+    found = judge_masked_lm(model, letters)
+    assert (found.level, "not judged" in found.text) == ("note", True)

@@ -1,0 +1,193 @@
+"""The data of the experiments: which files are taken, which rows of them, and the corpora."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertwright.corpus.build import build_corpus
+from bertwright.corpus.merge import shuffle_sentences
+from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError
+from bertwright.experiments.corpora import make_corpora
+from bertwright.experiments.data import TASKS, Limits, Subset, chosen, find_source, make_subset
+from bertwright.tasks.classification.spec import get_task
+from bertwright.tasks.classification.task import load_data
+from bertwright.tasks.multiple_choice.spec import SWAG, read_choices
+from bertwright.tasks.question_answering.data import read_questions
+from bertwright.tasks.spec import get_spec
+from bertwright.tasks.tagging.conll import read_lines
+from bertwright.tasks.tagging.spec import read_tagged
+from bertwright.text.bpe import BPETokenizer
+from bertwright.text.wordpiece import train_tokenizer
+from tests.support.paper_data import write_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+def subset(data: Path, name: str, limits: Limits, out: Path) -> Subset:
+    found = find_source(TASKS[name], data)
+    assert found
+    return make_subset(TASKS[name], found[1], limits, out)
+
+
+def test_own_data_come_before_what_stands_in(data: Path, tmp_path: Path) -> None:
+    source, files = find_source(TASKS["qnli"], data) or (None, {})
+    assert source
+    assert (files["train"].name, "SQuAD" in source.note) == ("train.derived.tsv", True)
+    own = write_data(tmp_path)
+    (own / "glue/QNLI/train.tsv").write_text((own / "glue/QNLI/train.derived.tsv").read_text())
+    source, files = find_source(TASKS["qnli"], own) or (None, {})
+    assert source
+    assert (files["train"].name, source.note) == ("train.tsv", "")
+
+
+def test_a_task_whose_files_are_not_all_there_has_none(data: Path, tmp_path: Path) -> None:
+    assert find_source(TASKS["mrpc"], data) is None
+    half = write_data(tmp_path)
+    (half / "glue/MNLI/dev_mismatched.tsv").unlink()
+    assert find_source(TASKS["mnli"], half) is None
+
+
+def test_rows_are_chosen_at_random_and_the_same_ones_each_time() -> None:
+    assert chosen(5, None) == chosen(5, 5) == chosen(5, 9) == [0, 1, 2, 3, 4]
+    few, more = chosen(1000, 50), chosen(1000, 200)
+    assert (len(few), len(more)) == (50, 200)
+    assert set(few) < set(more)
+    assert few == sorted(few) == chosen(1000, 50)
+    assert np.mean(few) == pytest.approx(500, abs=150)
+
+
+def test_tables_keep_their_layout(data: Path, tmp_path: Path) -> None:
+    for name in ("sst2", "cola", "mnli", "stsb"):
+        made = subset(data, name, (10, 6), tmp_path)
+        _, train, dev = load_data(get_task(name), made.folder)
+        _, all_train, _ = load_data(
+            get_task(name), data / "glue" / {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B"}[name]
+        )
+        assert len(train) == 10
+        assert {len(part) for part in dev.values()} == {6}
+        assert set(train.texts_a) <= set(all_train.texts_a)
+        assert made.rows["train"] == (10, 40)
+
+
+def test_choices_questions_and_sentences_keep_theirs(data: Path, tmp_path: Path) -> None:
+    swag = subset(data, "swag", (10, None), tmp_path)
+    assert len(read_choices(SWAG, swag.folder / "train.csv")) == 10
+    assert (swag.folder / "dev.csv").read_bytes() == (data / "swag/codah-val.csv").read_bytes()
+    for name, version in (("squad1", "1.1"), ("squad2", "2.0")):
+        made = subset(data, name, (7, 5), tmp_path)
+        questions = read_questions(made.folder / "train.json")
+        assert (len(questions), questions.version) == (7, version)
+        assert len(read_questions(made.folder / "dev.json")) == 5
+    names = subset(data, "ner", (8, 4), tmp_path)
+    for part, count in (("train", 8), ("dev", 4)):
+        sentences = read_tagged(get_spec("ner"), read_lines(names.folder / f"{part}.conll"))
+        assert len(sentences) == count
+        assert all(len(words) == 6 for words in sentences.words)
+
+
+def test_lines_between_documents_stay(tmp_path: Path) -> None:
+    lines = "".join(f"-DOCSTART- O\n\nAnna{n} B-PER\n\nBerta{n} B-PER\n\n" for n in range(10))
+    (tmp_path / "train.txt").write_text(lines)
+    made = make_subset(TASKS["ner"], {"train": tmp_path / "train.txt"}, (5, None), tmp_path / "out")
+    sentences = read_tagged(get_spec("ner"), read_lines(made.folder / "train.txt"))
+    assert made.rows == {"train": (5, 20)}
+    assert (len(sentences), len(set(sentences.documents or ()))) == (5, len(sentences.documents or ()))
+
+
+def test_a_subset_is_made_once_and_anew_of_other_files(data: Path, tmp_path: Path) -> None:
+    first = subset(data, "sst2", (10, 6), tmp_path)
+    written = (first.folder / "train.tsv").stat().st_mtime_ns
+    assert subset(data, "sst2", (10, 6), tmp_path) == first
+    assert (first.folder / "train.tsv").stat().st_mtime_ns == written
+    assert subset(data, "sst2", (11, 6), tmp_path).digest != first.digest
+    other = write_data(tmp_path / "other")
+    path = other / "glue/SST-2/train.tsv"
+    path.write_text(path.read_text() + "one more\t1\n")
+    assert subset(other, "sst2", (10, 6), tmp_path).digest != first.digest
+
+
+# ---------------------------------------------------------------- corpora
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(folder / "tok")
+    build_corpus([own_text], tokenizer=folder / "tok", out=folder / "corpus", workers=1)
+    return folder / "corpus"
+
+
+def sentences(corpus: Corpus) -> list[bytes]:
+    count = np.ones(corpus.num_sentences, np.int32)
+    shard, start, length = corpus.locate(np.arange(corpus.num_sentences), count)
+    return [corpus.views[s][a : a + n].tobytes() for s, a, n in zip(shard, start, length, strict=True)]
+
+
+def test_shuffled_sentences_are_the_same_in_another_order(corpus: Path, tmp_path: Path) -> None:
+    shuffle_sentences(corpus, tmp_path / "a")
+    shuffle_sentences(corpus, tmp_path / "b")
+    shuffle_sentences(corpus, tmp_path / "c", seed=1)
+    before, after = Corpus.open(corpus), Corpus.open(tmp_path / "a")
+    assert sorted(sentences(before)) == sorted(sentences(after))
+    assert sentences(before) != sentences(after)
+    assert before.document_first().tolist() == after.document_first().tolist()
+    assert before.tokenizer_hash == after.tokenizer_hash
+    assert Corpus.open(tmp_path / "b").fingerprint == after.fingerprint != Corpus.open(tmp_path / "c").fingerprint
+    with pytest.raises(InputError, match="a: exists already and is not an empty folder"):
+        shuffle_sentences(corpus, tmp_path / "a")
+
+
+def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(own_text.read_text("utf-8") + "\n\n" + own_text.read_text("utf-8"), "utf-8")
+    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
+    build_corpus([text], tokenizer=tmp_path / "tok", out=tmp_path / "corpus", workers=1)
+    before = Corpus.open(tmp_path / "corpus")
+    shuffle_sentences(tmp_path / "corpus", tmp_path / "shuffled")
+    after = Corpus.open(tmp_path / "shuffled")
+    assert 2 * after.num_sentences == before.num_sentences
+    assert len(after.duplicates) == 0
+
+
+def test_corpora_that_are_given_are_taken_as_they_are(corpus: Path, tmp_path: Path) -> None:
+    wanted = [("wordpiece", "documents"), ("wordpiece", "sentences"), ("bytepair", "documents")]
+    found = make_corpora([str(corpus)], tmp_path / "out", vocabulary=400, wanted=wanted, make=True)
+    assert found.folders["wordpiece", "documents"] == corpus
+    assert found.folders["wordpiece", "sentences"].parent == tmp_path / "out"
+    assert found.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
+    with pytest.raises(InputError, match="is a WordPiece corpus already; name one of each"):
+        make_corpora([str(corpus), str(corpus)], tmp_path, vocabulary=400, wanted=wanted, make=True)
+
+
+def test_a_byte_pair_corpus_is_made_and_known_again(own_text: Path, tmp_path: Path) -> None:
+    kind = ("bytepair", "documents")
+    made = make_corpora([str(own_text)], tmp_path / "out", vocabulary=100, wanted=[kind], make=True).folders[kind]
+    assert made == tmp_path / "out" / "bytepair-100"
+    assert isinstance(Corpus.open(made).tokenizer, BPETokenizer)
+    given = make_corpora([str(made)], tmp_path / "other", vocabulary=100, wanted=[kind], make=True)
+    assert given.folders == {kind: made}
+    there = make_corpora([], tmp_path / "out", vocabulary=100, wanted=[kind], make=False)
+    assert there.folders == {kind: made}
+
+
+def test_nothing_is_made_where_nothing_shall_be(own_text: Path, tmp_path: Path) -> None:
+    wanted = [("wordpiece", "documents")]
+    found = make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=wanted, make=False)
+    assert (found.folders, list(found.missing)) == ({}, wanted)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_text_of_a_folder_stays_what_it_is(own_text: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/made-of.json").write_text(json.dumps({"text": ["/another.txt"]}))
+    with pytest.raises(InputError, match=r"the corpora in .* are made of \['/another.txt'\]; choose another --out"):
+        make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=[("wordpiece", "documents")], make=True)
+    with pytest.raises(InputError, match="no such file or folder"):
+        make_corpora(["nowhere.txt"], tmp_path / "new", vocabulary=400, wanted=[("wordpiece", "documents")], make=True)
+    assert not (tmp_path / "new").exists()

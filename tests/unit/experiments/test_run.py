@@ -1,0 +1,107 @@
+"""Parts of an experiment that several processes want, and parts that fail: which is noted as what."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.experiments import run as module
+from bertwright.experiments.run import Work
+from bertwright.experiments.scores import Left, cells_of
+from bertwright.experiments.spec import Arm
+from bertwright.experiments.tables.shared import PERPLEXITY
+from bertwright.training.run_lock import LOCK, locked
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> Any:
+    (tmp_path / LOCK).touch()
+    return SimpleNamespace(folder=tmp_path, is_finished=False)
+
+
+@pytest.fixture
+def work() -> Work:
+    plan: Any = None
+    return Work(plan, command="", device="cpu", allow_other_numerics=False)
+
+
+def test_what_another_process_is_at_is_not_begun(work: Work, part: Any) -> None:
+    begun: list[str] = []
+    with locked(part.folder):
+        work.attempt(part, lambda: begun.append("it"))
+    assert (begun, work.elsewhere, work.failed) == ([], {part.folder}, {})
+
+
+def test_what_another_process_began_a_moment_earlier_did_not_fail(work: Work, part: Any) -> None:
+    def refused() -> None:
+        with pytest.raises(InputError, match="another process works") as caught, locked(part.folder):
+            pass
+        raise caught.value
+
+    others = locked(part.folder)
+
+    def both_begin() -> None:
+        others.__enter__()
+        refused()
+
+    try:
+        work.attempt(part, both_begin)
+    finally:
+        others.__exit__(None, None, None)
+    assert (work.elsewhere, work.failed) == ({part.folder}, {})
+
+
+def test_a_part_that_fails_is_named_with_its_reason(work: Work, part: Any) -> None:
+    def fail() -> None:
+        raise InputError("no rows")
+
+    work.attempt(part, fail)
+    assert (work.elsewhere, work.failed) == (set(), {part.folder: "no rows"})
+    work.attempt(part, lambda: None)
+    assert work.failed == {part.folder: "no rows"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unknown", "words"),
+    [
+        (0.0, 2, "; how long that takes is known when the first of them is done"),
+        (120.0, 1, "; about 2 min, and 1 of which nothing like it was measured yet"),
+        (0.0, 0, "; about 0 s"),  # a model that is only begun takes none
+    ],
+)
+def test_what_is_left_is_told_as_far_as_it_is_known(seconds: float, unknown: int, words: str) -> None:
+    left = Left(models=2, all_models=3, jobs=0, all_jobs=4, seconds=seconds, unknown=unknown)
+    assert left.text == f"to be computed: 2 of 3 pre-trainings and 0 of 4 measurements on tasks{words}"
+
+
+def test_what_is_not_trained_is_not_waited_for() -> None:
+    arm, other = (Arm(name=name, title=name, is_trained=trained) for name, trained in (("a", False), ("b", True)))
+    model: Any = SimpleNamespace(is_trained=False, is_finished=True)
+    later: Any = SimpleNamespace(is_trained=True, is_finished=False)
+    plan: Any = SimpleNamespace(arms=(arm, other), columns=(PERPLEXITY,), models={"a": ((model,),), "b": ((later,),)})
+    cells = cells_of(plan)
+    assert (cells["a", "perplexity"].wanted, cells["b", "perplexity"].wanted) == (0, 1)
+
+
+def test_two_models_are_joined_once_and_apart_for_each_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[Path] = []
+
+    def join(left: str, right: str, out: Path) -> None:
+        out.mkdir(parents=True)  # as another process, which was the first
+        joined.append(out)
+        raise InputError(f"{out}: is there already")
+
+    monkeypatch.setattr(module, "join", join)
+
+    def at(share: float) -> Path:
+        models = [
+            SimpleNamespace(folder=tmp_path / name, at=lambda share, name=name: tmp_path / name / f"step-{share:g}")
+            for name in ("left", "right")
+        ]
+        job: Any = SimpleNamespace(models=models, at=share)
+        return module._model_of(job, tmp_path)
+
+    assert [at(1.0), at(0.5), at(1.0)] == [joined[0], joined[1], joined[0]]
+    assert [path.name for path in joined] == ["left+right", "left+right-step-0.5"]

@@ -1,0 +1,127 @@
+"""Verdicts on claims: against Student's t by hand, and what no verdict may be drawn from."""
+
+import math
+
+import pytest
+from scipy import stats
+
+from bertwright.experiments.spec import Claim
+from bertwright.experiments.statistics import judge, said
+
+A, B = "first", "second"
+
+
+def claim(columns: tuple[str, ...] = ("x",), within: float | None = None) -> Claim:
+    return Claim(words="", paper="", first=A, second=B, columns=columns, within=within)
+
+
+def scores(differences: list[float], *, seeds: int = 3, column: str = "x") -> tuple[dict, dict]:
+    """Two arms whose scores differ so, by pre-training and then by fine-tuning seed."""
+    pairs = [divmod(place, seeds) for place in range(len(differences))]
+    base = {pair: 50.0 + 7 * place for place, pair in enumerate(pairs)}
+    first = {pair: base[pair] + difference for pair, difference in zip(pairs, differences, strict=True)}
+    return {column: first}, {column: base}
+
+
+def test_the_interval_and_p_are_students() -> None:
+    values = [1.0, 2.0, 4.0, 3.0]
+    found = judge(claim(), *scores(values, seeds=4))
+    mean, error = 2.5, stats.tstd(values) / math.sqrt(4)
+    half = stats.t.ppf(0.975, df=3) * error
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
+    assert found.p == pytest.approx(2 * stats.t.sf(mean / error, df=3))
+    assert len(found.differences) == 4
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (0.0492, "p = 0.049"),
+        (0.04966, "p = 0.0497"),
+        (0.04999999, "p = 0.04999999"),
+        (0.05, "p = 0.050"),
+        (0.0503, "p = 0.050"),
+        (0.001, "p = 0.001"),
+        (0.00099, "p < 0.001"),
+        (0.0, "p < 0.001"),
+    ],
+)
+def test_a_p_shows_its_side_and_never_zero(p: float, words: str) -> None:
+    assert said(p) == words
+
+
+@pytest.mark.parametrize(
+    ("differences", "word"),
+    [
+        ([2.0, 2.5, 1.8, 2.2], "supported"),
+        ([-2.0, -2.5, -1.8, -2.2], "not supported"),
+        ([0.1, -0.1, 0.05, -0.05], "not supported"),  # surely less than the margin of half a point
+        ([3.0, -2.0, 2.0, -1.0], "not decided at this scale"),
+        ([0.3, 0.3, 0.3, 0.31], "supported"),  # small, but sure and in the claimed direction
+        ([1.0, 1.0], "not decided at this scale"),  # two that are equal: chance does that every second time
+        ([1.0] * 6, "supported"),
+        ([-1.0] * 6, "not supported"),
+        ([0.0, 0.0], "not decided at this scale"),
+        ([0.0] * 6, "not supported"),
+    ],
+)
+def test_which_is_better(differences: list[float], word: str) -> None:
+    assert judge(claim(), *scores(differences, seeds=len(differences))).word == word
+
+
+@pytest.mark.parametrize(
+    ("differences", "word"),
+    [
+        ([0.1, -0.1, 0.2, 0.0], "supported"),
+        ([2.0, 2.5, 1.8, 2.2], "not supported"),
+        ([-2.0, -2.5, -1.8, -2.2], "not supported"),
+        ([1.0, -1.0, 0.5, -0.2], "not decided at this scale"),
+        ([0.1, 0.1], "not decided at this scale"),
+        ([0.1] * 6, "supported"),
+    ],
+)
+def test_which_are_as_good(differences: list[float], word: str) -> None:
+    assert judge(claim(within=0.5), *scores(differences, seeds=4)).word == word
+
+
+def test_pre_trainings_that_disagree_decide_nothing() -> None:
+    """Two of three pre-trainings gain a lot and one loses a little: p alone would call it sure."""
+    differences = [5.0, 5.1, 4.9, 5.0, 5.1, 4.9, -0.1, -0.1, -0.1]
+    found = judge(claim(), *scores(differences))
+    assert found.p is not None
+    assert found.p < 0.05
+    assert found.word == "not decided at this scale"
+    agreeing = [abs(value) for value in differences]
+    assert judge(claim(), *scores(agreeing)).word == "supported"
+
+
+def test_a_pre_training_without_any_difference_agrees_with_no_other() -> None:
+    """Whichever way the others point."""
+    for sign in (1.0, -1.0):
+        found = judge(
+            claim(), *scores([0.0, 0.0, *(sign * value for value in [5.0, 5.1, 4.9, 5.2, 5.0, 5.1])], seeds=2)
+        )
+        assert found.p is not None
+        assert found.p < 0.05
+        assert found.word == "not decided at this scale"
+
+
+def test_fewer_than_two_pairs_give_no_verdict() -> None:
+    one = judge(claim(), *scores([9.0]))
+    assert (one.word, one.p, one.by_column) == (None, None, {"x": 9.0})
+    nothing = judge(claim(), {"x": {}}, {"x": {(0, 0): 1.0}})
+    assert (nothing.word, nothing.differences) == (None, {})
+
+
+def test_the_mean_of_the_columns_and_of_those_both_arms_have() -> None:
+    (first, second), (more, less) = scores([2.0, 2.0], column="x"), scores([4.0, 6.0], column="y")
+    found = judge(claim(("x", "y", "z")), {**first, **more, "z": {(0, 0): 1.0}}, {**second, **less})
+    assert found.columns == ("x", "y")
+    assert found.differences == {(0, 0): 3.0, (0, 1): 4.0}
+    assert found.by_column == {"x": 2.0, "y": 5.0}
+
+
+def test_only_pairs_that_all_columns_have_count() -> None:
+    (first, second), (more, less) = scores([2.0, 2.0, 2.0], column="x"), scores([4.0, 6.0], column="y")
+    found = judge(claim(("x", "y")), {**first, **more}, {**second, **less})
+    assert sorted(found.differences) == [(0, 0), (0, 1)]

@@ -1,0 +1,188 @@
+"""A new BiLSTM between a model and a task's head, and the layers and rates of bodies of several parts."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from bertwright.errors import InputError, Stopped
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.search import parse_grid, search
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.setup import begun, opened, planned, starting, topped
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import PairConfig, System, TopConfig, system_config
+from bertwright.model.encoder import init_weights
+from bertwright.model.folder import open_model, save_model
+from bertwright.serving.predictor import load
+from bertwright.tasks.classification.spec import get_task
+from bertwright.tasks.kinds import kind_of
+from bertwright.text.wordpiece import train_tokenizer
+from bertwright.training.loop import Signals
+from tests.support.task_examples import PLACES, example_data
+
+SST2 = get_task("sst2")
+FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=40, threads=1, precision="fp32")
+STILL = FAST.model_copy(update={"learning_rate": 1e-12, "bilstm": 16})
+"""So small a rate that a model ends as it began."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+    """A BERT, which has a pooler, a GPT-1 and a pair of LSTMs."""
+    folder = tmp_path_factory.mktemp("models")
+    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450)
+    words.save(folder / "tok")
+
+    def shape(system: System) -> Any:
+        return system_config(system, "tiny", words.vocab_size, max_positions=64)
+
+    for name, config in (
+        ("bert", shape("bert")),
+        ("gpt", shape("gpt")),
+        ("pair", PairConfig(left=shape("lstm-left"), right=shape("lstm-right"))),
+    ):
+        model = nn.ModuleDict({"encoder": build_backbone(config)})
+        if name == "bert":
+            model["pooler"] = nn.ModuleDict({"dense": nn.Linear(128, 128)})
+        init_weights(model, 0.05, torch.Generator().manual_seed(4))
+        save_model(folder / name, model, config=config, tokenizer=folder / "tok", architecture="BertModel")
+    return {name: str(folder / name) for name in ("bert", "gpt", "pair")}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return example_data(SST2, tmp_path).data
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def test_it_begins_anew_with_every_seed_and_the_model_below_as_it_was(
+    models: dict[str, str], data: Path, tmp_path: Path
+) -> None:
+    found = []
+    for seed in (0, 1):
+        settings = STILL.model_copy(update={"first_seed": seed})
+        finetune(settings, SST2, model=models["bert"], data=data, out=tmp_path / f"run-{seed}")
+        found.append(weights(tmp_path / f"run-{seed}"))
+    start = open_model(models["bert"]).weights or {}
+    for name, tensor in start.items():
+        if name.startswith("encoder."):
+            inside = f"encoder.inner.{name.removeprefix('encoder.')}"
+            torch.testing.assert_close(found[0][inside], tensor, rtol=0, atol=1e-9)
+    assert not any(name.startswith("pooler.") for name in found[0])  # what is on top is read as it is
+    for name in ("encoder.lstm.weight_ih_l0", "encoder.lstm.weight_hh_l0_reverse", "classifier.linear.weight"):
+        assert found[0][name].shape == found[1][name].shape
+        assert float((found[0][name] - found[1][name]).abs().max()) > 1e-2
+    saved = open_model(str(tmp_path / "run-0"))
+    assert saved.config == TopConfig(inner=open_model(models["bert"]).config, width=16)  # type: ignore[arg-type]
+
+
+def test_the_next_task_takes_it_over(models: dict[str, str], data: Path, tmp_path: Path) -> None:
+    """A folder with a BiLSTM on top is a model like any other, and gets no second one."""
+    learned = FAST.model_copy(update={"bilstm": 16})
+    finetune(learned, SST2, model=models["bert"], data=data, out=tmp_path / "first")
+    still = STILL.model_copy(update={"bilstm": None})
+    finetune(still, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "second")
+    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    for name, tensor in before.items():
+        if name.startswith("encoder."):
+            torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-9)
+    with pytest.raises(InputError, match=r"--bilstm 16: .*first has a BiLSTM on top already"):
+        finetune(learned, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
+    features = FAST.model_copy(update={"features": "last"})
+    with pytest.raises(InputError, match=r"--features: .*first has a BiLSTM on top already"):
+        finetune(features, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
+    with pytest.raises(InputError, match="frozen features are those of the body alone"):
+        load(tmp_path / "first").vectors("a text")
+
+
+def test_rates_layers_and_what_stays(models: dict[str, str], data: Path) -> None:
+    """It learns at the rate of the head; layers are counted in each of two bodies, wherever they stand."""
+    asked = {"bilstm": 16, "head_learning_rate": 1e-2, "layer_decay": 0.5, "new_layers": 1, "frozen_layers": 1}
+    settings = FAST.model_copy(update=asked)
+    saved, words = opened(models["pair"], None)
+    saved = topped(settings, saved)
+    work = kind_of(SST2).prepare(SST2, data, words, saved.config, settings.max_length)
+    scale = planned(settings, work, saved.config, 0).scale
+    named = {
+        "classifier.linear.weight": 10.0,
+        "encoder.lstm.bias_hh_l0": 10.0,
+        "encoder.inner.left.layers.1.lstm.weight_hr_l0": 0.5,
+        "encoder.inner.right.layers.0.lstm.weight_ih_l0": 0.25,
+        "encoder.inner.right.embeddings.word.weight": 0.125,
+    }
+    assert {name: pytest.approx(scale(name)) for name in named} == named
+    model = begun(settings, work, starting(settings, work, saved), 0)
+    learns = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    assert set(named) <= set(learns)
+    still = {name for name, does in learns.items() if not does}
+    assert still == {name for name in learns if ".embeddings." in name or ".layers.0." in name}
+    start, now = saved.weights or {}, model.state_dict()
+    for name, tensor in now.items():
+        kept = name in start and torch.equal(start[name], tensor)
+        assert kept == (name in still), name
+
+
+def test_a_width_is_that_of_the_model_below() -> None:
+    """What is on top decides no rate, and a pair is as wide as one of its halves."""
+    base, tiny = (system_config("bert-left", size, 50) for size in ("base", "tiny"))
+    right = system_config("bert-right", "8x512", 50)
+    half = system_config("bert-left", "8x512", 50)
+    plain = FinetuneSettings()
+    assert plain.rate(TopConfig(inner=base, width=8)) == 3e-5
+    assert plain.rate(TopConfig(inner=tiny, width=2048)) == 3e-4
+    assert plain.rate(PairConfig(left=half, right=right)) == 3e-4
+
+
+def test_a_search_over_widths_that_goes_on(models: dict[str, str], data: Path, tmp_path: Path) -> None:
+    given: Any = {"model": models["pair"], "data": data, "out": tmp_path / "grid"}
+    grid = parse_grid("bilstm=8,16", FAST)
+    first = search(FAST, SST2, grid, **given)
+    assert {open_model(row["model"]).config.hidden for row in first["rows"]} == {8, 16}
+    again = search(FAST, SST2, grid, resume=True, **given)
+    assert again["rows"] == first["rows"]
+    with pytest.raises(InputError, match="'7' is no value of bilstm"):
+        parse_grid("bilstm=7", FAST)
+
+
+@pytest.mark.parametrize(("model", "bilstm", "task"), [("gpt", None, "mrpc"), ("pair", 16, "sst2")])
+def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
+    model: str, bilstm: int | None, task: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    spec = get_task(task)
+    given: Any = {"model": models[model], "data": example_data(spec, tmp_path).data}
+    settings = FAST.model_copy(update={"epochs": 2, "bilstm": bilstm})
+    finetune(settings, spec, out=tmp_path / "whole", **given)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Signals, "received", property(lambda self: True, lambda self, value: None), raising=False)
+        with pytest.raises(Stopped):
+            finetune(settings, spec, out=tmp_path / "torn", **given)
+    assert list((tmp_path / "torn" / "seed-0" / "checkpoints").iterdir())
+    finetune(settings, spec, out=tmp_path / "torn", resume=True, **given)
+    finetune(settings.model_copy(update={"activation_checkpointing": True}), spec, out=tmp_path / "again", **given)
+    whole = weights(tmp_path / "whole")
+    for other in map(weights, (tmp_path / "torn", tmp_path / "again")):
+        assert other.keys() == whole.keys()
+        assert all(torch.equal(other[name], tensor) for name, tensor in whole.items())
+
+
+@pytest.mark.parametrize("model", ["gpt", "pair"])
+def test_estimators_take_other_bodies(model: str, models: dict[str, str], tmp_path: Path) -> None:
+    sklearn = pytest.importorskip("bertwright.sklearn")
+    texts, labels = [f"{'near' if row % 2 else 'far'} the {place}" for row, place in enumerate(PLACES)], [0, 1] * 4
+    fitted = sklearn.BertClassifier(models[model], epochs=1, max_length=16, precision="fp32", threads=1)
+    fitted.fit(texts, labels)
+    found = fitted.predict_proba(texts)
+    fitted.save(tmp_path / "saved")
+    again = sklearn.BertClassifier.load(tmp_path / "saved").predict_proba(texts)
+    np.testing.assert_allclose(again, found, atol=1e-6)
+    answers = load(tmp_path / "saved", precision="fp32")(texts)
+    np.testing.assert_allclose([[one.probabilities[label] for label in "01"] for one in answers], found, atol=1e-6)
+    assert sklearn.BertVectorizer(models[model]).fit_transform(texts).shape[0] == len(texts)

@@ -1,0 +1,278 @@
+"""What answers quickly answers as the plain model does: fp32 to 1e-5, 8 bits to a cosine."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertwright.errors import InputError
+from bertwright.model.config import size_config
+from bertwright.model.cpu import kernels as rows
+from bertwright.model.cpu.encoder import Int8Product, PackedProduct, QuickLayer, filled_up, quick
+from bertwright.model.encoder import Encoder, init_weights
+from bertwright.tasks import inference as precision
+from bertwright.tasks.classification.encoding import Encoded
+from bertwright.tasks.classification.model import Classifier, Rows, predict_logits
+
+CLOSE = 1e-5
+VOCABULARY = 403  # no multiple of 8
+SHAPES = ((1, 1), (1, 512), (3, 7), (5, 33), (32, 25))
+needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this processor has no VNNI")
+
+
+@pytest.fixture(params=["built", "plain torch"])
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Once with what is built, once as where there is no compiler."""
+    if request.param == "plain torch":
+        monkeypatch.setattr(rows, "library", lambda: None)
+    else:
+        assert rows.library() is not None
+    return str(request.param)
+
+
+def classifier(**changes: Any) -> Classifier:
+    config = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0, **changes)
+    model = Classifier(config, 16).eval()
+    generator = torch.Generator().manual_seed(0)
+    init_weights(model, 0.08, generator)
+    with torch.no_grad():  # away from the 0 and 1 that would hide a mistake
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model
+
+
+def batch(count: int, length: int, *, seed: int = 0) -> Rows:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
+    lengths[0] = length
+    mask = torch.arange(length) < lengths
+    ids = torch.randint(1, VOCABULARY, (count, length), generator=generator) * mask
+    return Rows(ids, (torch.arange(length) > length // 2).long().expand(count, -1) * mask, mask)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], steps: str) -> None:
+    model = classifier()
+    given = batch(*shape)
+    with torch.inference_mode():
+        torch.testing.assert_close(quick(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
+
+
+@needs_bytes
+@pytest.mark.parametrize("shape", SHAPES)
+def test_int8_points_where_fp32_does(shape: tuple[int, int], steps: str) -> None:
+    model = classifier()
+    given = batch(*shape)
+    with torch.inference_mode():
+        found = torch.cosine_similarity(quick(model, "int8")(given), model(given))
+    assert float(found.min()) >= 0.998, found
+
+
+@pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
+@pytest.mark.parametrize("changes", [{}, {"activation": "gelu_tanh"}])
+def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes: dict[str, Any]) -> None:
+    model = quick(classifier(**changes), kind)
+    layers = [part for part in model.modules() if isinstance(part, QuickLayer)]
+    for shape in ((1, 1), (1, 9), (3, 11), (2, 16), (17, 1)):
+        given = batch(*shape)
+        with torch.inference_mode():
+            found = model(given)
+            assert all(layer._whole for layer in layers)
+            few = [layer.few for layer in layers]
+            for layer in layers:
+                layer.few = 0
+            expected = model(given)
+            for layer, number in zip(layers, few, strict=True):
+                layer.few = number
+        assert float((found - expected).abs().max()) <= (CLOSE if kind == "fp32" else 0.02)
+
+
+@pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
+def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
+    model = quick(classifier(), kind)
+    given = batch(6, 31)
+    with torch.inference_mode():
+        together = model(given)
+        for row in range(6):
+            length = int(given.mask[row].sum())
+            alone = Rows(
+                given.ids[row : row + 1, :length],
+                given.segments[row : row + 1, :length],
+                given.mask[row : row + 1, :length],
+            )
+            difference = float((model(alone)[0] - together[row]).abs().max())
+            assert difference <= (CLOSE if kind == "fp32" else 0.05), (row, difference)
+
+
+@pytest.mark.parametrize("changes", [{"heads": 2}, {"activation": "gelu_tanh"}])
+def test_other_heads_and_the_other_gelu(changes: dict[str, Any], steps: str) -> None:
+    model = classifier(**changes)
+    given = batch(4, 19)
+    with torch.inference_mode():
+        torch.testing.assert_close(quick(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
+
+
+def test_every_layer_comes_out_for_features(steps: str) -> None:
+    model = classifier()
+    given = batch(4, 19)
+    encoders = [part.get_submodule("encoder") for part in (model, quick(model, "fp32"))]
+    with torch.inference_mode():
+        plain, fast = (encoder(given.ids, given.segments, given.mask, all_hidden=True).hidden for encoder in encoders)
+    assert isinstance(encoders[0], Encoder)
+    assert len(plain) == len(fast) == 5
+    real = given.mask
+    for mine, other in zip(fast, plain, strict=True):
+        torch.testing.assert_close(mine[real], other[real], atol=CLOSE, rtol=CLOSE)
+
+
+@needs_bytes
+def test_built_and_plain_steps_give_the_same_bytes() -> None:
+    generator = torch.Generator().manual_seed(3)
+    sums = torch.randn(37, 96, generator=generator) * 50
+    scales, bias = torch.rand(37, generator=generator) * 0.05, torch.randn(96, generator=generator)
+    for approximate in ("none", "tanh"):
+        built, steps_of_it = rows.activate_quantise(sums.clone(), scales, bias, approximate=approximate)
+        wide = torch.nn.functional.gelu(sums * scales[:, None] + bias, approximate=approximate)
+        torch.testing.assert_close(steps_of_it, wide.abs().amax(1) / 127, atol=0, rtol=1e-5)
+        back = (built.float() - rows.MIDDLE) * steps_of_it[:, None]
+        assert float(((back - wide).abs() / steps_of_it[:, None]).max()) <= 0.501
+
+
+def test_a_row_of_zeros_becomes_zeros(steps: str) -> None:
+    narrow, scales = rows.quantise(torch.zeros(2, 5))
+    assert narrow.tolist() == [[rows.MIDDLE] * 5] * 2
+    assert scales.tolist() == [1.0, 1.0]
+
+
+def test_nothing_to_answer() -> None:
+    encoded = Encoded(ids=(), first=np.zeros(0, dtype=np.int64), cut=np.zeros(0, dtype=np.bool_))
+    assert predict_logits(quick(classifier(), "fp32"), encoded).shape == (0, 16)
+
+
+def test_the_model_itself_stays_as_it_was() -> None:
+    model = classifier()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    found = quick(model, "fp32")
+    with torch.inference_mode():
+        found(batch(2, 9))
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert found.pooler.dense.weight is model.pooler.dense.weight
+
+
+def test_auto_is_never_int8_and_what_is_chosen_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for fastest in ("fp32", "bf16"):
+        monkeypatch.setattr(precision, "choose_precision", lambda rates, chosen=fastest: chosen)
+        assert precision.choose("auto") == fastest
+        assert f"answering in {fastest}" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"--precision int4: allowed are auto, fp32, bf16, int8"):
+        precision.choose("int4")
+
+
+def test_without_the_products_of_bytes_the_plain_way_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    assert precision.choose("int8") == "plain"
+    assert "no exact products of 8 bits" in capsys.readouterr().err
+
+
+def test_without_a_compiler_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    assert rows.library.__wrapped__() is None
+    assert "kernels.cpp could not be built" in capsys.readouterr().err
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert rows.library.__wrapped__() is None
+    assert "no C++ compiler" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF and then nothing that could be loaded"])
+def test_a_damaged_library_is_built_again(
+    damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(whole))
+    assert rows.library.__wrapped__() is not None
+    (built,) = (whole / "bertwright").glob("rows-*.so")
+    # Never the loaded file itself: this process ends in it.
+    damaged = other / built.relative_to(whole)
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(damage)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(other))
+    assert rows.library.__wrapped__() is not None
+    assert capsys.readouterr().err == ""
+    assert any(path.stat().st_size > len(damage) for path in damaged.parent.glob("rows-*.so"))
+
+
+def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert rows.library.__wrapped__() is None
+    assert "there is no home folder; XDG_CACHE_HOME names one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
+@pytest.mark.parametrize("shape", [(1, 10), (4, 100)])
+def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, int]) -> None:
+    model, given = quick(classifier(), kind), batch(*shape)
+    with torch.inference_mode():
+        usual = model(given)
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert torch.equal(model(given), usual)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_no_rows_are_answered_with_none(few: int) -> None:
+    layer = quick(classifier(), "fp32").get_submodule("encoder").layers[0]
+    layer.few = few
+    with torch.inference_mode():
+        assert layer(torch.zeros(0, 7, 256), torch.ones(0, 1, 1, 7, dtype=torch.bool)).shape == (0, 7, 256)
+
+
+def test_the_built_steps_leave_small_numbers_to_the_process() -> None:
+    rows.library()
+    assert float(torch.tensor([1e-39]) * 0.5) > 0.0  # some compilers' fast arithmetic rounds denormals to 0 everywhere
+
+
+@pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
+def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product is compiled for each number of rows, and kept: a service would grow with every new one."""
+    model, product = quick(classifier(), kind), PackedProduct if kind == "fp32" else Int8Product
+    sizes: set[int] = set()
+    forward = product.forward
+
+    def noted(self: Any, values: torch.Tensor) -> torch.Tensor:
+        sizes.add(len(values))
+        return forward(self, values)
+
+    monkeypatch.setattr(product, "forward", noted)
+    shapes = [(count, length) for count in (9, 11) for length in range(31, 64, 4)]
+    with torch.inference_mode():
+        for shape in shapes:
+            model(batch(*shape))
+    wanted = {count * length for count, length in shapes} | {9, 11}  # the last layer is computed at [CLS] alone
+    assert sizes == {len(filled_up(torch.ones(count, 1))) for count in wanted}
+
+
+def test_what_is_filled_up_is_little() -> None:
+    counts = range(1, 5000)
+    given = torch.ones(5000, 1)
+    found = [filled_up(given[:count]) for count in counts]
+    assert len({len(one) for one in found}) <= 104
+    for count, one in zip(counts, found, strict=True):
+        assert len(one) - count <= max(7, count / 16)
+        assert int(one.count_nonzero()) == count

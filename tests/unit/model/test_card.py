@@ -1,0 +1,66 @@
+"""What the card of a fine-tuned model says of models that are no BERTs, or that transformers does not read."""
+
+from typing import Any
+
+import pytest
+
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.card import finetuning_card, origin
+from bertwright.model.config import BackboneConfig, PairConfig, TopConfig, system_config
+from bertwright.model.hf_config import FEATURES
+
+BERT, GPT, LEFT = (system_config(system, "tiny", 400) for system in ("bert", "gpt", "bert-left"))
+PAIR = PairConfig(left=system_config("lstm-left", "tiny", 400), right=system_config("lstm-right", "tiny", 400))
+WEIGHTS = "the model `run`, its weights' sha256 `abababababababab`"
+RESULT: dict[str, Any] = {
+    "scores": [0.5],
+    "metric": "accuracy",
+    "mean": 0.5,
+    "sd": 0.0,
+    "collapsed": [],
+    "seeds": [{"seed": 0, "scores": {"accuracy": 0.5}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture", "title", "is_theirs"),
+    [
+        (BERT, "BertForSequenceClassification", "A BERT model for sst2: 2 layers of 128", True),
+        (BERT, FEATURES, "A BERT model for sst2: 2 layers of 128", False),
+        (GPT, "BertForSequenceClassification", "A GPT-1 model for sst2: 2 layers of 128", False),
+        (LEFT, "BertForSequenceClassification", "A left-to-right BERT model for sst2: 2 layers of 128", False),
+        (
+            PAIR,
+            "BertForSequenceClassification",
+            "A pair of a left-to-right LSTM and a right-to-left LSTM model for sst2: 2 layers of 256",
+            False,
+        ),
+        (
+            TopConfig(inner=BERT, width=16),
+            "BertForSequenceClassification",
+            "A BERT (BiLSTM on top) model for sst2: 2 layers of 16",
+            False,
+        ),
+    ],
+)
+def test_a_card_says_what_a_model_is_and_who_reads_it(
+    config: BackboneConfig, architecture: str, title: str, is_theirs: bool
+) -> None:
+    told = finetuning_card(
+        FinetuneSettings(),
+        config,
+        task="sst2",
+        architecture=architecture,
+        labels=("no", "yes"),
+        digests={"train": "0" * 64},
+        rows=8,
+        max_length=16,
+        result=RESULT,
+        began=origin("somewhere/run/model", None if config is BERT else "ab" * 32),
+    )
+    assert f"\n- began from {'random weights' if config is BERT else WEIGHTS}\n" in told
+    assert f"# {title}, 400 pieces\n" in told
+    assert ("is read by transformers" in told) == is_theirs
+    assert ("is read by bertwright alone" in told) == (not is_theirs)
+    assert told.startswith(f"---\nlibrary_name: {'transformers' if is_theirs else 'bertwright'}\n")
+    assert ("pipeline_tag: text-classification" in told) == ("\n- bert\n" in told) == is_theirs

@@ -1,0 +1,155 @@
+"""Recipes: the paper's figures, what beats them, and the defaults that --help speaks of."""
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.commands import pretraining as commands
+from bertwright.errors import InputError
+from bertwright.pretraining import run as pretraining_run
+from bertwright.pretraining.settings import RECIPES, PretrainSettings, resolve_settings
+from bertwright.quickstart import run as quickstart
+
+
+class Caught(Exception):
+    """Holds the settings that a command came to."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Options → the settings with which the command would run."""
+
+    def catch(settings: PretrainSettings, **_: object) -> None:
+        raise Caught(settings)
+
+    monkeypatch.setattr(pretraining_run, "pretrain", catch)
+
+    def ask(*options: str) -> PretrainSettings:
+        with pytest.raises(Caught) as caught:
+            main(["pretrain", "--corpus", "c", "--out", "o", *options])
+        settings: PretrainSettings = caught.value.args[0]
+        return settings
+
+    return ask
+
+
+@pytest.mark.parametrize(("name", "size"), [("paper-base", "base"), ("paper-large", "large")])
+def test_the_papers_figures(asked: Any, name: str, size: str) -> None:
+    """Section A.2 of the paper and, for epsilon, clipping and bias correction, the code it was trained with."""
+    settings = asked("--recipe", name)
+    assert settings.size == size
+    assert settings.batch_size == 256
+    assert settings.steps == 1_000_000
+    assert [(phase.length, phase.share) for phase in settings.phases] == [(128, 0.9), (512, 0.1)]
+    optimizer = settings.optimizer
+    assert optimizer.learning_rate == 1e-4
+    assert int(settings.steps * optimizer.warmup) == 10_000
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.999, 1e-6)
+    assert (optimizer.weight_decay, optimizer.clip, optimizer.bias_correction) == (0.01, 1.0, False)
+    assert (settings.dropout, settings.activation, settings.initializer_range) == (0.1, "gelu", 0.02)
+    masking = settings.examples.masking
+    assert (masking.share, masking.mask, masking.same, masking.random) == (0.15, 0.8, 0.1, 0.1)
+    assert masking.units == "piece"
+    assert settings.examples.second_sentence == "next"
+    assert settings.examples.short_share == 0.1
+    assert settings.start == "random"
+
+
+def test_what_is_given_beats_the_recipe(asked: Any) -> None:
+    plain, changed = asked("--recipe", "paper-base"), asked("--recipe", "paper-base", "--batch-size", "32")
+    assert changed == plain.model_copy(update={"batch_size": 32})
+    assert asked("--recipe", "paper-base", "--size", "large") == asked("--recipe", "paper-large")
+    # also where what is given is a general default
+    assert asked("--recipe", "two-cores", "--start", "random", "--learning-rate", "1e-4").start == "random"
+    assert asked("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.learning_rate == 1e-4
+    assert asked("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.warmup == 0.05
+    assert asked("--recipe", "two-cores").optimizer.bias_correction
+    assert not asked("--recipe", "two-cores", "--no-bias-correction").optimizer.bias_correction
+
+
+def test_steps_take_the_place_of_minutes_and_the_other_way_round(asked: Any) -> None:
+    minutes, steps = asked("--recipe", "paper-base", "--minutes", "3"), asked("--recipe", "two-cores", "--steps", "7")
+    assert (minutes.steps, minutes.minutes) == (None, 3.0)
+    assert (steps.steps, steps.minutes) == (7, None)
+
+
+def test_a_recipe_that_there_is_not_lists_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", "--corpus", "c", "--out", str(tmp_path / "o"), "--recipe", "paper"]) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("'paper'", "paper-base", "paper-large", "two-cores", "two-hours"))
+    with pytest.raises(InputError, match="no-bias-correction"):
+        commands.pretrain(corpus=tmp_path, out=tmp_path, steps=1, bias_correction=True, no_bias_correction=True)
+
+
+def test_every_recipe_is_valid_and_frozen() -> None:
+    for name in RECIPES:
+        assert isinstance(resolve_settings(name, {}), PretrainSettings)
+    with pytest.raises(TypeError):
+        RECIPES["paper-base"] = {}  # type: ignore[index]
+    assert resolve_settings(None, {"steps": 3}) == PretrainSettings(steps=3)
+
+
+def test_two_cores_is_the_measured_run(asked: Any) -> None:
+    """The settings of the first `tiny` of the README, as its run.json has them."""
+    measured = json.loads("""{"size": "tiny", "phases": [{"length": 128, "share": 1.0}], "batch_size": 32,
+        "micro_tokens": 8192, "steps": null, "minutes": 56.0, "seed": 0, "optimizer": {"learning_rate": 0.002,
+        "warmup": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-06, "weight_decay": 0.01, "clip": 1.0,
+        "bias_correction": true}, "activation": "gelu", "dropout": 0.1, "initializer_range": 0.05, "start": "local",
+        "held_out_share": 0.0, "held_out_rows": 2048, "evaluations": 8, "save_minutes": 3.0, "log_every": 50,
+        "precision": "auto", "compile": false, "threads": 1}""")
+    here = asked(
+        *("--recipe", "two-cores", "--minutes", "56", "--evaluations", "8", "--save-minutes", "3", "--threads", "1")
+    )
+    stored, understood = (found.model_dump(mode="json") for found in (here, PretrainSettings.model_validate(measured)))
+    assert {name: stored[name] for name in measured} == {name: understood[name] for name in measured}
+
+
+def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(asked: Any) -> None:
+    anew, begun = (asked("--recipe", "two-hours", *more) for more in ((), ("--init-from", "small-wiki")))
+    assert {"size", "initializer_range"} <= anew.model_fields_set
+    assert not {"size", "initializer_range", "activation"} & begun.model_fields_set
+    assert begun.optimizer == anew.optimizer
+    assert asked("--recipe", "two-hours", "--init-from", "small-wiki", "--size", "2x128").size == "2x128"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("steps", "1" + 400 * "0", "steps: 1000.*…: Input should be less than or equal to"),
+        ("minutes", "1e307", "minutes: 1e\\+307: Input should be less"),
+        ("minutes", "inf", "minutes: inf: Input should be less"),
+        ("save-minutes", "1e-320", "save_minutes: 1e-320: Input should be greater"),
+        ("save-minutes", "nan", "save_minutes: nan: Input should be a finite"),
+        ("evaluations", "1000000000", "evaluations: 1000000000: Input should be less"),
+        ("batch-size", "0", "batch_size: 0: Input should be greater than 0"),
+        ("warmup", "2", "optimizer.warmup: 2.0: Input should be less than or equal to 1"),
+    ],
+)
+def test_what_no_run_can_have_is_named_with_its_value(
+    option: str, value: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [] if option in ("steps", "minutes") else ["--steps", "4"]
+    command = ["pretrain", "--corpus", str(tmp_path), "--out", str(tmp_path / "run"), f"--{option}", value, *more]
+    assert main(command) == 2
+    assert re.search(words, capsys.readouterr().err)
+
+
+def test_the_defaults_that_help_tells_are_those_of_the_settings(asked: Any) -> None:
+    told = dict(re.findall(r"^\s+(\w+): .*\(default: ([^)]*)\)\.$", inspect.getdoc(commands.pretrain) or "", re.M))
+    assert len(told) >= 18
+    options = [word for name, value in told.items() for word in (f"--{name.replace('_', '-')}", *value.split())]
+    assert asked("--steps", "1", *options) == PretrainSettings(steps=1)
+
+
+def test_what_quickstart_says_to_do_by_hand_is_what_it_does(asked: Any) -> None:
+    own = quickstart._pretraining(2.2, held_out_share=0.1)
+    told = " ".join(quickstart._places(Path("q"), None, own)).replace("\\", "")
+    command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", told)
+    assert command
+    aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned
+    assert asked(*command[1].split()).model_dump(exclude=aside) == own.model_dump(exclude=aside)

@@ -1,0 +1,344 @@
+"""How a pre-training run's steps are cut into phases and micro-batches; which recorded settings it goes on from."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertwright.corpus.build import build_corpus
+from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError
+from bertwright.model.folder import open_model, save_model, save_weights
+from bertwright.objectives import pair_index as plans
+from bertwright.objectives.masked_lm import to_inputs
+from bertwright.pretraining.evaluate import HeldOut, evaluate_pretraining
+from bertwright.pretraining.run import pretrain, resolve
+from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
+from bertwright.text.wordpiece import Rules, Tokenizer, train_tokenizer
+from bertwright.training.hardware import resolve_numerics
+from bertwright.training.run_folder import start_run
+from bertwright.training.run_lock import locked
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, own_text: Path) -> Corpus:
+    train_tokenizer([own_text.read_text("utf-8")], vocab_size=500).save(tmp_path / "tok")
+    build_corpus([own_text], tokenizer=tmp_path / "tok", out=tmp_path / "corpus", workers=1)
+    return Corpus.open(tmp_path / "corpus")
+
+
+def prepared(corpus: Corpus, **changes: object) -> Pretraining:
+    phases = (Phase(length=16, share=0.75), Phase(length=32, share=0.25))
+    settings = PretrainSettings.model_validate(
+        {"phases": phases, "steps": 40, "batch_size": 6, "micro_tokens": 64, **changes}
+    )
+    model = build_model(settings, encoder_config(settings, corpus.tokenizer.vocab_size), None, corpus)
+    return Pretraining(settings, model, [(corpus, 1.0)], None)
+
+
+def test_phases_follow_one_another_and_rows_are_cut_by_tokens(corpus: Corpus) -> None:
+    batches = prepared(corpus).batches(40)
+    assert [inputs.ids.shape for inputs in batches(0)] == [(4, 16), (2, 16)]
+    assert [inputs.ids.shape[1] for inputs in batches(29)] == [16, 16]
+    assert [inputs.ids.shape for inputs in batches(30)] == [(2, 32)] * 3
+    assert [inputs.ids.shape for inputs in batches(39)] == [(2, 32)] * 3
+
+
+def test_a_phase_goes_on_in_the_rows_of_earlier_ones_of_its_length(corpus: Corpus) -> None:
+    phases = [Phase(length=length, share=share) for length, share in ((16, 0.5), (32, 0.25), (16, 0.25))]
+    torn, whole = prepared(corpus, phases=phases).batches(40), prepared(corpus).batches(40)
+    for step, same in ((0, 0), (19, 19), (30, 20), (39, 29)):
+        for inputs, wanted in zip(torn(step), whole(same), strict=True):
+            assert torch.equal(inputs.ids, wanted.ids)
+            assert torch.equal(inputs.picked, wanted.picked)
+
+
+def test_a_run_notes_the_processor_that_it_goes_on_with(corpus: Corpus, tmp_path: Path) -> None:
+    trained, here = prepared(corpus), resolve_numerics("fp32", threads=1)
+    run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
+    resolve(trained, run, here, allow_other=False)
+    settled = run.record["resolved"]
+    run.note(resolved={**settled, "numerics": {**settled["numerics"], "processor": "another", "peak_flops": 1.0}})
+    with pytest.raises(InputError, match="begun with another, here is"):
+        resolve(trained, run, here, allow_other=False)
+    assert run.record["resolved"]["numerics"]["processor"] == "another"
+    found, _ = resolve(trained, run, here, allow_other=True)
+    assert found == here
+    assert run.record["resolved"] == {**settled, "numerics": here.model_dump()}
+    assert resolve(trained, run, here, allow_other=False) == (here, 40)
+
+
+def test_the_cut_changes_no_row(corpus: Corpus) -> None:
+    narrow, wide = prepared(corpus).batches(40), prepared(corpus, micro_tokens=10_000).batches(40)
+    rows = np.concatenate([inputs.ids.numpy() for inputs in narrow(7)])
+    (whole,) = wide(7)
+    np.testing.assert_array_equal(rows, whole.ids.numpy())
+    assert sum(len(inputs.labels) for inputs in narrow(7)) == len(whole.labels)
+
+
+def test_time_left_counts_longer_rows_as_longer_steps(corpus: Corpus) -> None:
+    run = prepared(corpus)
+    assert run.steps_left(10, 40) == 20 + 10 * 2
+    assert run.steps_left(35, 40) == 5
+    assert run.steps_left(40, 40) == 0
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="either steps or minutes"):
+        PretrainSettings(steps=3, minutes=1.0)
+    with pytest.raises(ValueError, match=r"sum to 0\.5"):
+        PretrainSettings(steps=3, phases=(Phase(length=16, share=0.5),))
+
+
+# ---------------------------------------------------------------- sentence order in place of next sentence
+
+
+def model_for(corpus: Corpus, second_sentence: str, init_from: Path | None = None, seed: int = 0):
+    settings = PretrainSettings.model_validate(
+        {"steps": 1, "seed": seed, "examples": {"second_sentence": second_sentence}}
+    )
+    config = encoder_config(settings, corpus.tokenizer.vocab_size)
+    return build_model(settings, config, open_model(str(init_from)) if init_from else None, corpus).eval()
+
+
+def test_masked_lm_is_measured_on_the_same_rows_and_order_on_its_own(corpus: Corpus) -> None:
+    ordered, following = model_for(corpus, "order"), model_for(corpus, "next")  # the same weights
+    held_out = HeldOut.of([(corpus, 1.0)], "order", rows=60, length=32)
+    with torch.inference_mode():
+        figures = held_out.figures(ordered)
+        other = HeldOut.of([(corpus, 1.0)], "next", rows=60, length=32).figures(following)
+        assert held_out.ordered
+        whole = to_inputs(held_out.ordered.batch(0, np.arange(60)))
+        logits = ordered.logits(whole)[1]
+    assert {name: figures[name] for name in figures if not name.startswith("sop")} == {
+        name: other[name] for name in other if not name.startswith("nsp")
+    }
+    assert logits is not None
+    assert figures["sop_loss"] == pytest.approx(float(F.cross_entropy(logits, whole.is_random)), rel=1e-5)
+    assert figures["sop_accuracy"] == pytest.approx(float((logits.argmax(1) == whole.is_random).float().mean()))
+
+
+@pytest.mark.parametrize("system", ["bert", "bert-left"])
+def test_a_run_without_pairs_has_one_segment(corpus: Corpus, tmp_path: Path, system: str) -> None:
+    """Nothing was learned of the second: pairs of texts, and the held-out rows, would meet what was drawn for it."""
+    settings = PretrainSettings.model_validate(
+        {
+            "system": system,
+            "size": "2x128",
+            "phases": (Phase(length=32, share=1.0),),
+            "steps": 2,
+            "batch_size": 4,
+            "evaluations": 1,
+            "precision": "fp32",
+            "threads": 1,
+            "examples": {"second_sentence": "none"},
+        }
+    )
+    found = pretrain(settings, corpus=corpus.folder, held_out=corpus.folder, out=tmp_path / "run")
+    saved = open_model(str(tmp_path / "run" / "model"))
+    assert saved.weights
+    first, second = saved.weights["encoder.embeddings.segment.weight"]
+    assert torch.equal(first, second)
+    again = evaluate_pretraining(str(tmp_path / "run"), corpus.folder, length=32)
+    assert {name: again[name] for name in found["held_out"]} == pytest.approx(found["held_out"], rel=1e-5)
+    table = torch.stack([first, first + 1.0])
+    weights = {**saved.weights, "encoder.embeddings.segment.weight": table}
+    save_weights(tmp_path / "other", weights, config=saved.config, tokenizer=saved.tokenizer, architecture="BertModel")
+    begun = settings.model_copy(update={"optimizer": settings.optimizer.model_copy(update={"learning_rate": 1e-9})})
+    pretrain(begun, corpus=corpus.folder, out=tmp_path / "begun", init_from=str(tmp_path / "other"))
+    kept = open_model(str(tmp_path / "begun" / "model")).weights
+    assert kept
+    torch.testing.assert_close(kept["encoder.embeddings.segment.weight"], table)
+    pretrain(settings, corpus=corpus.folder, out=tmp_path / "next", init_from=str(tmp_path / "run"))
+    learned = open_model(str(tmp_path / "next" / "model")).weights
+    assert learned
+    first, second = learned["encoder.embeddings.segment.weight"]
+    assert torch.equal(first, second)
+
+
+def test_the_head_of_another_objective_is_not_taken_over(corpus: Corpus, tmp_path: Path) -> None:
+    trained = model_for(corpus, "next", seed=1)
+    save_model(
+        tmp_path / "model",
+        trained,
+        config=trained.encoder.config,
+        tokenizer=corpus.folder / "tokenizer",
+        architecture="BertForPreTraining",
+    )
+    fresh = model_for(corpus, "order").state_dict()
+    kept, changed = (model_for(corpus, kind, tmp_path / "model").state_dict() for kind in ("next", "order"))
+    head = "next_sentence.linear.weight"
+    assert all(torch.equal(kept[name], value) for name, value in trained.state_dict().items())
+    assert all(torch.equal(changed[name], kept[name]) for name in kept if not name.startswith("next_sentence"))
+    assert torch.equal(changed[head], fresh[head])
+    assert not torch.equal(changed[head], kept[head])
+
+
+# ---------------------------------------------------------------- a run that begins from a model
+
+
+@pytest.fixture
+def begun(corpus: Corpus, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Pre-train two steps in the folder of that name below `tmp_path`; run.json."""
+
+    def run(name: str, *, resume: bool = False, allow_other_numerics: bool = False, **given: Any) -> dict[str, Any]:
+        place = {"init_from": given.pop("init_from", None), "held_out": given.pop("held_out", None)}
+        asked = {"phases": [{"length": 16, "share": 1.0}], "steps": 2, "batch_size": 2, "precision": "fp32", **given}
+        settings = PretrainSettings.model_validate({"threads": 1, **asked})
+        more = {"resume": resume, "allow_other_numerics": allow_other_numerics}
+        pretrain(settings, corpus=corpus.folder, out=tmp_path / name, **place, **more)
+        found: dict[str, Any] = json.loads((tmp_path / name / "run.json").read_text())
+        return found
+
+    return run
+
+
+def test_what_a_model_brings_need_not_be_given(
+    begun: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun("first", initializer_range=0.07)
+    capsys.readouterr()
+    record = begun("second", init_from=str(tmp_path / "first"), size="2x128", start="local")
+    assert record["settings"]["initializer_range"] == 0.07
+    assert open_model(str(tmp_path / "second")).config.initializer_range == 0.07
+    assert "its attention stays as it is; --start local is for runs that begin with nothing" in capsys.readouterr().err
+    assert "start: local" not in (tmp_path / "second" / "model" / "README.md").read_text()
+    with pytest.raises(InputError, match="its size is tiny, and mini in this run"):
+        begun("third", init_from=str(tmp_path / "first"), size="4x256")
+    with pytest.raises(InputError, match="--init-from random:tiny: that is what a run without --init-from begins"):
+        begun("third", init_from="random:tiny")
+
+
+def test_the_model_that_a_run_began_from_is_known_by_its_weights(
+    begun: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    for seed in (1, 2):
+        begun(f"from{seed}", seed=seed, initializer_range=0.05)
+    record = begun("run", init_from=str(tmp_path / "from1"))
+    assert record["data"]["init_from"].startswith("sha256:")
+    (tmp_path / "moved").symlink_to(tmp_path / "from1")
+    begun("run", init_from=str(tmp_path / "moved"), resume=True)
+    with pytest.raises(InputError, match=r"another configuration: data.init_from is 'sha256:"):
+        begun("run", init_from=str(tmp_path / "from2"), resume=True)
+    # as earlier versions noted it, which took the default of the deviation, and not the model's
+    record["data"]["init_from"], record["settings"]["initializer_range"] = str(tmp_path / "from1"), 0.02
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    begun("run", init_from=str(tmp_path / "from1"), resume=True)
+    with pytest.raises(InputError, match=r"data.init_from is '.*from1' there and '.*moved' here"):
+        begun("run", init_from=str(tmp_path / "moved"), resume=True)
+
+
+def test_a_refused_process_leaves_the_record_of_the_other(begun: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    record = begun("run")
+    path = tmp_path / "run" / "run.json"
+    path.write_text(json.dumps(record | {"finished": False}))
+    before = path.read_bytes()
+    with locked(tmp_path / "run"), pytest.raises(InputError, match="another process works on this run"):
+        begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
+    assert path.read_bytes() == before
+    found = begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
+    assert found["settings"]["micro_tokens"] == 64
+
+
+def test_measuring_on_what_is_trained_on_is_said(
+    begun: Callable[..., dict[str, Any]], corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun("run", held_out=corpus.folder, evaluations=1)
+    assert "is trained on as well, so that its figures are of text that the model has seen" in capsys.readouterr().err
+
+
+def test_padding_is_the_vocabularys_own(tmp_path: Path, own_text: Path) -> None:
+    pieces = train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).pieces
+    pieces = [*pieces[1:8], pieces[0], *pieces[8:]]
+    Tokenizer(pieces, Rules(cased=False, strip_accents=False)).save(tmp_path / "other")
+    build_corpus([own_text], tokenizer=tmp_path / "other", out=tmp_path / "corpus", workers=1)
+    settings = PretrainSettings(phases=(Phase(length=16, share=1.0),), batch_size=2, steps=1, threads=1)
+    pretrain(settings, corpus=tmp_path / "corpus", out=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "model" / "config.json").read_text())["pad_token_id"] == 7
+
+
+@pytest.mark.parametrize(
+    "given", [{"clip": math.inf}, {"weight_decay": math.inf}, {"epsilon": math.inf}, {"clip": math.nan}]
+)
+def test_figures_of_the_optimiser_are_finite(given: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        PretrainSettings.model_validate({"steps": 1, "optimizer": given})
+    with pytest.raises(ValueError, match="finite"):
+        PretrainSettings(steps=1, initializer_range=math.inf)
+
+
+@pytest.mark.parametrize(("static_masks", "most"), [(0, 3), (5, 5)])
+def test_the_disk_of_plans_is_that_of_those_that_stay(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, static_masks: int, most: int
+) -> None:
+    monkeypatch.setattr(plans, "_SMALL", 1)
+    (rows,) = prepared(corpus, phases=[{"length": 16, "share": 1.0}], examples={"static_masks": static_masks}).phases
+    assert rows.missing_plan_bytes(1) == 0  # the first is made to be counted
+    one = rows.missing_plan_bytes(2 * rows.num_rows(0))
+    assert one > 0
+    assert rows.missing_plan_bytes(40 * rows.num_rows(0)) == (most - 1) * one
+
+
+# ---------------------------------------------------------------- records of earlier runs
+
+
+def earlier_record(folder: Path, **changes: object) -> None:
+    """A run.json from before second_sentence, static_masks and units, of PretrainSettings(steps=7) but for changes."""
+    settings = PretrainSettings(steps=7).model_dump(mode="json")
+    examples, masking = settings["examples"], settings["examples"]["masking"]
+    for place, name in [(examples, "second_sentence"), (examples, "static_masks"), (masking, "units")]:
+        del place[name]
+    examples["next_sentence"] = changes.pop("next_sentence", True)
+    masking["whole_word"] = changes.pop("whole_word", False)
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"kind": "t", "settings": settings | changes, "data": {}}), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("record", "examples"),
+    [
+        ({}, {}),
+        ({"next_sentence": False, "whole_word": True}, {"second_sentence": "none", "masking": {"units": "word"}}),
+    ],
+)
+def test_a_record_without_later_settings_or_with_old_names_is_resumed(
+    tmp_path: Path, record: dict[str, object], examples: dict[str, object]
+) -> None:
+    earlier_record(tmp_path / "run", **record)
+    settings = PretrainSettings.model_validate({"steps": 7, "examples": examples})
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    assert start_run(tmp_path / "run", kind="t", settings=settings, data={}, resume=True).record["kind"] == "t"
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("record", "asked", "message"),
+    [
+        ({}, {"static_masks": 2}, "examples.static_masks is 0 there and 2 here"),
+        ({}, {"masking": {"units": "span"}}, "units is 'piece' there and 'span' here"),
+        ({"whole_word": True}, {}, "units is 'word' there and 'piece' here"),
+        ({"next_sentence": False}, {"second_sentence": "order"}, "second_sentence is 'none' there and 'order' here"),
+        ({"banana": 1}, {"static_masks": 1}, "static_masks is None there and 1 here"),  # of a version to come
+    ],
+)
+def test_another_configuration_is_still_refused(
+    tmp_path: Path, record: dict[str, object], asked: dict[str, object], message: str
+) -> None:
+    earlier_record(tmp_path / "run", **record)
+    settings = PretrainSettings.model_validate({"steps": 7, "examples": asked})
+    with pytest.raises(InputError, match=message):
+        start_run(tmp_path / "run", kind="t", settings=settings, data={}, resume=True)
+
+
+def test_old_and_new_names_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="next_sentence"):
+        PretrainSettings.model_validate({"steps": 7, "examples": {"next_sentence": True, "second_sentence": "next"}})
+    with pytest.raises(ValueError, match="whole_word"):
+        PretrainSettings.model_validate({"steps": 7, "examples": {"masking": {"whole_word": "yes"}}})

@@ -1,0 +1,145 @@
+"""What a system leaves open, what it refuses, and the recipe of GPT-1's paper."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from bertwright.commands import pretraining as commands
+from bertwright.corpus.build import build_corpus
+from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError
+from bertwright.model.config import SYSTEMS, EncoderConfig, GPTConfig, LSTMConfig, PairConfig, System, system_config
+from bertwright.model.folder import SavedModel, save_model
+from bertwright.objectives.language_model import LanguageModel
+from bertwright.pretraining.init_from import size_name
+from bertwright.pretraining.resources import activation_bytes, count_parameters, unmade
+from bertwright.pretraining.settings import PretrainSettings, resolve_settings
+from bertwright.pretraining.setup import encoder_config, prepare
+from bertwright.pretraining.systems import refuse_vocabulary
+from bertwright.text.bpe import train_bpe
+from bertwright.text.wordpiece import train_tokenizer
+
+
+def settings(**given: Any) -> PretrainSettings:
+    return PretrainSettings.model_validate({"steps": 1, **given})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    place = tmp_path_factory.mktemp("systems")
+    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(place / "tok")
+    build_corpus([own_text], tokenizer=place / "tok", out=place / "corpus", workers=1)
+    return place
+
+
+def test_the_command_knows_the_systems() -> None:
+    assert get_args(commands.System) == SYSTEMS
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_settings_come_back_from_a_record(system: System) -> None:
+    asked = settings(system=system)
+    assert asked.examples.second_sentence == ("next" if system == "bert" else "none")
+    assert asked.activation == ("gelu_tanh" if system == "gpt" else "gelu")
+    assert PretrainSettings.model_validate(asked.model_dump(mode="json")) == asked
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"examples": {"second_sentence": "next"}}, "no second sentence"),
+        ({"examples": {"masking": {"share": 0.3}}}, "nothing is masked"),
+        ({"examples": {"masking": {"units": "word"}}}, "nothing is masked"),
+        ({"examples": {"static_masks": 2}}, "no masks to repeat"),
+        ({"system": "gpt", "activation": "gelu"}, "the tanh form of GELU"),
+        ({"system": "gpt", "examples": {"short_share": 0.2}}, "all of one length"),
+        ({"system": "gpt", "phases": [{"length": 600, "share": 1.0}]}, "512 positions, and rows are 600 tokens long"),
+        ({"system": "lstm-left", "activation": "gelu_tanh"}, "an LSTM has no GELU"),
+        ({"system": "lstm-left", "start": "local"}, "an LSTM has no attention"),
+        ({"system": "elmo"}, "Input should be 'bert', 'bert-left'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        settings(**{"system": "bert-left", **given})
+
+
+def test_gpts_paper() -> None:
+    """§4.1 of its paper; epsilon, correction and clipping are those of its code for fine-tuning."""
+    found = resolve_settings("paper-gpt", {})
+    assert (found.system, found.size, found.batch_size, found.steps) == ("gpt", "base", 64, 1_000_000)
+    assert [(phase.length, phase.share) for phase in found.phases] == [(512, 1.0)]
+    optimizer = found.optimizer
+    assert (optimizer.learning_rate, optimizer.schedule) == (2.5e-4, "cosine")
+    assert int((found.steps or 0) * optimizer.warmup) == 2_000
+    assert (optimizer.weight_decay, optimizer.epsilon, optimizer.bias_correction) == (0.01, 1e-8, True)
+    shape = encoder_config(found, 40_478)
+    assert isinstance(shape, GPTConfig)
+    assert count_parameters(unmade(shape, second_sentence="none")) == 116_534_784
+
+
+def test_shapes_of_a_size() -> None:
+    shapes = {system: encoder_config(settings(system=system, size="mini", dropout=0.2), 99) for system in SYSTEMS}
+    assert {type(shape) for shape in shapes.values()} == {EncoderConfig, GPTConfig, LSTMConfig}
+    assert all(shape.hidden_dropout == 0.2 for shape in shapes.values())
+    assert all(size_name(shape) == "mini" for shape in shapes.values())
+    assert size_name(shapes["lstm-left"].model_copy(update={"cells": 999})) == "4x256 of 999 cells"
+    assert size_name(shapes["gpt"].model_copy(update={"heads": 2})) == "4x256x2"
+    assert encoder_config(settings(system="gpt", size="4x256x2"), 99) == shapes["gpt"].model_copy(
+        update={"heads": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
+    )
+    with pytest.raises(InputError, match="size 4x256x2: an LSTM has no heads"):
+        encoder_config(settings(system="lstm-left", size="4x256x2"), 99)
+    assert size_name(PairConfig(left=shapes["lstm-left"], right=shapes["lstm-right"])) == "4x512"
+
+
+def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Corpus.open(folder / "corpus")
+    refuse_vocabulary("bert-left", data)
+    with pytest.raises(InputError, match="is WordPiece, and GPT-1 is defined with byte pairs"):
+        refuse_vocabulary("gpt", data)
+    monkeypatch.setitem(data.__dict__, "tokenizer", train_bpe(["some text of ours"], merges=3))
+    refuse_vocabulary("gpt", data)
+    with pytest.raises(InputError, match=r"without \[CLS\] and \[SEP\]; lstm-left needs WordPiece"):
+        refuse_vocabulary("lstm-left", data)
+
+
+@pytest.mark.parametrize(
+    ("system", "asked", "message"),
+    [
+        ("bert-left", {"system": "bert-right"}, r"left-to-right BERT \(--system bert-left\), .* a right-to-left BERT"),
+        ("bert-left", {}, r"trains a BERT \(--system bert\)"),
+        ("lstm-left", {"system": "lstm-left", "size": "mini"}, "its size is tiny, and mini in this run"),
+        ("bert-left", {"system": "bert-left", "activation": "gelu_tanh"}, "activation is gelu, and gelu_tanh"),
+    ],
+)
+def test_a_start_from_what_is_something_else(
+    folder: Path, tmp_path: Path, system: System, asked: dict[str, Any], message: str
+) -> None:
+    config = system_config(system, "tiny", 400)
+    model = LanguageModel(config)
+    save_model(tmp_path / "m", model, config=config, tokenizer=folder / "tok", architecture="BertwrightLanguageModel")
+    with pytest.raises(InputError, match=message):
+        prepare(
+            settings(phases=[{"length": 16, "share": 1.0}], **asked),
+            corpus=folder / "corpus",
+            out=tmp_path / "run",
+            held_out=None,
+            init_from=str(tmp_path / "m"),
+        )
+
+
+def test_a_composition_is_not_pretrained() -> None:
+    pair = PairConfig(left=system_config("lstm-left", "tiny", 9), right=system_config("lstm-right", "tiny", 9))
+    with pytest.raises(InputError, match="a composition of models"):
+        encoder_config(settings(), 9, SavedModel("m", pair, {}, Path()))
+
+
+def test_memory_of_a_language_model_holds_a_block_of_logits() -> None:
+    asked = settings(system="bert-left", micro_tokens=8192, phases=[{"length": 128, "share": 1.0}])
+    shape = encoder_config(asked, 30_000)
+    kept = 64 * 128 * (2 * (18 * 128 + 3 * 2 * 128) + (2 + 6) * 128)
+    assert activation_bytes(asked, shape, length=128, precision="fp32") == 4 * (kept + 1024 * 30_000)
+    assert activation_bytes(asked, shape, length=128, precision="bf16") == 2 * kept + 4 * 1024 * 30_000

@@ -1,0 +1,278 @@
+"""What run folders say: states from locks and notes, speed from lines, time left, broken folders."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.errors import InputError, RunFailed, Stopped
+from bertwright.files import read_json
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.reports.runs import list_runs, read_run, runs_table
+from bertwright.training.run_folder import RunFolder, start_run
+from bertwright.training.run_lock import LOCK, is_locked, say_finished, session
+
+SETTINGS = {"size": "tiny", "phases": [{"length": 32, "share": 0.5}, {"length": 128, "share": 0.5}]}
+
+
+def line(step: int, *, seconds: float = 2.0, tokens: float = 1000.0, **terms: Any) -> dict[str, Any]:
+    return {"step": step, "mlm": 5.0, "seconds": seconds, "tokens_per_second": tokens, "mfu": 0.5, **terms}
+
+
+def made(folder: Path, steps: int = 100) -> RunFolder:
+    run = start_run(folder, kind="pretrain", settings=SETTINGS, data={"corpus": "c0"}, resume=True)
+    run.note(resolved={"numerics": {}, "steps": steps})
+    return run
+
+
+def state(folder: Path) -> tuple[str, str]:
+    found = read_run(folder)
+    return found.state, found.detail
+
+
+def test_states_as_sessions_end(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    assert state(run.folder)[0] == "unfinished"
+    with session(run):
+        run.log(line(10))
+        assert state(run.folder) == ("running", "")
+    assert state(run.folder) == ("stopped", "")
+    with pytest.raises(RunFailed), session(run):
+        raise RunFailed("the loss is not finite")
+    assert state(run.folder) == ("crashed", "the loss is not finite")
+    with pytest.raises(Stopped), session(run):
+        raise Stopped("by a person")
+    assert state(run.folder)[0] == "stopped"
+    with session(run):
+        run.note(finished=True, result={})
+    assert state(run.folder) == ("finished", "")
+    assert [entry["how"] for entry in run.record["sessions"]] == ["stopped", "failed", "stopped", "finished"]
+
+
+def test_a_number_of_skipped_steps_is_no_loss(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    run.log(line(10, nsp=0.5, skipped=3))
+    assert read_run(run.folder).losses == {"mlm": 5.0, "nsp": 0.5}
+
+
+def test_a_refusal_leaves_the_state_as_it_was(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    with pytest.raises(RunFailed), session(run):
+        raise RunFailed("first")
+    with pytest.raises(InputError), session(run):
+        raise InputError("another processor")
+    assert state(run.folder) == ("crashed", "first")
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    with session(run), pytest.raises(InputError, match="another process works on this run"), session(run):
+        pytest.fail("two at once")
+    assert not is_locked(run.folder)
+
+
+def killed(folder: Path) -> None:
+    """A process that holds a session and is killed by SIGKILL."""
+    code = (
+        "import os, signal, sys; from pathlib import Path; from bertwright.training.run_lock import session; "
+        "from bertwright.training.run_folder import RunFolder; run = RunFolder(Path(sys.argv[1]), {}); "
+        "context = session(run); context.__enter__(); print('in', flush=True); sys.stdin.read()"
+    )
+    running = subprocess.Popen([sys.executable, "-c", code, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert running.stdin
+    assert running.stdout
+    with running.stdin, running.stdout:
+        assert running.stdout.readline() == b"in\n"
+        assert state(folder) == ("running", "")
+        os.kill(running.pid, signal.SIGKILL)
+        assert running.wait() == -signal.SIGKILL
+
+
+def test_a_killed_process_is_not_running(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    killed(run.folder)
+    assert state(run.folder)[0] == "crashed"
+    with session(run):  # who resumes says of the one before that it was killed
+        pass
+    assert [entry["how"] for entry in run.record["sessions"]] == ["killed", "stopped"]
+
+
+def test_what_only_the_other_machine_can_tell_is_not_guessed(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    run.note(sessions=[{"started": "2025-01-02T03:04:05Z", "host": "elsewhere", "pid": 1, "locked": True}])
+    assert state(run.folder)[0] == "unfinished"
+    assert "elsewhere" in state(run.folder)[1]
+
+
+def test_speed_weighs_lines_by_their_time_and_phases_by_their_rows(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    run.log(line(20, seconds=10.0, tokens=1000.0))
+    run.log(line(40, seconds=30.0, tokens=2000.0))
+    speed = read_run(run.folder).speed
+    assert speed
+    assert speed.tokens_per_second == pytest.approx((10 * 1000 + 30 * 2000) / 40)
+    assert speed.seconds == 40.0
+    with session(run):  # 20 steps in 30 s; 10 of 32 tokens and 50 of 128, each four times as long, are left
+        assert read_run(run.folder).seconds_left == pytest.approx(1.5 * (10 + 50 * 4))
+    assert read_run(run.folder).seconds_left is None
+
+
+def test_lines_without_times_weigh_by_their_tokens(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    for step, tokens in ((50, 1000.0), (100, 4000.0)):
+        run.log({name: value for name, value in line(step, tokens=tokens).items() if name != "seconds"})
+    speed = read_run(run.folder).speed
+    assert speed
+    assert speed.seconds is None
+    done = 50 * 32 + 50 * 128
+    assert speed.tokens_per_second == pytest.approx(done / (50 * 32 / 1000 + 50 * 128 / 4000))
+
+
+def test_a_torn_last_line_is_left_out_and_a_broken_one_named(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    run.log(line(10))
+    with (run.folder / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 20, "ml')
+    assert read_run(run.folder).steps_done == 10
+    with (run.folder / "metrics.jsonl").open("a") as stream:
+        stream.write("\n")
+    with pytest.raises(InputError, match=r"metrics\.jsonl:2"):
+        read_run(run.folder)
+    for broken in ('{"step": -1}', '{"step": true}', '{"step": 1.0}', "[]"):
+        (run.folder / "metrics.jsonl").write_text(f"{broken}\n")
+        with pytest.raises(InputError, match=r"metrics\.jsonl:1: .* whole number from 0"):
+            read_run(run.folder)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: path.write_text("{"),
+        lambda path: path.write_text("[1, 2]"),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        lambda path: path.write_text('{"kind": "bake"}'),
+        lambda path: path.write_text('{"kind": "pretrain", "settings": 3, "data": {}}'),
+        lambda path: path.write_text('{"kind": "finetune", "settings": {"seeds": "many"}, "data": {}}'),
+        lambda path: path.write_text('{"kind": "pretrain", "settings": {}, "data": {}, "sessions": [7]}'),
+    ],
+)
+def test_broken_runs_are_listed_beside_the_others(tmp_path: Path, write: Callable[[Path], Any]) -> None:
+    run = made(tmp_path / "b" / "good")
+    run.log(line(10))
+    run.log({"step": 10, "held_out": {"mlm_loss": 4.5, "rows": 3}})
+    run.note(finished=True, result={})
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a" / "run.json")
+    rows = list_runs(tmp_path)
+    assert [(row["name"], row["state"]) for row in rows] == [("a", "broken"), ("b/good", "finished")]
+    assert "run.json" in rows[0]["detail"]
+    assert rows[1]["held_out"] == {"mlm_loss": 4.5}
+    json.dumps(rows)
+    table = runs_table(rows)
+    assert "10 / 100" in table
+    assert "mlm_loss 4.500" in table
+
+
+def test_a_broken_run_is_a_failure_of_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made(tmp_path / "good")
+    run.note(finished=True, result={})
+    for more in ([], ["--json"]):
+        assert main(["runs", str(tmp_path), *more]) == 0
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    for more in ([], ["--json"]):
+        capsys.readouterr()
+        assert main(["runs", str(tmp_path), *more]) == 1
+        said = capsys.readouterr().out
+        assert "bad" in said
+        assert "broken" in said
+        assert "run.json:1: not valid JSON" in said
+        assert "finished" in said
+
+
+def test_seeds_belong_to_their_run(tmp_path: Path) -> None:
+    settings = {"seeds": 3, "first_seed": 1}
+    run = start_run(tmp_path / "t", kind="finetune", settings=settings, data={"task": {"name": "x"}}, resume=False)
+    for seed, score in ((1, 0.5), (2, 0.75)):
+        own = start_run(
+            run.folder / f"seed-{seed}", kind="finetune-seed", settings={"seed": seed}, data={}, resume=True
+        )
+        own.note(resolved={"steps": 20}, finished=True, result={"seed": seed, "epoch": 1, "scores": {"f1": score}})
+        own.log(line(20, loss=0.5))
+    with session(run):
+        (row,) = list_runs(tmp_path)
+        assert (row["state"], row["steps"], row["planned"]) == ("running", 40, 60)
+        assert row["held_out"] == {"f1": 0.625}
+        assert row["seconds_left"] == pytest.approx(20 * 2.0 / 20)
+    with pytest.raises(InputError, match="one seed of a fine-tuning"):
+        read_run(run.folder / "seed-1")
+
+
+def test_what_a_process_killed_at_the_very_end_left_goes_with_the_next_look(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    with session(run):
+        run.note(finished=True)
+    left = run.folder / ".run.json.bw-a1b2c3d_.tmp"
+    with session(run):
+        left.touch()
+        say_finished(run)  # as another process would, which the lock keeps from files that may be being written
+        assert left.exists()
+    say_finished(run)
+    assert not left.exists()
+
+
+def test_only_what_a_killed_process_left_goes(tmp_path: Path) -> None:
+    run = made(tmp_path / "r")
+    moved, replaced = (run.checkpoints / f".step-00000000{step}.bw-a1b2c3d_.old" for step in (1, 2))
+    (run.checkpoints / "step-000000002").mkdir(parents=True)
+    inside = run.folder / "tuned"
+    others = (inside / ".model.bw-a1b2c3d_.tmp", run.folder / ".notes.old", run.folder / ".mine.tmp")
+    made(inside)
+    (inside / LOCK).touch()  # somebody may be working there
+    for place in (moved, replaced, run.folder / ".model.bw-a1b2c3d_.tmp", *others):
+        place.mkdir()
+        (place / "file").touch()
+    with session(run):
+        run.note(finished=True)
+    assert all((place / "file").exists() for place in others)
+    assert not (run.folder / ".model.bw-a1b2c3d_.tmp").exists()
+    assert (run.checkpoints / "step-000000001" / "file").exists()  # killed before its successor had its name
+    assert [path.name for path in (run.checkpoints / "step-000000002").iterdir()] == []
+    assert [path.name for path in run.checkpoints.glob(".*")] == [replaced.name]  # an older one is nobody's to remove
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("sessions", None),
+        ("sessions", [1]),
+        ("sessions", "a"),
+        ("sessions", [{}]),
+        ("resolved", []),
+        ("resolved", 6),
+        ("resolved", {}),
+        ("finished", True),
+    ],
+)
+def test_a_damaged_record_is_refused_with_the_place(tmp_path: Path, part: str, value: Any) -> None:
+    run = made(tmp_path / "r")
+    run.note(**{part: value})
+    with pytest.raises(InputError, match=r"run\.json: \w+ is .*; expected .*: the file is damaged"):
+        made(tmp_path / "r")
+
+
+def test_what_a_run_goes_on_with_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for keep in (3, 1):
+        settings = PretrainSettings(steps=6, keep=keep)
+        run = start_run(tmp_path / "r", kind="pretrain", settings=settings, data={}, resume=True)
+        with session(run):
+            pass
+        assert read_json(run.folder / "run.json")["settings"]["keep"] == keep
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,351 @@
+"""A model in use over HTTP: the endpoints, and every limit."""
+
+import asyncio
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import numpy as np
+import pytest
+
+from bertwright.cli import main
+from bertwright.commands import serving as commands
+from bertwright.serving.app import create_app
+from bertwright.serving.middleware import Guard, _Refused
+from bertwright.serving.predictor import Predictor, load
+from bertwright.serving.schemas import ServeSettings
+from tests.support.served import TEXTS, broken, write_models
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+    return write_models(tmp_path_factory.mktemp("models"), own_text.read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[str, str]) -> dict[str, Predictor]:
+    return {name: load(place, precision="fp32") for name, place in folders.items()}
+
+
+class Asking:
+    """Requests to the application within one event loop, its life included."""
+
+    def __init__(self, models: dict[str, Predictor], **settings: Any) -> None:
+        self.app = create_app(models, ServeSettings(**settings))
+
+    def __call__(self, *requests: tuple[Any, ...], together: bool = False) -> list[httpx.Response]:
+        """(method, path, JSON or bytes, headers) of each → its response."""
+
+        async def ask() -> list[httpx.Response]:
+            async with self.app.router.lifespan_context(self.app):
+                transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=True)
+                async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                    calls = [self._one(client, *request) for request in requests]
+                    return list(await asyncio.gather(*calls)) if together else [await call for call in calls]
+
+        return asyncio.run(ask())
+
+    async def _one(
+        self, client: httpx.AsyncClient, method: str, path: str, body: Any = None, headers: Any = None
+    ) -> httpx.Response:
+        given = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
+        headers = {"content-type": "application/json", **(headers or {})}
+        return await client.request(method, path, headers=headers, **given)
+
+
+@pytest.fixture
+def ask(models: dict[str, Predictor]) -> Asking:
+    return Asking(models)
+
+
+def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask: Asking) -> None:
+    requests = [("POST", "/v1/predict", {"model": "sst", "inputs": [text]}) for text in TEXTS * 5]
+    requests += [
+        ("POST", "/v1/predict", {"model": "pair", "inputs": [[a, b]]}) for a, b in zip(TEXTS, TEXTS[::-1], strict=True)
+    ]
+    for together in (False, True):
+        found = [response.json() for response in ask(*requests, together=together)]
+        expected = models["sst"](TEXTS) * 5 + models["pair"](TEXTS, TEXTS[::-1])
+        for got, one in zip(found, expected, strict=True):
+            assert got["results"][0]["label"] == one.label
+            assert got["results"][0]["probabilities"] == pytest.approx(one.probabilities, abs=1e-5)
+
+
+def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
+    fill, follows, plain, packed, inside, listed, health, page, docs = ask(
+        ("POST", "/v1/fill", {"inputs": ["the [MASK]"], "top_k": 3}),
+        ("POST", "/v1/next-sentence", {"first": TEXTS[0], "second": TEXTS[1]}),
+        ("POST", "/v1/embeddings", {"input": TEXTS[:2]}),
+        ("POST", "/v1/embeddings", {"input": TEXTS[0], "encoding_format": "base64", "user": "me"}),
+        ("POST", "/v1/inside", {"text": "the [MASK]", "second": "rain", "layer": 2}),
+        ("GET", "/v1/models"),
+        ("GET", "/health"),
+        ("GET", "/"),
+        ("GET", "/docs"),
+    )
+    assert len(fill.json()["results"][0]["masks"][0]) == 3
+    assert follows.json()["probability"] == pytest.approx(models["lm"].next_sentence(*TEXTS[:2]), abs=1e-5)
+    vectors = models["lm"].vectors(TEXTS[:2])
+    for row, one in enumerate(plain.json()["data"]):
+        np.testing.assert_allclose(one["embedding"], vectors[row], atol=1e-5)
+    values = np.frombuffer(base64.b64decode(packed.json()["data"][0]["embedding"]), "<f4")
+    np.testing.assert_allclose(values, vectors[0], atol=1e-5)
+    assert packed.json()["usage"]["prompt_tokens"] == len(models["lm"].words.ids([TEXTS[0]])[0]) + 2
+    looked = inside.json()
+    assert looked["pieces"][0] == "[CLS]"
+    assert "[MASK]" in looked["pieces"]
+    assert np.array(looked["attention"]).shape == (4, *(len(looked["pieces"]),) * 2)
+    np.testing.assert_allclose(np.array(looked["attention"]).sum(-1), 1, atol=0.01)
+    uses = {entry["id"]: entry["uses"] for entry in listed.json()["data"]}
+    assert uses["lm"] == ["predict", "fill", "next sentence", "inside"]
+    assert uses["sst"] == ["predict", "inside"]
+    assert health.json() == {"status": "ok", "models": list(models)}
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "//cdn" not in docs.text
+    assert "https://" not in page.text.replace("http://www.w3.org", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v1/predict", {"model": "nix", "inputs": ["a"]}, 404, "there is no model 'nix'; there are lm, sst"),
+        ("/v1/predict", {"model": "sst", "inputs": []}, 422, "inputs: List should have at least 1 item"),
+        ("/v1/predict", {"model": "sst", "inputs": ["a"] * 10_000}, 422, "10,000 inputs; at most 256 in one request"),
+        ("/v1/predict", {"model": "sst", "inputs": ["a" * 100_001]}, 422, "a text of 100,001 characters; at most"),
+        ("/v1/predict", {"model": "pair", "inputs": ["a"]}, 422, "input 0: model pair takes a pair"),
+        ("/v1/predict", {"model": "sst", "inputs": [["a", "b"]]}, 422, "input 0: model sst takes a text"),
+        ("/v1/predict", {"model": "sst", "inputs": [3]}, 422, "inputs"),
+        ("/v1/predict", {"model": "sst", "inputs": ["a"], "more": 1}, 422, "more: Extra inputs are not permitted"),
+        ("/v1/predict", b"{", 400, "not JSON"),
+        ("/v1/predict", b"[" * 200_000, 400, "not JSON"),
+        ("/v1/predict", b'{"inputs": ["\xff"]}', 400, "not JSON"),
+        ("/v1/predict", b'{"model": "sst", "inputs": ["\\ud800"]}', 422, "half of a character"),
+        ("/v1/predict", b"x" * 1_000_001, 413, "1,000,001 bytes; at most 1,000,000"),
+        ("/v1/fill", {"model": "sst", "inputs": ["a [MASK]"]}, 422, "is a model for classification without the head"),
+        ("/v1/fill", {"inputs": ["a"]}, 422, "input 0: 'a' holds no"),
+        ("/v1/fill", b'{"inputs": ["\\ud800 [MASK]"]}', 422, "input 0: holds half of a character"),
+        ("/v1/answer", {"question": "a", "context": "b"}, 422, "model lm is a model for fill, not for questions"),
+        ("/v1/next-sentence", {"model": "sst", "first": "a", "second": "b"}, 422, "has no next-sentence head"),
+        ("/v1/inside", {"text": "a", "layer": 3}, 422, "layer 3: allowed are 1 to 2"),
+        ("/v1/inside", {"text": "rain " * 100}, 422, "more than 64 tokens"),
+        ("/v1/embeddings", {"input": []}, 422, "input"),
+        ("/v1/inside", b'{"text": "\\ud800"}', 422, "half of a character"),
+        ("/v1/fill", {"inputs": ["[MASK] " * 60] * 250, "top_k": 100}, 422, "at most 20,000 pieces in all"),
+        ("/v1/predict", {"inputs": ["[MASK] " * 60] * 100}, 422, "at most 20,000 pieces in all"),
+        ("/v1/predict", {"inputs": [0] * 400_000}, 422, "inputs.0"),
+        ("/v1/predict", {f"name{place}": 0 for place in range(60_000)}, 422, "an object of 60,000 names"),
+    ],
+)
+def test_a_bad_request_is_told_what_is_wrong(ask: Asking, path: str, body: Any, status: int, words: str) -> None:
+    (response,) = ask(("POST", path, body))
+    assert response.status_code == status, response.text
+    assert words in response.json()["error"]["message"]
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_body_that_is_not_sent_as_json_is_not_read(ask: Asking) -> None:
+    """Else a page of another site could post to a service on the visitor's own machine."""
+    (response,) = ask(("POST", "/v1/fill", b'{"inputs": ["a [MASK]"]}', {"content-type": "text/plain"}))
+    assert response.status_code == 415
+    assert response.json()["error"]["message"].startswith("sent as 'text/plain'; send JSON with the header Content-Ty")
+
+
+def test_a_body_whose_last_part_is_too_much_is_refused_at_once() -> None:
+    """Nothing comes after it that could be read on."""
+    parts = [{"type": "http.request", "body": b"x" * 6, "more_body": more} for more in (True, False)]
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    counted: Any = None
+    guard = Guard(None, settings=ServeSettings(max_body=10), requests=counted, seconds=counted)
+    with pytest.raises(_Refused, match="more than 10 bytes"):
+        asyncio.run(guard._body({}, receive))
+    assert not parts
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "LOCALHOST", "127.0.0.2", "0:0:0:0:0:0:0:1"])
+@pytest.mark.parametrize(
+    ("status", "hosts"),
+    [
+        (200, ["localhost", "LOCALHOST", "LocalHost:8000", "localhost:", "localhost.", "localhost.:8000"]),
+        (200, ["127.0.0.1", "127.0.0.1:8000", "127.0.0.2", "[::1]", "[::1]:8000", "[0:0::0:1]", "[0000::0001]:80"]),
+        (421, ["evil.example", "localhost.evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1"]),
+        (421, ["[localhost]evil.com", "[localhost]", "[::1]evil.com", "[::1]:evil.com", "[::1", "[127.0.0.1]", "::1"]),
+        (421, ["[::2]", "[fe80::1]", "[::ffff:10.0.0.1]", "[]", "", ":8000", "localhost:80:80", "localhost:evil.com"]),
+        (421, ["localhost@evil.com", "localhost,evil.com", "localhost evil.com", "localhost/", "localhost..", "."]),
+        (421, ["loca%6chost", "127.1", "2130706433", "0.0.0.0", "*"]),
+    ],
+)
+def test_another_sites_name_is_refused(
+    models: dict[str, Predictor], address: str, status: int, hosts: list[str]
+) -> None:
+    responses = Asking(models, host=address)(*[("GET", "/health", None, {"host": host}) for host in hosts])
+    assert {host: got.status_code for host, got in zip(hosts, responses, strict=True)} == dict.fromkeys(hosts, status)
+
+
+def test_where_others_may_ask_any_name_is_answered(models: dict[str, Predictor]) -> None:
+    for address in ("0.0.0.0", "::", "192.0.2.1", "my.example"):
+        (response,) = Asking(models, host=address)(("GET", "/health", None, {"host": "my.example"}))
+        assert response.status_code == 200
+
+
+def test_a_token_is_asked_for(models: dict[str, Predictor]) -> None:
+    ask = Asking(models, token="so secret")
+    body = {"inputs": ["a [MASK]"]}
+    responses = ask(
+        ("POST", "/v1/fill", body),
+        ("POST", "/v1/fill", body, {"authorization": "Bearer so secre"}),
+        ("POST", "/v1/fill", body, {"authorization": "Bearer so secret"}),
+        ("GET", "/metrics"),
+        ("GET", "/health"),
+        ("GET", "/"),
+    )
+    assert [response.status_code for response in responses] == [401, 401, 200, 401, 200, 200]
+    assert responses[0].headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (200, ["Bearer so secret", "bearer so secret", "BEARER so secret", "bEARER  so secret"]),
+        (401, ["", "so secret", "Bearer", "Bearer ", "Bearerso secret", "Basic so secret", "bearer So Secret"]),
+        (401, ["Bearer so secret ", "Bearer so secret, Basic x", "Bearer\tso secret", "Bearer: so secret"]),
+    ],
+)
+def test_the_word_before_the_token_may_be_in_either_case(
+    models: dict[str, Predictor], status: int, sent: list[str]
+) -> None:
+    requests = [("GET", "/v1/models", None, {"authorization": value}) for value in sent]
+    found = [response.status_code for response in Asking(models, token="so secret")(*requests)]
+    assert dict(zip(sent, found, strict=True)) == dict.fromkeys(sent, status)
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        ("", "is empty"),
+        ("secret\n", "begins or ends with a space or the end of a line, which no header keeps"),
+        (" secret", "begins or ends with a space"),
+        ("se\ncret", "character 3 of 7 is not printable, or not UTF-8, which no header holds"),
+        (os.fsdecode(b"secret\xff"), "character 7 of 7 is not printable, or not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("of_the_environment", [False, True])
+def test_a_token_that_no_request_can_hold_is_refused(
+    token: str,
+    words: str,
+    of_the_environment: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(commands, "_serve", lambda *given, **how: None)
+    given = ["serve", "--model", "small-wiki"]
+    if of_the_environment:
+        monkeypatch.setenv("BERTWRIGHT_TOKEN", token)
+    assert main([*given, *([] if of_the_environment else [f"--token={token}"])]) == 2
+    told = capsys.readouterr().err
+    assert f"--token (or BERTWRIGHT_TOKEN): {words}" in told
+    assert "secret" not in told
+
+
+def test_a_token_of_any_printable_characters_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    monkeypatch.setattr(commands, "_serve", lambda named, settings, **how: taken.append(settings.token))
+    for token in ("so secret", "a+b/c==", "비밀"):
+        assert main(["serve", "--model", "small-wiki", "--token", token]) == 0
+        assert taken.pop() == token
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (b"\xff=small-wiki", "--model \\udcff=small-wiki: the name \\udcff is not UTF-8"),
+        (b"a\xe9b=nowhere", "--model a\\udce9b=nowhere: the name a\\udce9b is not UTF-8"),
+        (b"runs/tuned\xff", "--model runs/tuned\\udcff: the name tuned\\udcff is not UTF-8"),
+        (b"runs\xff/model", "--model runs\\udcff/model: the name runs\\udcff is not UTF-8"),
+        (b".", "--model .: the name here\\udcff is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_a_model_whose_name_is_not_utf_8_is_refused(
+    command: str,
+    given: bytes,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / os.fsdecode(b"here\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(commands, "_serve", lambda *given, **how: None)
+    assert main([command, "--model", os.fsdecode(given)]) == 2
+    assert f"{shown}, which answers are; write NAME=MODEL with another NAME" in capsys.readouterr().err
+
+
+def test_metrics_count(ask: Asking) -> None:
+    *_, metrics = ask(
+        ("POST", "/v1/predict", {"model": "sst", "inputs": TEXTS}),
+        ("POST", "/v1/predict", {"model": "sst", "inputs": [3]}),
+        ("GET", "/nowhere"),
+        ("GET", "/metrics"),
+    )
+    lines = metrics.text.splitlines()
+    assert 'bertwright_requests_total{path="/v1/predict",status="200"} 1.0' in lines
+    assert 'bertwright_requests_total{path="/v1/predict",status="422"} 1.0' in lines
+    assert 'bertwright_requests_total{path="other",status="404"} 1.0' in lines
+    assert 'bertwright_inputs_total{model="sst",use="classification"} 4.0' in lines
+
+
+def test_the_log_holds_no_text(models: dict[str, Predictor], capsys: pytest.CaptureFixture[str]) -> None:
+    ask = Asking(models)
+    ask.app = create_app(models, log=True)
+    ask(
+        ("POST", "/v1/predict", {"model": "sst", "inputs": ["a private thing"]}),
+        ("POST", "/v1/predict", {"model": "sst", "inputs": ["a private thing", 3]}),
+        ("GET", "/private?private"),
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert "private" not in "".join(lines)
+    first = json.loads(lines[0])
+    assert (first["model"], first["inputs"], first["status"]) == ("sst", 1, 200)
+
+
+def test_a_model_that_fails_is_no_other_requests_trouble(
+    folders: dict[str, str], models: dict[str, Predictor], tmp_path: Path
+) -> None:
+    ask = Asking({"sst": models["sst"], "nan": load(broken(folders["sst"], tmp_path / "nan"))})
+    requests = [("POST", "/v1/predict", {"model": name, "inputs": ["rain"]}) for name in ("sst", "nan", "sst")]
+    found = ask(*requests, together=True)
+    assert [response.status_code for response in found] == [200, 503, 200]
+    assert "not finite" in found[1].json()["error"]["message"]
+
+
+def test_equal_questions_are_answered_together(ask: Asking) -> None:
+    for body in ({"text": "rain", "second": "the tower"}, {"text": "rain"}):
+        found = ask(*[("POST", "/v1/inside", body)] * 5, together=True)
+        assert [response.status_code for response in found] == [200] * 5
+        assert len({response.text for response in found}) == 1
+
+
+def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Asking) -> None:
+    layers = (1, 9, 2, 1)
+    found = ask(*[("POST", "/v1/inside", {"text": "rain", "layer": layer}) for layer in layers], together=True)
+    assert [response.status_code for response in found] == [200, 422, 200, 200]
+
+
+def test_too_much_at_once_is_refused_and_the_rest_answered(models: dict[str, Predictor]) -> None:
+    ask = Asking(models, max_wait=0.05)
+    ask.app = create_app(models, ServeSettings(max_wait=0.05), rate=500.0)  # as slow a machine as that
+    body = {"model": "sst", "inputs": TEXTS}
+    found = ask(*[("POST", "/v1/predict", body)] * 30, together=True)
+    codes = {response.status_code for response in found}
+    assert codes == {200, 503}
+    refused = next(response for response in found if response.status_code == 503)
+    assert int(refused.headers["retry-after"]) >= 1
+    assert "try again in" in refused.json()["error"]["message"]

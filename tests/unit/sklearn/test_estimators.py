@@ -1,0 +1,576 @@
+"""The scikit-learn estimators: the conventions that scikit-learn itself checks, and what they learn."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError, SkipTestWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import validate_data
+
+import bertwright
+from bertwright import load
+from bertwright.cli import main
+from bertwright.errors import InputError, MissingExtra
+from bertwright.finetuning.evaluate import predict
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import EncoderConfig
+from bertwright.model.folder import save_model
+from bertwright.objectives.masked_lm import PretrainingModel
+from bertwright.sklearn import BertClassifier, BertRegressor, BertTagger, BertVectorizer, EstimatorError
+from bertwright.sklearn.inputs import Texts
+from bertwright.tasks.classification.spec import CLASSIFY
+from bertwright.tasks.tagging.spec import Tagged
+from bertwright.text.wordpiece import train_tokenizer
+from tests.support.eight_sentences import PEOPLE, TOWNS, sentence
+
+PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
+X = [f"we met in the {place}" for place in PLACES]
+Y = np.array(["dry", "wet"] * 4)
+NUMBERS = np.array([3.0, -1.0] * 4)
+FAST: dict[str, Any] = {"epochs": 30, "batch_size": 4, "learning_rate": 3e-3, "max_length": 24, "precision": "fp32"}
+ONCE: dict[str, Any] = {"epochs": 1, "batch_size": 64, "max_length": 16, "precision": "fp32"}
+TAGGED = [sentence(row) for row in range(8)]
+WORDS, TAGS = [words for words, _ in TAGGED], [tags for _, tags in TAGGED]
+
+
+def made(folder: Path, text: str, *, hidden: int, layers: int) -> None:
+    words = train_tokenizer([text, *PLACES * 3, *PEOPLE, *TOWNS], vocab_size=500)
+    words.save(folder / f"tok{hidden}")
+    config = EncoderConfig(
+        vocab_size=words.vocab_size,
+        hidden=hidden,
+        layers=layers,
+        heads=4,
+        intermediate=2 * hidden,
+        max_positions=64,
+        hidden_dropout=0.1 if hidden < 16 else 0.0,
+        attention_dropout=0.1 if hidden < 16 else 0.0,
+    )
+    torch.manual_seed(4)
+    model = PretrainingModel(config, second_sentence="none")
+    name = "model" if hidden > 16 else "small"
+    save_model(folder / name, model, config=config, tokenizer=folder / f"tok{hidden}", architecture="BertForMaskedLM")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    """A folder with two small random encoders, `model` and `small`."""
+    folder = tmp_path_factory.mktemp("encoders")
+    made(folder, own_text.read_text("utf-8"), hidden=48, layers=2)
+    made(folder, own_text.read_text("utf-8"), hidden=8, layers=1)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def beside_the_models(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimators are made before any folder is: they name their model relative to where the test runs."""
+    monkeypatch.chdir(models)
+
+
+@pytest.fixture(scope="module")
+def fitted(models: Path) -> BertClassifier:
+    """A classifier that learned the eight sentences."""
+    return BertClassifier(str(models / "model"), **FAST).fit(X, Y)
+
+
+# scikit-learn's checks hand out rows of numbers. An estimator of texts that says so is asked nothing but whether it can
+# be cloned, so the numbers are read aloud here: everything behind the reading is the estimators' own.
+
+
+class Aloud:
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = False, True, False
+        if tags.classifier_tags:
+            tags.classifier_tags.poor_score = True  # one epoch of a tiny model
+        if tags.regressor_tags:
+            tags.regressor_tags.poor_score = True
+        return tags
+
+    def _texts(self, X: Any) -> Texts:
+        return self._aloud(validate_data(self, X))
+
+    def _as_fitted(self, X: Any) -> Texts:
+        return self._aloud(validate_data(self, X, reset=False))
+
+    def _note_columns(self, texts: Texts) -> None:
+        """Theirs are noted already."""
+
+    def _aloud(self, rows: Any) -> Texts:
+        return Texts((tuple(" ".join(f"{cell:.1f}" for cell in row[:3]) for row in rows),))
+
+
+class Classifier(Aloud, BertClassifier):
+    pass
+
+
+class Regressor(Aloud, BertRegressor):
+    pass
+
+
+class Vectorizer(Aloud, BertVectorizer):
+    pass
+
+
+REPEATED = (
+    "a row of weight 2 has the gradient of two equal rows, but it is drawn once in an epoch: other batches, other "
+    "steps. That a row of weight 0 is absent, the other half of the check, is tested below."
+)
+EXPECTED: dict[type, dict[str, str]] = {
+    Classifier: {"check_sample_weight_equivalence_on_dense_data": REPEATED},
+    Regressor: {"check_sample_weight_equivalence_on_dense_data": REPEATED},
+}
+
+
+def expected(estimator: Any) -> dict[str, str]:
+    return EXPECTED.get(type(estimator), {})
+
+
+with warnings.catch_warnings():  # of texts there is little to check: see above
+    warnings.simplefilter("ignore", SkipTestWarning)
+    CHECKS = parametrize_with_checks(
+        [
+            *(Classifier("small", **ONCE), Regressor("small", **ONCE), Vectorizer("small", max_length=16)),
+            *(BertClassifier("small"), BertRegressor("small"), BertTagger("small"), BertVectorizer("small")),
+        ],
+        expected_failed_checks=expected,
+        xfail_strict=True,
+    )
+
+
+@CHECKS
+@pytest.mark.filterwarnings("ignore:X. .* exceed .* tokens:UserWarning")
+def test_scikit_learn_finds_what_it_expects(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+# The rest is asked of the estimators as they are.
+
+
+def test_eight_sentences_are_learned_by_heart(fitted: BertClassifier) -> None:
+    assert fitted.predict(X).tolist() == Y.tolist()
+    assert fitted.score(X, Y) == 1.0
+    assert fitted.classes_.tolist() == ["dry", "wet"]
+    assert fitted.n_features_in_ == 1
+    shares = fitted.predict_proba(X)
+    assert shares.sum(axis=1) == pytest.approx(np.ones(8))
+    assert ((shares[:, 1] > 0.5) == (fitted.decision_function(X) > 0)).all()
+    assert np.exp(fitted.predict_log_proba(X)) == pytest.approx(shares)
+    for form in (
+        np.array(X),
+        np.array(X, dtype=object),
+        pd.Series(X, name="said"),
+        pd.DataFrame({"said": X}),
+        tuple(X),
+    ):
+        assert np.array_equal(fitted.predict_proba(form), shares)
+    assert np.array_equal(fitted.predict_proba(X[:1])[0], shares[0]) or np.allclose(
+        fitted.predict_proba(X[:1])[0], shares[0]
+    )
+
+
+def test_one_number_gives_one_model_and_disturbs_nothing(fitted: BertClassifier) -> None:
+    torch.manual_seed(7)
+    before, threads, is_exact = (
+        torch.get_rng_state(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    again = clone(fitted).fit(X, Y)
+    assert torch.equal(before, torch.get_rng_state())
+    assert (threads, is_exact) == (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+    assert np.array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    other = clone(fitted).set_params(random_state=1, epochs=1).fit(X, Y)
+    same = clone(fitted).set_params(random_state=np.int64(1), epochs=np.int64(1)).fit(X, Y)
+    assert not np.array_equal(other.predict_proba(X), again.predict_proba(X))
+    assert np.array_equal(other.predict_proba(X), same.predict_proba(X))
+
+
+@pytest.mark.parametrize("y", [np.array([10, 9] * 4), np.array([True, False] * 4), [2.0, 1.0] * 4, ["b", "a"] * 4])
+def test_classes_keep_their_type_and_order(y: Any, tmp_path: Path) -> None:
+    model = BertClassifier("model", **FAST | {"max_length": 12}).fit(X, y)
+    assert model.classes_.tolist() == sorted(set(np.asarray(y).tolist()))
+    assert model.predict(X).dtype == np.asarray(y).dtype
+    assert model.predict(X).tolist() == np.asarray(y).tolist()
+    model.save(tmp_path / "m")
+    back = BertClassifier.load(tmp_path / "m")
+    assert back.classes_.tolist() == model.classes_.tolist()
+    assert back.predict(X).tolist() == model.predict(X).tolist()
+
+
+def test_several_classes_and_pairs() -> None:
+    pairs = [("a question", text) for text in X]
+    y = ["low", "middle", "high", "none"] * 2
+    model = BertClassifier("model", **FAST).fit(pairs, y)
+    assert model.predict(pairs).tolist() == y
+    assert model.n_features_in_ == 2
+    assert model.decision_function(pairs).shape == model.predict_proba(pairs).shape == (8, 4)
+    assert model.predict(np.array(pairs)).tolist() == y
+    frame = pd.DataFrame(pairs, columns=["asked", "said"])
+    assert model.predict(frame).tolist() == y
+    assert model.predict(pa.Table.from_pandas(frame)).tolist() == y
+    with pytest.raises(EstimatorError, match="X has 1 features, but BertClassifier is expecting 2 features"):
+        model.predict(X)
+    short = clone(model).set_params(epochs=1).fit(frame, y)
+    assert short.feature_names_in_.tolist() == ["asked", "said"]
+    assert short.learned_.saved.extra["task"]["text"] == ["asked", "said"]
+
+
+def test_searches_and_pipelines_take_it() -> None:
+    quick = BertClassifier("small", **FAST | {"epochs": 1})
+    search = GridSearchCV(quick, {"learning_rate": [1e-3, 3e-3]}, cv=2, scoring="roc_auc").fit(X, Y)
+    assert set(search.best_params_) == {"learning_rate"}
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert cross_val_score(quick, np.array(X), Y, cv=2).shape == (2,)
+    piped = make_pipeline(BertVectorizer("model", pool="cls"), LogisticRegression(C=1e4, max_iter=2000)).fit(X, Y)
+    assert piped.predict(X).tolist() == Y.tolist()
+    tagged = cross_val_score(BertTagger("small", **FAST | {"epochs": 1}), WORDS, TAGS, cv=KFold(2))
+    assert tagged.shape == (2,)
+    assert np.isfinite(tagged).all()
+
+
+def test_threads_of_joblib_give_the_same() -> None:
+    quick = BertClassifier("small", **FAST | {"epochs": 2})
+    alone = cross_val_score(quick, X, Y, cv=2, scoring="neg_log_loss")
+    with joblib.parallel_config(backend="threading", n_jobs=2):  # dropout must not be drawn by both at once
+        assert np.array_equal(cross_val_score(quick, X, Y, cv=2, scoring="neg_log_loss"), alone)
+
+
+def test_a_model_opened_in_another_thread_changes_no_fit(
+    fitted: BertClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch draws from the one generator for every new module, here right before a fit draws its dropout."""
+    quick = BertClassifier("small", **FAST | {"epochs": 2})
+    alone = quick.fit(X, Y).predict_proba(X)
+    other = pickle.loads(pickle.dumps(fitted))  # as not yet opened
+    answers = threading.Thread(target=other.predict, args=(X,))
+    seed = torch.manual_seed
+
+    def seeded(number: int) -> torch.Generator:
+        found = seed(number)
+        if answers.ident is None:
+            answers.start()
+            answers.join(2.0)  # it waits for this very fit
+        return found
+
+    monkeypatch.setattr(torch, "manual_seed", seeded)
+    assert np.array_equal(quick.fit(X, Y).predict_proba(X), alone)
+    answers.join()
+    before = torch.get_rng_state()
+    assert np.array_equal(pickle.loads(pickle.dumps(other)).predict(X), other.predict(X))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_weights_decide_what_is_learned() -> None:
+    settings = FAST | {"epochs": 3, "random_state": 5}
+    absent = BertClassifier("model", **settings).fit(X[:6], Y[:6])
+    zero = BertClassifier("model", **settings).fit(X, Y, sample_weight=[1.0] * 6 + [0.0] * 2)
+    assert np.array_equal(zero.predict_proba(X), absent.predict_proba(X))
+    numbers = BertRegressor("model", **settings).fit(X, NUMBERS, [1.0] * 6 + [0.0] * 2)
+    assert np.array_equal(numbers.predict(X), BertRegressor("model", **settings).fit(X[:6], NUMBERS[:6]).predict(X))
+    # the same text with both answers: the weight decides
+    for first, said in ((9.0, "dry"), (1.0, "wet")):
+        model = BertClassifier("model", **FAST | {"max_length": 12}).fit(
+            ["here", "here"], ["dry", "wet"], [first, 10.0 - first]
+        )
+        assert model.predict(["here"]).tolist() == [said]
+        assert model.predict_proba(["here"])[0, 0] == pytest.approx(first / 10.0, abs=0.15)
+
+
+def test_classes_may_weigh() -> None:
+    texts, y = ["here"] * 8, np.array([0] * 6 + [1] * 2)
+    settings = FAST | {"max_length": 12, "batch_size": 8, "epochs": 20}
+    found = {
+        name: BertClassifier("model", class_weight=weight, **settings).fit(texts, y).predict_proba(["here"])[0, 1]
+        for name, weight in {"none": None, "balanced": "balanced", "third": {1: 3.0}, "same": {0: 1, 1: 1.0}}.items()
+    }
+    assert found["none"] == pytest.approx(0.25, abs=0.1)
+    assert found["balanced"] == pytest.approx(0.5, abs=0.1)
+    assert found["third"] == pytest.approx(found["balanced"], abs=0.02)
+    assert found["same"] == found["none"]
+
+
+@pytest.mark.parametrize("weight", ["balanced", {10: 2.0, 9: 1.0}])
+def test_the_weights_of_classes_are_kept(weight: Any, tmp_path: Path) -> None:
+    model = BertClassifier("small", class_weight=weight, **ONCE).fit(X, [10, 9] * 4)
+    model.save(tmp_path / "m")
+    assert BertClassifier.load(tmp_path / "m").class_weight == weight
+
+
+def test_a_command_in_a_message_stays_one(models: Path) -> None:
+    with pytest.raises(EstimatorError, match="make one with: bertwright finetune TASK --model"):
+        BertClassifier.load("model")
+
+
+def test_numbers_are_learned() -> None:
+    model = BertRegressor("model", **FAST | {"epochs": 40}).fit(pd.Series(X), NUMBERS)
+    assert model.score(X, NUMBERS) > 0.95
+    assert model.predict(X).dtype == np.float64
+
+
+def test_large_and_small_numbers_are_answered_in_every_precision(tmp_path: Path) -> None:
+    """Of years and of shares of a millionth, by every way of asking."""
+    for name, centre, scale in (("years", 1950.0, 1.0), ("shares", 3e-7, 1e-7)):
+        numbers = centre + scale * NUMBERS
+        model = BertRegressor("model", **FAST | {"epochs": 40}).fit(X, numbers)
+        model.save(tmp_path / name)
+        for precision in ("fp32", "bf16"):
+            answers = [float(answer.score) for answer in load(tmp_path / name, precision=precision)(X)]
+            assert np.corrcoef(answers, numbers)[0, 1] > 0.98
+            assert answers == pytest.approx(model.predict(X), abs=0.2 * scale)
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in X))
+        where = ["--input", str(tmp_path / "rows.jsonl"), "--output", str(tmp_path / "answers.jsonl")]
+        assert main(["predict", "--model", str(tmp_path / name), *where, "--precision", "fp32"]) == 0
+        written = [json.loads(line)["score"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+        assert written == pytest.approx(model.predict(X).tolist(), rel=1e-5)
+        (tmp_path / "answers.jsonl").unlink()
+
+
+@pytest.mark.parametrize("scheme", ["auto", "plain"])
+def test_tags_are_learned(scheme: str, tmp_path: Path) -> None:
+    model = BertTagger("model", scheme=scheme, **FAST | {"max_length": 40, "epochs": 25}).fit(WORDS, TAGS)
+    assert model.predict(WORDS) == TAGS
+    assert model.score(WORDS, TAGS) == 1.0
+    wrong = [["B-PER", *tags[1:]] if row else ["O"] * 7 for row, tags in enumerate(TAGS)]
+    assert 0.8 < model.score(WORDS, wrong) < 1.0
+    model.save(tmp_path / "m")
+    back = BertTagger.load(tmp_path / "m")
+    assert back.predict([*WORDS, []]) == [*TAGS, []]
+    assert back.get_params()["scheme"] == scheme
+    assert model.score([*WORDS, ["a"]], [*TAGS, ["B-XYZ"]]) < 1.0  # a fold may hold what no other has: it is missed
+    assert np.array_equal(back.classes_, model.classes_)
+
+
+def test_tags_are_written_as_the_entities_that_they_are_read_as(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = BertTagger("model", **ONCE).fit(WORDS, TAGS)
+    raw = Tagged((("O", "I-PER", "I-PER", "O"),), np.ones(4))
+    monkeypatch.setattr("bertwright.tasks.tagging.task.decode", lambda *_: raw)
+    found = model.predict([["a", "b", "c", "d"]])
+    assert found == [["O", "B-PER", "I-PER", "O"]]
+    assert model.score([["a", "b", "c", "d"]], found) == 1.0
+    with pytest.raises(EstimatorError, match=r"y\[0\]\[2\]: 'I-PER' after 'O' is .* 'B-PER' at y\[0\]\[0\] shows"):
+        model.fit([["a", "b", "c"]], [["B-PER", "O", "I-PER"]])
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError])
+def test_a_fit_that_ends_too_early_leaves_the_older_one(trouble: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = BertClassifier("model", **ONCE).fit(X, Y)
+    vectors = BertVectorizer("model").fit(X)
+    before = model.predict_proba(X)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise trouble
+
+    monkeypatch.setattr("bertwright.sklearn.fit.learn", fails)
+    with pytest.raises(trouble):
+        model.fit([(text, text) for text in X], np.arange(len(X)) % 3)
+    with pytest.raises(EstimatorError):
+        vectors.set_params(pool="none").fit(pd.DataFrame({"text": X}))
+    assert np.array_equal(model.predict_proba(X), before)
+    assert model.classes_.tolist() == ["dry", "wet"]
+    assert set(model.predict(X)) <= {"dry", "wet"}
+    assert not hasattr(vectors, "feature_names_in_")
+
+
+def test_vectors_are_those_of_the_model() -> None:
+    loaded = bertwright.load("model", precision="fp32")
+    for pool, layer in (("mean", -1), ("cls", 0), ("max", 1)):
+        found = BertVectorizer("model", pool=pool, layer=layer).fit(X)
+        assert found.transform(X) == pytest.approx(loaded.vectors(X, pool=pool, layer=layer), abs=1e-5)
+        assert found.transform(X).dtype == np.float32
+    assert found.get_feature_names_out()[[0, 47]].tolist() == ["bertvectorizer0", "bertvectorizer47"]
+    assert found.set_output(transform="pandas").transform(X).shape == (8, 48)
+    with pytest.warns(UserWarning, match="8 of 8 texts exceed 4 tokens"):
+        BertVectorizer("model", max_length=4).fit_transform(X)
+
+
+def test_what_is_saved_is_a_model_folder_like_any_other(fitted: BertClassifier, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "m")
+    back = BertClassifier.load(tmp_path / "m")
+    assert np.array_equal(back.predict_proba(X), fitted.predict_proba(X))
+    assert {**back.get_params(), "model": "model"} == {**fitted.get_params(), "model": "model"}
+    back.save(tmp_path / "again")
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()
+    (tmp_path / "again" / "mine.txt").touch()
+    with pytest.raises(EstimatorError, match=r"again: holds mine\.txt, which would be lost"):
+        back.save(tmp_path / "again")
+    told = bertwright.load(tmp_path / "m", precision="fp32")(X)
+    assert [one.label for one in told] == Y.tolist()
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in X))
+    predict(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
+    assert [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == Y.tolist()
+    for other in (BertRegressor, BertTagger):
+        with pytest.raises(EstimatorError, match=f"is a model for classify, and {other.__name__} is not"):
+            other.load(tmp_path / "m")
+
+
+def test_a_run_of_the_command_line_becomes_an_estimator(tmp_path: Path) -> None:
+    """Its labels are in natural order, 2 before 10, and scikit-learn's are sorted as they are: texts."""
+    rows = [{"text": text, "label": "2" if said == "dry" else "10"} for text, said in zip(X, Y, strict=True)]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = FinetuneSettings(**FAST, threads=1)
+    finetune(settings, CLASSIFY, model="model", data=tmp_path, out=tmp_path / "run")
+    model = BertClassifier.load(tmp_path / "run")
+    assert model.learned_.saved.labels == ("2", "10")
+    assert model.classes_.tolist() == ["10", "2"]
+    assert model.predict(X).tolist() == [row["label"] for row in rows]
+    assert model.classes_[model.predict_proba(X).argmax(axis=1)].tolist() == model.predict(X).tolist()
+    assert ((model.decision_function(X) > 0) == (model.predict(X) == "2")).all()
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    config["bertwright"]["estimator"] = {"classes": ["?"], "parameters": 3}
+    (tmp_path / "run" / "model" / "config.json").write_text(json.dumps(config))
+    assert BertClassifier.load(tmp_path / "run").classes_.tolist() == ["10", "2"]
+
+
+@pytest.mark.parametrize("labels", [("dry", "wet"), ("Zed", "apple"), ("class10", "class2")])
+def test_it_trains_as_the_command_line_does(tmp_path: Path, labels: tuple[str, str]) -> None:
+    """The same rows, seed and steps: the same bytes, and answers by the names of scikit-learn's order."""
+    y = list(labels) * 4
+    for name in ("train", "dev"):
+        rows = [{"text": text, "label": said} for text, said in zip(X, y, strict=True)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = FinetuneSettings(**FAST | {"epochs": 1}, threads=1, first_seed=3)
+    finetune(settings, CLASSIFY, model="small", data=tmp_path, out=tmp_path / "run")
+    model = BertClassifier("small", **FAST | {"epochs": 1}, threads=1, random_state=3).fit(X, y)
+    model.save(tmp_path / "m")
+    ours, theirs = (path / "model.safetensors" for path in (tmp_path / "m", tmp_path / "run" / "model"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert model.classes_.tolist() == sorted(labels)
+    answer = load(tmp_path / "m", precision="fp32")(X[0])
+    shares = dict(zip(model.classes_, model.predict_proba(X[:1])[0], strict=True))
+    assert answer.probabilities == pytest.approx(shares, abs=1e-6)
+
+
+def test_a_copy_needs_no_folder_and_leaves_none(fitted: BertClassifier, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    joblib.dump(fitted, tmp_path / "one.joblib")
+    back = joblib.load(tmp_path / "one.joblib")
+    assert np.array_equal(back.predict_proba(X), fitted.predict_proba(X))
+    back.save(tmp_path / "m")
+    assert np.array_equal(BertClassifier.load(tmp_path / "m").predict_proba(X), fitted.predict_proba(X))
+    assert os.listdir(tmp_path / "temporary") == []
+    state = fitted.learned_.__getstate__()
+    assert isinstance(state["weights"], bytes)
+    assert not any(isinstance(value, torch.Tensor | torch.nn.Module) for value in state.values())
+    vectors = BertVectorizer("model").fit(X)
+    joblib.dump(vectors, tmp_path / "two.joblib")
+    monkeypatch.chdir(tmp_path)  # where there is no such model
+    assert np.array_equal(joblib.load(tmp_path / "two.joblib").transform(X), vectors.transform(X))
+
+
+NOT_A_TEXT: list[tuple[Any, str]] = [
+    ([*X[:7], None], r"X\[7\]: NoneType None; a text is due"),
+    (pd.Series([*X[:7], None]), r"X\[7\]: \w+ \w+; a text is due"),
+    ([float("nan"), *X[1:]], r"X\[0\]: float nan; a text is due"),
+    ([[text, 3] for text in X], r"X\[0\]\[1\]: int 3; a text is due"),
+    ([*X[:7], ("a", "b")], r"X\[7\]: tuple \('a', 'b'\); a text is due"),
+    ([("a", "b")] * 7 + [("a",)], r"X\[7\]: \('a',\); X\[0\] has 2 texts"),
+    ([("a", "b", "c")] * 8, r"X\[0\]: 3 columns"),
+    (["\ud800"] * 8, r"X\[0\]: holds half of a character"),
+    ("one text", r"X: str one text; a list of texts is due"),
+    ([], r"X: 0 sample\(s\)"),
+    (X[:7], "X has 7 texts, y has 8 labels"),
+]
+
+
+@pytest.mark.parametrize(("given", "trouble"), NOT_A_TEXT)
+def test_what_is_no_text_is_named_with_its_place(given: Any, trouble: str) -> None:
+    with pytest.raises(ValueError, match=trouble):
+        BertClassifier("model").fit(given, Y)
+
+
+TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"y": ["dry"] * 8}, "y: holds one class alone, 'dry'"),
+    ({}, {"y": [*Y[:7], None]}, r"y\[7\]: None; a label is due"),
+    ({}, {"y": [*Y[:7], " "]}, r"y\[7\]: ' '; a label is due"),
+    ({}, {"y": [*Y[:7], "a\tb"]}, r"y\[7\]: 'a\\tb'; a label is a text in one line, without control characters"),
+    ({}, {"y": [*Y[:7], "a\udc00"]}, r"y\[7\]: 'a\\udc00'; a label is a text"),
+    ({}, {"y": np.array([1, "1"] * 4, dtype=object)}, "y: labels of several types, int, str"),
+    ({}, {"y": [0.5, 1.5] * 4}, "y: Unknown label type: continuous"),
+    ({}, {"sample_weight": [1.0] * 7}, r"sample_weight: has shape \(7,\)"),
+    ({}, {"sample_weight": [1.0] * 7 + [-1.0]}, r"sample_weight\[7\]: -1.0; a number from 0 on is due"),
+    ({}, {"sample_weight": [0.0] * 8}, "sample_weight: .* all are zero"),
+    ({}, {"sample_weight": [1.0, 0.0] * 4}, "y: holds one class alone, 'dry'"),
+    ({"class_weight": {"blue": 2.0}}, {}, "class_weight: 'blue' is no class of y; there are: dry, wet"),
+    ({"class_weight": "even"}, {}, "class_weight: 'even'"),
+    ({"epochs": 0}, {}, "epochs: 0: Input should be greater than 0"),
+    ({"random_state": "x"}, {}, "random_state: 'x'"),
+    ({"long": "fold"}, {}, "long: 'fold'"),
+    ({"max_length": 512}, {}, "max_length 512: model takes at most 64 tokens"),
+    ({"model": "nowhere"}, {}, "nowhere: not a model folder"),
+    ({"model": "random:tiny"}, {}, "random:tiny: random weights need a vocabulary: tokenizer DIR"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "given", "trouble"), TROUBLE)
+def test_what_cannot_be_is_said(parameters: dict[str, Any], given: dict[str, Any], trouble: str) -> None:
+    with pytest.raises(EstimatorError, match=trouble) as caught:
+        BertClassifier(**{"model": "model", "max_length": 24, **parameters}).fit(X, given.pop("y", Y), **given)
+    assert isinstance(caught.value, InputError)
+
+
+def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> None:
+    tagger = BertTagger("model")
+    with pytest.raises(EstimatorError, match=r"y\[1\]: 1 tags; X\[1\] has 2 words"):
+        tagger.fit([["a"], ["b", "c"]], [["O"], ["O"]])
+    with pytest.raises(EstimatorError, match=r"X\[1\]\[1\]: NoneType None; a word is due"):
+        tagger.fit([["a"], ["b", None]], [["O"], ["O", "O"]])
+    with pytest.raises(EstimatorError, match=r"X\[0\]: str a text; a list of words is due"):
+        tagger.fit(["a text"], [["O"]])
+    with pytest.raises(EstimatorError, match=r"y\[0\]\[1\]: 'B-x\\ny'; a label is a text in one line"):
+        tagger.fit([["a", "b"]], [["B-PER", "B-x\ny"]])
+    with pytest.raises(EstimatorError, match=r"y\[0\]\[1\]: .*'FOO'"):
+        tagger.fit([["a", "b"]], [["B-PER", "FOO"]])
+    with pytest.raises(EstimatorError, match=r"y\[2\]: inf; a finite number is due"):
+        BertRegressor("model").fit(X[:3], [1.0, 2.0, np.inf])
+    for estimator in (BertClassifier("model"), tagger, BertVectorizer("model")):
+        with pytest.raises(NotFittedError):
+            estimator.transform(X) if isinstance(estimator, BertVectorizer) else estimator.predict(X)
+    with pytest.raises(NotFittedError):
+        BertClassifier("model").save(tmp_path / "m")
+    for parameters, trouble in (
+        ({"pool": "none"}, "pool: 'none'"),
+        ({"layer": 3}, "layer: 3"),
+        ({"max_length": 8.0}, "max_length: 8.0"),
+        ({"model": "random:tiny"}, "learned nothing"),
+    ):
+        with pytest.raises(EstimatorError, match=trouble):
+            BertVectorizer(**{"model": "model", **parameters}).fit(X)
+
+
+def test_long_texts_are_told_by_a_warning(fitted: BertClassifier) -> None:
+    with pytest.warns(UserWarning, match="X: 1 of 1 examples exceed 24 tokens and are cut"):
+        fitted.predict(["harbour garden " * 30])
+
+
+def test_without_scikit_learn_the_extra_is_named() -> None:
+    """And with it, importing the estimators imports no torch."""
+    code = "import sys; sys.modules['sklearn'] = None\nimport bertwright.sklearn"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingExtra: bertwright.sklearn needs the extra 'tasks': pip install 'bertwright[tasks]'" in found.stderr
+    assert issubclass(MissingExtra, InputError)
+    subprocess.run(
+        [sys.executable, "-c", "import sys, bertwright.sklearn\nassert 'torch' not in sys.modules"], check=True
+    )

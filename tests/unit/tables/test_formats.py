@@ -1,0 +1,446 @@
+"""Tables of every format, in and out: what is kept, what is converted, and what is said of files that are none."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from bertwright.cli import main
+from bertwright.errors import InputError
+from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.tables import writer as asked_module
+from bertwright.tables.reader import Table, add_columns, open_table, read_table
+from bertwright.tables.writer import Asked, answer_tables, as_format, write_table
+from bertwright.tasks.classification.examples import learn, read_examples
+from bertwright.tasks.classification.spec import get_task, with_columns, with_labels
+from bertwright.tasks.multiple_choice.spec import SWAG, add_answers, choices_of
+from bertwright.text.wordpiece import train_tokenizer
+
+SETTINGS = FinetuneSettings(epochs=1, batch_size=8, threads=1, precision="fp32", max_length=16)
+ROWS = [("the large house", "big"), ("the small house", "little")]
+
+
+def written(table: Table) -> bytes:
+    stream = io.BytesIO()
+    write_table(table, stream)
+    return stream.getvalue()
+
+
+def as_parquet(path: Path, columns: dict[str, Any], **more: Any) -> Path:
+    parquet.write_table(pa.table(columns), path, **more)
+    return path
+
+
+def answered(table: Table, out: Table) -> Table:
+    """Stands for a model: the length of each text."""
+    return add_columns(out, {"score": [float(len(text)) for text in table.texts("text")]})
+
+
+def given(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
+    path = as_parquet(tmp_path / "a.parquet", {"text": ["a", "b"], "label": [1, 2], "more": [[1], []]})
+    table = read_table(path)
+    assert (table.columns, len(table), table.place(1)) == (("text", "label", "more"), 2, f"{path}: row 2")
+    assert table.texts("text") == ("a", "b")
+    assert table.column("more") == ([1], [])
+    few = read_table(path, columns=["label", "absent"])
+    assert (few.columns, few.available) == (("label",), ("text", "label", "more"))
+    with pytest.raises(InputError, match=r"a\.parquet: there is no column 'x'; the columns are: text, label, more"):
+        table.column("x")
+
+
+def test_other_columns_keep_their_types_and_bytes(tmp_path: Path) -> None:
+    moment = datetime(2024, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    columns = {
+        "text": pa.array(["a", "bb", "ccc"]).dictionary_encode(),
+        "when": pa.array([moment] * 3, pa.timestamp("ns", "UTC")),
+        "price": pa.array([Decimal("1.50")] * 3, pa.decimal128(9, 2)),
+        "picture": pa.array([b"\xff\x00", None, b""]),
+        "vector": pa.array([[1.5, None], None, []], pa.list_(pa.float32())),
+        "small": pa.array([1, None, 3], pa.uint8()),
+    }
+    path = as_parquet(tmp_path / "a.parquet", columns, row_group_size=2)
+    asked = Asked(str(path), str(tmp_path / "b.parquet"))
+    assert answer_tables(asked, answered) == 3
+    before, after = parquet.read_table(path), parquet.read_table(tmp_path / "b.parquet")
+    assert after.drop_columns(["score"]).equals(before)
+    assert after.column("score").to_pylist() == [1.0, 2.0, 3.0]
+    assert after.schema.field("score").type == pa.float64()
+
+
+def test_parquet_becomes_text(tmp_path: Path) -> None:
+    columns = {
+        "text": ['say "a,b"', "c"],
+        "day": pa.array([date(2024, 1, 2), None]),
+        "price": pa.array([Decimal("1.50"), Decimal("2.25")]),
+        "share": [float("nan"), 0.5],
+        "tags": [["x", "y"], None],
+        "inner": [{"n": 1, "d": date(2020, 1, 1)}, None],
+    }
+    table = read_table(as_parquet(tmp_path / "a.parquet", columns))
+    assert [json.loads(line) for line in written(as_format(table, "jsonl")).splitlines()] == [
+        {
+            **{"text": 'say "a,b"', "day": "2024-01-02", "price": "1.50", "share": None, "tags": ["x", "y"]},
+            "inner": {"n": 1, "d": "2020-01-01"},
+        },
+        {"text": "c", "day": None, "price": "2.25", "share": 0.5, "tags": None, "inner": None},
+    ]
+    assert written(as_format(table, "csv")).decode() == (
+        'text,day,price,share,tags,inner\n"say ""a,b""",2024-01-02,1.50,,"[""x"", ""y""]",'
+        '"{""n"": 1, ""d"": ""2020-01-01""}"\nc,,2.25,0.5,,\n'
+    )
+    as_parquet(tmp_path / "b.parquet", {"text": ["a"], "picture": [b"\xff"]})
+    with pytest.raises(InputError, match=r"b\.parquet: column 'picture' holds binary, which is no text; write \.parqu"):
+        as_format(read_table(tmp_path / "b.parquet"), "csv")
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "ndjson", "txt", "parquet", "csv.gz", "jsonl.zst", "tsv.xz"])
+@pytest.mark.parametrize("source", ["csv", "tsv", "jsonl", "parquet"])
+def test_the_outputs_ending_says_the_format(tmp_path: Path, source: str, ending: str) -> None:
+    texts = ["a, b", "ü\u2028 ", ""]
+    path = tmp_path / f"in.{source}"
+    if source == "parquet":
+        as_parquet(path, {"id": ["1", "2", "3"], "text": texts})
+    elif source == "jsonl":
+        path.write_text("".join(json.dumps({"id": str(n), "text": text}) + "\n" for n, text in enumerate(texts, 1)))
+    else:
+        lines = [f'{n},"{text}"' if source == "csv" else f"{n}\t{text}" for n, text in enumerate(texts, 1)]
+        path.write_text("\n".join([",".join(("id", "text")) if source == "csv" else "id\ttext", *lines]) + "\n")
+    target = tmp_path / f"out.{ending}"
+    assert answer_tables(Asked(str(path), str(target)), answered) == 3
+    table = read_table(target)
+    assert table.columns == ("id", "text", "score")
+    assert table.texts("id") == ("1", "2", "3")
+    assert table.texts("text") == tuple(texts)
+    assert [float(str(score)) for score in table.column("score")] == [4.0, 3.0, 0.0]
+    again = tmp_path / f"again.{ending}"
+    answer_tables(Asked(str(path), str(again)), answered)
+    assert again.read_bytes() == target.read_bytes()
+
+
+@pytest.mark.parametrize(("ending", "unpack"), [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
+def test_an_output_is_packed_as_it_is_called(tmp_path: Path, ending: str, unpack: Callable[..., Any]) -> None:
+    (tmp_path / "in.tsv").write_text("text\na\n")
+    answer_tables(Asked(str(tmp_path / "in.tsv"), f"{tmp_path}/out.tsv{ending}"), answered)
+    with unpack(tmp_path / f"out.tsv{ending}") as stream:
+        assert stream.read() == b"text\tscore\na\t1.0\n"
+
+
+def test_the_same_format_gives_the_same_bytes_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields of JSON lines stay in the order in which the whole file has them."""
+    lines = [{"text": "a", "x": 1}, {"y": 2, "text": "b"}, {"x": 3, "text": "c", "y": 4}, {"z": [5], "text": ""}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "in.csv").write_text('text,x\n"a\nb",1\n"",2\nc,3\n')
+    as_parquet(tmp_path / "in.parquet", {"text": list("abc"), "x": [1, 2, 3]})
+    for ending in ("jsonl", "csv", "parquet"):
+        for size in (10, 1, 2):
+            monkeypatch.setattr(asked_module, "BLOCK_ROWS", size)
+            for format in ("jsonl", "csv", "parquet"):
+                answer_tables(Asked(f"{tmp_path}/in.{ending}", f"{tmp_path}/{size}.{format}"), answered)
+        for format in ("jsonl", "csv"):
+            assert len({(tmp_path / f"{size}.{format}").read_bytes() for size in (10, 1, 2)}) == 1
+        tables = [parquet.read_table(tmp_path / f"{size}.parquet") for size in (10, 1, 2)]
+        assert tables[0].equals(tables[1])
+        assert tables[0].equals(tables[2])
+
+
+def test_a_field_that_comes_later_does_not_change_what_answers_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of one file have one name; with the field in the first block, whether null or not, it is free."""
+
+    def named(table: Table, out: Table) -> Table:
+        return add_answers(out, np.zeros(len(out), int), [np.ones(2)] * len(out))
+
+    monkeypatch.setattr(asked_module, "BLOCK_ROWS", 1)
+    lines = ['{"text": "a"}\n', '{"text": "b"}\n', '{"text": "c", "label": 1}\n']
+    (tmp_path / "in.jsonl").write_text("".join(lines))
+    with pytest.raises(InputError, match=r"in\.jsonl: rows from line 3 on have a field 'label' of their own, and ans"):
+        answer_tables(Asked(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
+    assert not (tmp_path / "out.jsonl").exists()
+    (tmp_path / "in.jsonl").write_text("".join(['{"text": "0", "label": null}\n', *lines]))
+    answer_tables(Asked(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["predicted_label"] for row in found] == [0] * 4
+    assert [row.get("label", "absent") for row in found] == [None, "absent", "absent", 1]
+
+
+def test_blocks_end_after_rows_or_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.tsv").write_text("text\n" + "".join(f"{'x' * 100}{n}\n" for n in range(5)))
+    with open_table(tmp_path / "a.tsv") as opened:
+        assert [block.lines for block in opened.blocks(2)] == [(2, 3), (4, 5), (6,)]
+    monkeypatch.setattr("bertwright.tables.reader.BLOCK_CHARACTERS", 150)
+    with open_table(tmp_path / "a.tsv") as opened:
+        assert [len(block) for block in opened.blocks(100)] == [2, 2, 1]
+
+
+def test_a_pipe_is_answered_as_its_rows_come(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> None:
+    given(b"text\na\nbb\nccc\n", monkeypatch)
+    monkeypatch.setattr(asked_module, "BLOCK_ROWS", 1)
+    seen: list[bytes] = []
+
+    def watched(table: Table, out: Table) -> Table:
+        seen.append(capsysbinary.readouterr().out)
+        return answered(table, out)
+
+    assert answer_tables(Asked("-", "-"), watched) == 3
+    assert seen == [b"", b"text\tscore\na\t1.0\n", b"bb\t2.0\n"]
+
+
+def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: Any
+) -> None:
+    def piped(data: bytes, **formats: Any) -> bytes:
+        given(data, monkeypatch)
+        answer_tables(Asked("-", "-", **formats), answered, headerless=("text",) if "lines" in str(formats) else ())
+        found: bytes = capsysbinary.readouterr().out
+        return found
+
+    assert piped(b"text,n\na,1\n", input_format="csv") == b"text,n,score\na,1,1.0\n"
+    assert piped(b"text,n\na,1\n", input_format="csv", output_format="jsonl") == (
+        b'{"text": "a", "n": "1", "score": 1.0}\n'
+    )
+    assert piped(b'{"text": "a"}\n', output_format="tsv") == b"text\tscore\na\t1.0\n"
+    assert piped(b"text\n\nlast", input_format="lines") == b"text\tscore\ntext\t4.0\n\t0.0\nlast\t4.0\n"
+    data = as_parquet(tmp_path / "a.parquet", {"text": ["a"], "n": [1]}).read_bytes()
+    found = piped(data)
+    assert parquet.read_table(io.BytesIO(found)).to_pylist() == [{"text": "a", "n": 1, "score": 1.0}]
+    assert piped(data, input_format="parquet", output_format="csv") == b"text,n,score\na,1,1.0\n"
+    with pytest.raises(
+        InputError, match=r"no column 'text'; .*text,n \(are they parted by commas\? --input-format csv"
+    ):
+        piped(b"text,n\na,1\n")
+    with pytest.raises(InputError, match=r"standard input:1: .*'a\\tb' holds a tab .*--output-format"):
+        piped(b"a\tb\n", input_format="lines")
+
+
+def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="absent: there is no such file or folder"):
+        read_table(tmp_path / "absent")
+    (tmp_path / "rows.dat").write_text("text;\n", "utf-8")
+    with pytest.raises(InputError, match=r"rows\.dat: not a table's name; allowed endings: \.tsv, .*--input-format"):
+        read_table(tmp_path / "rows.dat")
+    (tmp_path / "rows.dat").write_text('{"text": "a"}\n', "utf-8")
+    with pytest.raises(
+        InputError, match=r"--output .*out\.xlsx: not a table's name; allowed .*\.parquet.*--output-form"
+    ):
+        answer_tables(Asked(f"{tmp_path}/rows.dat", f"{tmp_path}/out.xlsx", input_format="jsonl"), answered)
+    asked = Asked(f"{tmp_path}/rows.dat", f"{tmp_path}/out", input_format="jsonl", output_format="csv")
+    answer_tables(asked, answered)
+    assert (tmp_path / "out").read_text() == "text,score\na,1.0\n"
+    answer_tables(Asked(f"{tmp_path}/rows.dat", "/dev/null", input_format="jsonl"), answered)
+    with pytest.raises(InputError, match=r"Parquet is packed within; leave \.gz out"):
+        answer_tables(Asked(f"{tmp_path}/rows.dat", f"{tmp_path}/o.parquet.gz", input_format="jsonl"), answered)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"text": ["a", None]}, r"a\.parquet: row 2: 'text' is null; a text is due"),
+        ({"text": [["a"], []], "b": ["x", "y"]}, r"'text' holds list<.*string>; a text is due \(columns of text: b\)"),
+        ({"text": [1, 2]}, r"column 'text' holds int64; a text is due \(columns of text: none\)"),
+        ({"text": [b"a", b"b"]}, r"column 'text' holds binary(; a text is due|, which is no text)"),
+        ({"body": ["a", "b"]}, r"a\.parquet: there is no column 'text'; the columns are: body"),
+        ({"text": pa.array([], pa.string())}, r"a\.parquet: holds no rows"),
+        ({"text": ["a"], "score": [1]}, r"a\.parquet: already has a column 'score'"),
+    ],
+)
+def test_a_parquet_file_that_cannot_be_is_told(tmp_path: Path, columns: dict[str, Any], words: str) -> None:
+    path = as_parquet(tmp_path / "a.parquet", columns)
+    for target in ("out.parquet", "out.csv"):
+        with pytest.raises(InputError, match=words):
+            answer_tables(Asked(str(path), str(tmp_path / target)), answered)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_files_that_are_not_what_they_are_called(tmp_path: Path) -> None:
+    data = as_parquet(tmp_path / "a.parquet", {"text": ["a"] * 99}).read_bytes()
+    for name, content, words in [
+        ("cut.parquet", data[:-9], r"cut\.parquet: after row 0: not a readable Parquet file"),
+        ("text.parquet", b"text\na\n", r"text\.parquet: after row 0: not a readable Parquet file"),
+        ("empty.parquet", b"", r"empty\.parquet: after row 0: not a readable Parquet file"),
+        ("a.tsv", data, r"a\.tsv: holds Parquet, where text is due"),
+        ("b.csv", gzip.compress(b"text\na\n"), r"b\.csv: holds \.gz, where text is due"),
+        ("c.jsonl", b"\xff\xfe{", r"c\.jsonl:1: not UTF-8 text"),
+        ("d.tsv.zst", b"text", r"d\.tsv\.zst: cannot be read"),
+        ("e.parquet.gz", data, r"e\.parquet\.gz: Parquet is packed within and cannot be read through \.gz"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=words):
+            read_table(tmp_path / name)
+    with pytest.raises(InputError, match=r"absent\.parquet: there is no such file"):
+        read_table(tmp_path / "absent.parquet")
+
+
+def test_a_text_that_is_not_utf8_is_told_with_its_row(tmp_path: Path) -> None:
+    broken = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff"))
+    as_parquet(tmp_path / "a.parquet", {"text": broken})
+    with pytest.raises(InputError, match=r"a\.parquet: row 2: 'text' is not UTF-8 text"):
+        read_table(tmp_path / "a.parquet").texts("text")
+
+
+def test_json_lines_of_several_kinds_are_no_column(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "two"}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl: 'n' cannot be a column of Parquet.*write JSON lines"):
+        answer_tables(Asked(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.parquet"), answered)
+    (tmp_path / "b.csv").write_text("text,x,x\na,1,2\n")
+    with pytest.raises(InputError, match=r"b\.csv: has several columns 'x', of which jsonl holds one"):
+        answer_tables(Asked(f"{tmp_path}/b.csv", f"{tmp_path}/b.jsonl"), answered)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.csv"]
+
+
+def test_labels_of_every_kind_are_read_from_parquet(tmp_path: Path) -> None:
+    path = as_parquet(tmp_path / "train.parquet", {"text": list("abc"), "label": [10, 2, 10]})
+    task = learn(get_task("classify"), path)
+    assert task.labels == ("2", "10")
+    examples = read_examples(task, path)
+    assert examples.place(1) == f"{path}: row 2"
+    path = as_parquet(tmp_path / "b.parquet", {"text": list("abc"), "label": [["x"], [], ["y", "x"]]})
+    task = learn(get_task("multilabel"), path)
+    assert task.labels == ("x", "y")
+    assert read_examples(task, path).targets.tolist() == [[True, False], [False, False], [True, True]]
+    path = as_parquet(tmp_path / "c.parquet", {"text": list("abc"), "label": pa.array([1, None, 2], pa.float32())})
+    with pytest.raises(InputError, match=r"c\.parquet: row 2: 'label' is None; a finite number is due"):
+        read_examples(get_task("regress"), path)
+
+
+def test_choices_are_read_from_parquet(tmp_path: Path) -> None:
+    columns = {"sent1": ["A", "B"], "ending0": ["a", "b"], "ending1": ["c", "d"], "ending2": ["e", None]}
+    table = read_table(as_parquet(tmp_path / "a.parquet", {**columns, "label": [2, 0]}))
+    rows = choices_of(SWAG, table)
+    assert rows.choices == (("a", "c", "e"), ("b", "d"))
+    table = read_table(as_parquet(tmp_path / "b.parquet", {"context": ["A"], "choices": [["a", "b"]], "label": [1]}))
+    assert choices_of(SWAG, table).choices == (("a", "b"),)
+    table = read_table(as_parquet(tmp_path / "c.parquet", {**columns, "sent1": ["A", None]}))
+    with pytest.raises(InputError, match=r"c\.parquet: row 2: 'sent1' is null; a text is due"):
+        choices_of(SWAG, table, require_label=False)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    """A folder with models of one text, of a pair's number, of several labels and of choices, learned from Parquet."""
+    folder = tmp_path_factory.mktemp("tuned")
+    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(folder / "tok")
+    texts = [f"the {'large' if n % 2 else 'small'} house {n}" for n in range(16)]
+    made = {
+        "classify": ({"text": texts, "label": [n % 2 for n in range(16)]}, get_task("classify")),
+        "regress": (
+            {"a": texts, "b": texts[::-1], "label": [n / 2 for n in range(16)]},
+            with_columns(get_task("regress"), text=("a", "b")),
+        ),
+        "multilabel": (
+            {"text": texts, "label": [["x", "y"][: n % 3] for n in range(16)]},
+            with_labels(get_task("multilabel"), ["x", "y"]),
+        ),
+        "swag": (
+            {"context": texts, "choices": [["it stands", "it falls"]] * 16, "label": [n % 2 for n in range(16)]},
+            SWAG,
+        ),
+    }
+    for name, (columns, task) in made.items():
+        (folder / f"{name}-data").mkdir()
+        for part in ("train", "dev"):
+            as_parquet(folder / f"{name}-data" / f"{part}.parquet", columns)
+        run: Any = {"data": folder / f"{name}-data", "out": folder / name, "tokenizer": folder / "tok"}
+        finetune(SETTINGS, task, model="random:tiny", **run)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["classify", "regress", "multilabel", "swag"])
+def test_models_answer_parquet_and_the_same_in_every_format(tuned: Path, tmp_path: Path, name: str) -> None:
+    data = tuned / f"{name}-data" / "dev.parquet"
+    task = SWAG if name == "swag" else get_task(name)
+    text: Any = {"text": ("a", "b")} if name == "regress" else {}
+    assert evaluate_task(task, model=str(tuned / name), data=data.parent, **text)["examples"] == 16
+    for ending in ("parquet", "jsonl", "csv"):
+        found = predict(str(tuned / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
+        assert found["rows"] == 16
+    kept = parquet.read_table(tmp_path / "out.parquet")
+    before = parquet.read_table(data)
+    assert kept.select(before.column_names).equals(before)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    answer = {"regress": "score"}.get(name, "predicted_label")
+    assert [line[answer] for line in lines] == kept.column(answer).to_pylist()
+    cells = read_table(tmp_path / "out.csv").texts(answer)
+    assert list(cells) == ["|".join(line[answer]) if name == "multilabel" else str(line[answer]) for line in lines]
+    probability = {"classify": "probability_1", "multilabel": "probability_y", "swag": "probabilities"}.get(name)
+    if probability:
+        kind = kept.schema.field(probability).type
+        assert kind in (pa.float64(), pa.list_(pa.float64()))
+
+
+def command(*arguments: object, env: Mapping[str, str] = {}, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    typed = [sys.executable, "-m", "bertwright", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}
+    return subprocess.run(typed, capture_output=True, env=env, timeout=120, **more)
+
+
+def test_lines_are_answered_through_a_pipe(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("predict", "--model", tuned / "classify", "--precision", "fp32")
+    plain = command(*asked, "--input-format", "lines", input=b"the large house\n\nthe small house\n")
+    assert (plain.returncode, plain.stderr) == (0, b"answering in fp32\n")
+    head, *rows = plain.stdout.decode().splitlines()
+    assert head == "text\tlabel\tprobability_0\tprobability_1"
+    assert [row.split("\t")[0] for row in rows] == ["the large house", "", "the small house"]
+    raw = command(*asked, "--raw", "--output-format", "jsonl", input=b"the large house\n")
+    fields = json.loads(raw.stdout)
+    assert list(fields) == ["text", "label", "probabilities"]
+    for more, words in [
+        (["--model", f"{tuned}/regress", "--input-format", "lines"], "is a model of pairs (regress)"),
+        (
+            ["--model", f"{tuned}/swag", "--input-format", "lines"],
+            "--input-format lines: for a model of choices (swag)",
+        ),
+        (["--model", f"{tuned}/classify", "--raw", "--text-column", "a"], "--raw is for plain text, without columns"),
+        (["--model", f"{tuned}/classify", "--raw", "--input-format", "csv"], "--raw is --input-format lines; "),
+    ]:
+        assert main(["predict", *more]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_pipe_that_is_closed_early_ends_it_quietly(tuned: Path, tmp_path: Path) -> None:
+    rows = "".join(f"the small house {n} {'x' * 500}\n" for n in range(500))
+    (tmp_path / "many.txt").write_text(rows)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    typed = f"{sys.executable} -m bertwright predict --model {tuned}/classify --input-format lines --input many.txt"
+    found = subprocess.run(
+        ["bash", "-c", f"{typed} | head -1"], capture_output=True, env=env, cwd=tmp_path, timeout=120
+    )
+    assert found.stdout == b"text\tlabel\tprobability_0\tprobability_1\n"
+    assert b"roken" not in found.stderr
+    assert found.stderr.count(b"\n") == 1, found.stderr  # what it answers in
+
+
+def test_no_control_codes_where_there_is_no_terminal(tuned: Path, tmp_path: Path, own_text: Path) -> None:
+    """Nor where a terminal's colours are forced upon a file."""
+    (tmp_path / "in.txt").write_text("".join(f"the small house {n}\n" for n in range(50)))
+    model = tuned / "classify"
+    for arguments in (
+        ["predict", "--model", model, "--input-format", "lines", "--input", tmp_path / "in.txt"],
+        ["evaluate", "classify", "--model", model, "--data", tuned / "classify-data"],
+        ["features", "--model", model, "--input", tmp_path / "in.txt", "--output", tmp_path / "f.npz"],
+        ["corpus", "build", own_text, "--tokenizer", tuned / "tok", "--out", tmp_path / "c", "--workers", 1],
+    ):
+        found = command(*arguments, env={"FORCE_COLOR": "1"})
+        assert found.returncode == 0, found.stderr
+        assert not re.search(rb"[\x00-\x08\x0b-\x1f]", found.stderr + found.stdout), arguments[0]

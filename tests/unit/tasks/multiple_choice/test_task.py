@@ -1,0 +1,251 @@
+"""Choosing among continuations: rows of any number of choices, in and out, and every row that cannot be."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertwright.errors import InputError, RunFailed
+from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.bert import open_architecture
+from bertwright.model.config import EncoderConfig
+from bertwright.model.folder import open_model
+from bertwright.tasks.binding import steps_of
+from bertwright.tasks.classification.model import Classifier
+from bertwright.tasks.classification.spec import get_task
+from bertwright.tasks.multiple_choice.spec import SWAG, decode_choices, encode_choices, read_choices
+from bertwright.tasks.multiple_choice.task import choice_batch, choice_trainable, load_data, prepare
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+
+ENDINGS = ("asks the ferryman", "eats a stone", "paints the moon", "sells the river")
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path, own_text: Path) -> Path:
+    train_tokenizer([own_text.read_text("utf-8"), *ENDINGS * 3], vocab_size=500).save(tmp_path / "tok")
+    return tmp_path / "tok"
+
+
+def as_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def as_lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def swag_rows(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "video-id": f"v{n}",
+            "sent1": f"The miller waits at gate {n}.",
+            "sent2": "She",
+            **{f"ending{k}": ENDINGS[(k + n) % 4] for k in range(4)},
+            "label": -n % 4,  # always the ferryman
+        }
+        for n in range(count)
+    ]
+
+
+def test_swags_columns_are_read(tmp_path: Path) -> None:
+    rows = read_choices(SWAG, as_csv(tmp_path / "train.csv", swag_rows(3)))
+    assert rows.contexts[1] == "The miller waits at gate 1."
+    assert rows.choices[1] == (
+        "She eats a stone",
+        "She paints the moon",
+        "She sells the river",
+        "She asks the ferryman",
+    )
+    assert rows.targets is not None
+    assert rows.targets.tolist() == [0, 3, 2]
+    assert rows.first.tolist() == [0, 4, 8, 12]
+    assert rows.lines == (2, 3, 4)
+
+
+def test_rows_may_have_any_number_of_choices(tmp_path: Path) -> None:
+    lines = [
+        {"context": "A", "choices": ["b", "c"], "label": 1},
+        {"context": "", "choices": ["d", "e", "f", "g", "h"], "label": "4"},
+    ]
+    rows = read_choices(SWAG, as_lines(tmp_path / "a.jsonl", lines))
+    assert [len(given) for given in rows.choices] == [2, 5]
+    table = swag_rows(2)
+    table[1]["ending3"] = " "
+    table[1]["label"] = 2
+    assert [len(given) for given in read_choices(SWAG, as_csv(tmp_path / "b.csv", table)).choices] == [4, 3]
+
+
+def broken(**change: Any) -> list[dict[str, Any]]:
+    return [swag_rows(1)[0], {**swag_rows(2)[1], **change}]
+
+
+LINE = {"context": "A", "choices": ["b", "c"], "label": 0}
+BAD: dict[str, tuple[Any, str]] = {
+    "an index out of range": (broken(label=4), r"t\.csv:3: 'label' is 4; the choices are 0 to 3"),
+    "a negative index": (broken(label=-1), r"t\.csv:3: 'label' is '-1'; the number of the right choice is due"),
+    "no index": (broken(label=""), r"t\.csv:3: 'label' is ''; the number"),
+    "one choice": (broken(ending1="", ending2="", ending3=""), r"t\.csv:3: 1 choice\(s\); at least two"),
+    "a hole": (broken(ending1=""), r"t\.csv:3: 'ending1' is empty, and a later choice is not"),
+    "no such columns": ([{"sent1": "a", "label": 0}], r"the choices are columns ending0, ending1, …; there are: sent1"),
+    "one choice in a line": ([LINE, {**LINE, "choices": ["b"]}], r"t\.jsonl:2: 1 choice\(s\); at least two"),
+    "no list": ([LINE, {**LINE, "choices": "b"}], r"t\.jsonl:2: 'choices' is 'b'; a list of texts is due"),
+    "an empty choice": ([LINE, {**LINE, "choices": ["b", ""]}], r"t\.jsonl:2: 'choices\[1\]' is ''; a text is"),
+    "a number of many": ([LINE, {**LINE, "choices": [*"ab" * 99, 7]}], r"t\.jsonl:2: 'choices\[198\]' is 7; a text"),
+    "a long one": (
+        [LINE, {**LINE, "choices": "b" * 10**6}],
+        r"t\.jsonl:2: 'choices' is 'b{59}…; a list of texts is due",
+    ),
+    "a long label": ([LINE, {**LINE, "label": "b" * 10**6}], r"t\.jsonl:2: 'label' is 'b{59}…; the number"),
+    "no text": ([LINE, {**LINE, "context": 3}], r"t\.jsonl:2: 'context' is 3; a text is due"),
+    "a truth value": ([LINE, {**LINE, "label": True}], r"t\.jsonl:2: 'label' is True; the number"),
+    "no label": ([LINE, {"context": "A", "choices": ["b", "c"]}], r"t\.jsonl:2: 'label' is nothing; the number"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_rows_that_cannot_be_are_named(tmp_path: Path, name: str) -> None:
+    rows, words = BAD[name]
+    path = as_lines(tmp_path / "t.jsonl", rows) if "jsonl" in words else as_csv(tmp_path / "t.csv", rows)
+    with pytest.raises(InputError, match=words):
+        read_choices(SWAG, path)
+
+
+def test_a_softmax_over_each_rows_own_choices() -> None:
+    scores = np.array([1.0, 3.0, 2.0, 2.0, 2.0], dtype=np.float32)
+    best, probabilities = decode_choices(scores, np.array([0, 2, 5]))
+    assert best.tolist() == [1, 0]
+    assert probabilities[0] == pytest.approx(np.exp([-2, 0]) / (1 + np.exp(-2)))
+    assert probabilities[1] == pytest.approx([1 / 3] * 3)
+    with pytest.raises(RunFailed, match="not finite"):
+        decode_choices(np.array([1.0, np.nan]), np.array([0, 2]))
+
+
+def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, tokenizer: Path) -> None:
+    """A batch of rows with 2 and 4 choices sums what each gives by itself; padding of choices and tokens is nothing."""
+    lines = [
+        {"context": "The miller waits.", "choices": [*ENDINGS], "label": 2},
+        {"context": "", "choices": ["Yes.", "No, and the river never did so before."], "label": 1},
+    ]
+    rows = read_choices(SWAG, as_lines(tmp_path / "a.jsonl", lines))
+    words = Tokenizer.load(tokenizer)
+    encoded = encode_choices(words, rows, max_length=64)
+    config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
+    torch.manual_seed(1)
+    model = Classifier(config, 1).double().eval()
+    trainable = choice_trainable(model)
+
+    def loss(chosen: list[int]) -> float:
+        batch = choice_batch(encoded, rows, chosen, pad_id=0)
+        assert trainable.counts(batch) == {"rows": len(chosen)}
+        return float(trainable.step(batch)["loss"][0].detach())
+
+    each = [loss([0]), loss([1])]
+    assert loss([0, 1]) == pytest.approx(sum(each), abs=1e-5)
+    assert loss([1, 0]) == pytest.approx(sum(each), abs=1e-5)
+    alone = model(choice_batch(encoded, rows, [1], pad_id=0).rows)[:, 0].detach()
+    assert each[1] == pytest.approx(float(F.cross_entropy(alone[None].float(), torch.tensor([1]))), abs=1e-6)
+
+
+def test_many_choices_are_learned_in_parts_with_the_same_gradients(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of 7 rows of 2 to 9 choices, at once, and in parts of 200 tokens."""
+    choices = [f"She sells {number}" for number in range(9)]
+    lines = [
+        {"context": f"The miller waits at gate {row}.", "choices": choices[: 2 + row % 8], "label": row % 8}
+        for row in range(16)
+    ]
+    words = Tokenizer.load(tokenizer)
+    config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
+    work = prepare(SWAG, as_lines(tmp_path / "train.jsonl", lines), words, config, 40)
+    torch.manual_seed(3)
+    model = work.build(config).double().eval()
+    trainable = work.trainable(model)
+
+    def learned(most: int) -> tuple[int, list[torch.Tensor]]:
+        monkeypatch.setattr("bertwright.tasks.binding.LEARNED_TOKENS", most)
+        micro = steps_of(work, 7, seed=0)(0)
+        assert all(len(batch.targets) == 1 or int(batch.rows.mask.sum()) <= most for batch in micro)
+        assert sum(len(batch.targets) for batch in micro) == 7
+        model.zero_grad()
+        for batch in micro:
+            trainable.step(batch)["loss"][0].backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        return len(micro), [gradient.clone() for gradient in gradients]
+
+    one, whole = learned(10**6)
+    several, parts = learned(200)
+    assert one == 1 < several < 7 == learned(1)[0]
+    for given, wanted in zip(parts, whole, strict=True):
+        torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fine-tuned on rows whose right choice can be told: all right after a few epochs, also from the folder."""
+    data = tmp_path / "data"
+    data.mkdir()
+    as_csv(data / "own-train.csv", swag_rows(16))
+    as_csv(data / "own-val.csv", swag_rows(8))
+    settings = FinetuneSettings(epochs=12, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
+    found = finetune(settings, SWAG, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    assert found["mean"] == 1.0
+    assert evaluate_task(SWAG, model=str(tmp_path / "run"), data=data) == {"accuracy": 1.0, "examples": 8}
+    source = as_csv(tmp_path / "in.csv", [{**row, "label": "?"} for row in swag_rows(5)])
+    assert predict(str(tmp_path / "run"), str(source), str(tmp_path / "out.csv"))["rows"] == 5
+    with (tmp_path / "out.csv").open() as stream:
+        answered = list(csv.DictReader(stream))
+    assert [int(row["predicted_label"]) for row in answered] == [-n % 4 for n in range(5)]
+    for row in answered:
+        shares = [float(row[f"probability_{k}"]) for k in range(4)]
+        assert sum(shares) == pytest.approx(1, abs=1e-5)
+        assert int(np.argmax(shares)) == int(row["predicted_label"])
+    line = {"context": "The miller waits.", "choices": ["She sells the river", "She asks the ferryman", "She eats"]}
+    as_lines(tmp_path / "in.jsonl", [line])
+    predict(str(tmp_path / "run"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
+    answer = json.loads((tmp_path / "out.jsonl").read_text())
+    assert answer["label"] == 1
+    assert "are cut" not in capsys.readouterr().err
+    as_lines(tmp_path / "long.jsonl", [{**line, "context": "The miller waits. " * 20}])
+    predict(str(tmp_path / "run"), str(tmp_path / "long.jsonl"), str(tmp_path / "out.jsonl"))
+    assert "long.jsonl: 3 of 3 choices exceed 40 tokens and are cut" in capsys.readouterr().err
+    assert len(answer["probabilities"]) == 3
+    saved = open_model(str(tmp_path / "run"))
+    assert saved.architecture == open_architecture(saved).architecture == "BertForMultipleChoice"
+
+
+def test_without_a_dev_file_a_tenth_is_kept_whatever_the_order(tmp_path: Path) -> None:
+    rows = swag_rows(40)
+    train, dev = load_data(SWAG, as_csv(tmp_path / "a.csv", rows))
+    assert (len(train), len(dev)) == (36, 4)
+    turned = load_data(SWAG, as_csv(tmp_path / "b.csv", rows[::-1]))[1]
+    assert sorted(turned.contexts) == sorted(dev.contexts)
+    assert not set(train.contexts) & set(dev.contexts)
+
+
+def test_two_dev_files_are_refused(tmp_path: Path) -> None:
+    for name in ("train.csv", "a-val.csv", "b-val.csv"):
+        as_csv(tmp_path / name, swag_rows(8))
+    with pytest.raises(InputError, match=r"which one\? a-val.csv, b-val.csv"):
+        load_data(SWAG, tmp_path)
+
+
+def test_another_kind_of_model_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    as_csv(data / "train.csv", [{"sentence": f"word {n}", "label": n % 2} for n in range(8)])
+    settings = FinetuneSettings(epochs=1, batch_size=4, threads=1)
+    finetune(settings, get_task("sst2"), model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    with pytest.raises(InputError, match="was fine-tuned for sst2, which is another kind of task than swag"):
+        evaluate_task(SWAG, model=str(tmp_path / "run"), data=data)

@@ -1,0 +1,241 @@
+"""SQuAD's files: what is read, which files of a folder are meant, and every record that is wrong named with its id."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.tasks.question_answering.data import (
+    dev_questions_file,
+    read_asked,
+    read_labelled,
+    read_questions,
+    train_questions_file,
+)
+from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
+from bertwright.tasks.spec import get_spec
+
+CONTEXT = "The ferry 渡し leaves at dawn, and at dawn the café opens 😀 too."
+
+
+def squad(*entries: dict[str, Any], version: str = "1.1", context: str = CONTEXT) -> dict[str, Any]:
+    return {"version": version, "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(entries)}]}]}
+
+
+def asked(name: str = "q1", **change: Any) -> dict[str, Any]:
+    entry = {"id": name, "question": "When?", "answers": [{"text": "at dawn", "answer_start": 20}], **change}
+    return {key: value for key, value in entry.items() if value is not ...}
+
+
+def test_the_settings_are_the_papers() -> None:
+    for name, null in (("squad1", False), ("squad2", True)):
+        task = get_spec(name)
+        assert task.model_dump() == {
+            "name": name,
+            "max_length": 384,
+            "stride": 128,
+            "question": 64,
+            "longest_answer": 30,
+            "n_best": 20,
+            "null": null,
+        }
+
+
+def test_questions_are_read_with_all_answers(write: Any) -> None:
+    two = [{"text": "at dawn", "answer_start": 20}, {"text": "at dawn", "answer_start": 33}]
+    found = read_questions(write("a.json", squad(asked(), asked("q2", answers=two))))
+    assert found.version == "1.1"
+    assert [question.id for question in found.items] == ["q1", "q2"]
+    assert found.items[1].answers == (("at dawn", 20), ("at dawn", 33))
+    assert found.items[0].context is found.items[1].context
+
+
+@pytest.mark.parametrize(
+    ("file", "version"),
+    [
+        (squad(asked()), "1.1"),
+        (squad(asked(), version="KorQuAD_v1.0"), "1.1"),
+        (squad(asked(), version="v2.0"), "2.0"),
+        (squad(asked(), version=2), "2.0"),
+        (squad(asked(), version="2021-05"), "1.1"),
+        (squad(asked(is_impossible=False)), "2.0"),
+        (squad(asked(), asked("q2", answers=[])), "2.0"),
+        ({"data": squad(asked())["data"]}, "1.1"),
+    ],
+)
+def test_the_content_tells_the_version(write: Any, file: Any, version: str) -> None:
+    assert read_questions(write("a.json", file)).version == version
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "an answer elsewhere": (
+        squad(asked(answers=[{"text": "at dawn", "answer_start": 21}])),
+        r"a\.json: question q1: the answer 'at dawn' is not at character 21 .* 't dawn,' stands; .* at character 20",
+    ),
+    "an answer nowhere": (
+        squad(asked(answers=[{"text": "At dawn", "answer_start": 20}])),
+        r"a\.json: question q1: the answer 'At dawn' is not at character 20 .*; it is nowhere in the context",
+    ),
+    "an answer beyond the end": (
+        squad(asked(answers=[{"text": "too.", "answer_start": 999}])),
+        r"a\.json: question q1: the answer 'too\.' is not at character 999 .* at character 58",
+    ),
+    "a place before the beginning": (
+        squad(asked(answers=[{"text": ".", "answer_start": -1}])),
+        r"question q1: 'answer_start' is -1; a number from 0 on is due",
+    ),
+    "a place that is none": (
+        squad(asked(answers=[{"text": "at dawn", "answer_start": "20"}])),
+        r"question q1: 'answer_start' is 20; a number from 0 on is due",
+    ),
+    "a truth value for a place": (
+        squad(asked(answers=[{"text": "at dawn", "answer_start": True}])),
+        r"question q1: 'answer_start' is True; a number",
+    ),
+    "no place": (squad(asked(answers=[{"text": "at dawn"}])), r"question q1: 'answer_start' is missing; a number"),
+    "an empty answer": (
+        squad(asked(answers=[{"text": " ", "answer_start": 3}])),
+        r"q1: 'text' is empty; a text is due",
+    ),
+    "answers that are no list": (squad(asked(answers={"text": "x"})), r"question q1: 'answers' is \{.*; a list is due"),
+    "an answer that is text": (squad(asked(answers=["at dawn"])), r"q1\.answers\[0\]: is at dawn; an object is due"),
+    "no answers": (squad(asked(answers=...)), r"question q1: 'answers' is missing; a list is due"),
+    "impossible, yet answered": (squad(asked(is_impossible=True)), r"q1: is_impossible is true, but there are answers"),
+    "possible, yet unanswered": (
+        squad(asked(is_impossible=False, answers=[])),
+        r"question q1: is_impossible is false, but there are no answers",
+    ),
+    "neither true nor false": (squad(asked(is_impossible="no")), r"q1: 'is_impossible' is no; true or false is due"),
+    "an id twice": (squad(asked(), asked("q2"), asked()), r"a\.json: question q1: the id is there twice"),
+    "no id": (squad(asked(), asked(id=...)), r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[1\]: 'id' is missing; a text"),
+    "a number for an id": (squad(asked(id=7)), r"paragraphs\[0\]\.qas\[0\]: 'id' is 7; a text is due"),
+    "an empty question": (squad(asked(question="\t ")), r"a\.json: question q1: 'question' is empty; a text is due"),
+    "no question": (squad(asked(question=None)), r"question q1: 'question' is None; a text is due"),
+    "half a surrogate pair": (
+        json.dumps(squad(asked(question="so \ud83d"))),
+        r"question q1: 'question' holds half of a surrogate pair",
+    ),
+    "an empty context": (squad(asked(), context=" \n"), r"data\[0\]\.paragraphs\[0\]: 'context' is empty"),
+    "no questions": (squad(), r"a\.json: holds no question"),
+    "no qas": ({"data": [{"paragraphs": [{"context": "x"}]}]}, r"data\[0\]\.paragraphs\[0\]: 'qas' is missing; a list"),
+    "no paragraphs": ({"data": [{}]}, r"a\.json: data\[0\]: 'paragraphs' is missing; a list is due"),
+    "no article": ({"data": ["x"]}, r"a\.json: data\[0\]: is x; an object is due"),
+    "no data": ({"version": "1.1"}, r"a\.json: is not of SQuAD's layout: an object with a list 'data' is due"),
+    "a list": ([], r"a\.json: is not of SQuAD's layout"),
+    "no JSON": ('{"data": [\n]', r"a\.json:2: not valid JSON"),
+    "a name twice": ('{"data": [], "data": []}', r"a\.json: 'data' is there twice in one object"),
+    "a table": ("id,question,context\n1,Why?,Because.", r"a\.json: is no JSON; questions stand in SQuAD's JSON"),
+    "too deep": ("[" * 200_000, r"a\.json:1: not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_named_with_its_record(write: Any, name: str) -> None:
+    content, words = BAD[name]
+    with pytest.raises(InputError, match=words):
+        read_questions(write("a.json", content))
+
+
+def test_files_that_are_none_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.json: there is no such file"):
+        read_questions(tmp_path / "nowhere.json")
+    with pytest.raises(InputError, match="is a folder; a file is due"):
+        read_questions(tmp_path)
+    (tmp_path / "latin.json").write_bytes('{"data": "é"}'.encode("latin-1"))
+    with pytest.raises(InputError, match=r"latin\.json: not UTF-8 text \(byte 11\)"):
+        read_questions(tmp_path / "latin.json")
+
+
+def test_a_folder_may_hold_both_versions(write: Any, tmp_path: Path) -> None:
+    one, two = squad(asked()), squad(asked(is_impossible=False))
+    for name, content in (("train-v1.1-part", one), ("dev", one), ("train-large", two), ("dev-v2.0", two)):
+        write(f"{name}.json", content)
+    write("train.notes.txt", "not a file of questions")
+    assert train_questions_file(SQUAD1, tmp_path).name == "train-v1.1-part.json"
+    assert dev_questions_file(SQUAD1, tmp_path) == tmp_path / "dev.json"
+    assert train_questions_file(SQUAD2, tmp_path).name == "train-large.json"
+    assert dev_questions_file(SQUAD2, tmp_path) == tmp_path / "dev-v2.0.json"
+
+
+def test_doubt_about_files_is_raised(write: Any, tmp_path: Path) -> None:
+    first = write("train-v1.1.json", squad(asked()))
+    with pytest.raises(InputError, match=r"no train\*\.json of SQuAD 2\.0; there is: train-v1\.1\.json \(SQuAD 1\.1\)"):
+        train_questions_file(SQUAD2, tmp_path)
+    assert dev_questions_file(SQUAD1, tmp_path) is None
+    with pytest.raises(InputError, match=r"no dev\*\.json of SQuAD 1\.1; there is: none of that name; name a file"):
+        dev_questions_file(SQUAD1, tmp_path, needed=True)
+    write("train-more.json", squad(asked()))
+    with pytest.raises(InputError, match=r"which one\? train-more\.json, train-v1\.1\.json are of SQuAD 1\.1"):
+        train_questions_file(SQUAD1, tmp_path)
+    assert train_questions_file(SQUAD1, first) == first
+    assert dev_questions_file(SQUAD1, first) is None
+    assert dev_questions_file(SQUAD1, first, needed=True) == first
+    with pytest.raises(InputError, match=r"is of SQuAD 1\.1, and squad2 reads 2\.0; use squad1"):
+        read_labelled(SQUAD2, first)
+    assert len(read_labelled(SQUAD1, first)) == 1
+
+
+LINE = {"id": "x", "question": "When?", "context": CONTEXT}
+
+
+def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    layouts = {
+        "official.json": json.dumps(squad(asked("x", answers=...))),
+        "wrong-answers.json": json.dumps(squad(asked("x", answers=[{"text": "not there"}]))),
+        "pretty.json": json.dumps(squad(asked("x")), indent=1),
+        "marked.json": "\ufeff" + json.dumps(squad(asked("x"))),
+        "lines.jsonl": json.dumps(LINE) + "\n\n",
+        "lines-crlf.jsonl": json.dumps(LINE) + "\r\n",
+    }
+    for name, content in layouts.items():
+        (question,) = read_asked(write(name, content)).items
+        assert (question.id, question.text, question.context, question.answers) == ("x", "When?", CONTEXT, ())
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
+        assert read_asked("-").items == (question,)
+    lines = [{**LINE, "question": "A?"}, {"question": "B?", "context": "b"}, {"question": "C?", "context": "c"}]
+    several = read_asked(write("several.jsonl", "\n".join(map(json.dumps, lines))))
+    assert [question.id for question in several.items] == ["x", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", r"a\.jsonl: is empty; questions are due"),
+        ("\n{}", r"a\.jsonl: the first line is empty"),
+        ("question\tcontext\nWhy?\tBecause.", r"a\.jsonl: is no JSON; .*those to be answered also in JSON lines"),
+        (json.dumps(LINE) + '\n{"id": "y"', r"a\.jsonl:2: not valid JSON"),
+        ('{"id": "y"\n' + json.dumps(LINE), r"a\.jsonl:2: not valid JSON"),
+        (json.dumps(LINE) + "\n\n" + json.dumps({**LINE, "id": "y"}), r"a\.jsonl:2: not valid JSON"),
+        (json.dumps(LINE) + "\n" + json.dumps(LINE), r"a\.jsonl:2: the id 'x' is there twice"),
+        (json.dumps({**LINE, "id": "2"}) + '\n{"question": "B?", "context": "b"}', r"a\.jsonl:2: the id '2' is there"),
+        ('{"id": "y", "id": "z"}\n' + json.dumps(LINE), r"a\.jsonl:1: 'id' is there twice in one object"),
+        (json.dumps(LINE) + '\n{"id": "y", "id": "z"}', r"a\.jsonl:2: 'id' is there twice in one object"),
+        (json.dumps(LINE) + "\n[1]", r"a\.jsonl:2: is \[1\]; an object"),
+        ('{"question": "When?"}', r"a\.jsonl:1: 'context' is missing; a text is due"),
+        (json.dumps({**LINE, "question": ""}), r"a\.jsonl:1: 'question' is empty; a text is due"),
+        (json.dumps({**LINE, "id": 5}), r"a\.jsonl:1: 'id' is 5; a text is due"),
+    ],
+)
+def test_lines_that_are_wrong_are_named(write: Any, content: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_asked(write("a.jsonl", content))
+
+
+def test_the_real_files_are_read(shared_data: Path) -> None:
+    expected = {
+        "train-v1.1-part.json": (8911, "1.1"),
+        "dev-v1.1.json": (10570, "1.1"),
+        "train-v2.0-part.json": (4719, "2.0"),
+        "dev-v2.0.json": (11873, "2.0"),
+    }
+    folder = shared_data / "squad"
+    for name, (count, version) in expected.items():
+        found = read_questions(folder / name)
+        assert (len(found), found.version) == (count, version)
+    assert train_questions_file(SQUAD2, folder).name == "train-v2.0-part.json"
+    assert dev_questions_file(SQUAD1, folder) == folder / "dev-v1.1.json"

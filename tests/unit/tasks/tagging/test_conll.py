@@ -1,0 +1,251 @@
+"""Files of sentences: columns and JSON lines, documents, bad input with its line, which file of a folder is which."""
+
+import gzip
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.tasks.tagging.conll import Columns, read_lines, sentences_of
+from bertwright.tasks.tagging.files import split_sentences, tag_dev_file, tag_train_file
+
+
+def read(path, with_tags=True, **columns):
+    return sentences_of(read_lines(path), Columns(**columns), with_tags=with_tags)
+
+
+SPACES = "Ada B-PER\nwrote O\n\nIn O\nParis B-LOC\n"
+CORPUS = [(("Ada", "wrote"), ("B-PER", "O")), (("In", "Paris"), ("O", "B-LOC"))]
+
+
+def pairs(sentences):
+    return list(zip(sentences.words, sentences.tags, strict=True))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        SPACES,
+        SPACES.replace(" ", "\t"),
+        SPACES.replace("\n", "\r\n"),
+        "\ufeff" + SPACES,
+        SPACES.rstrip("\n"),
+        "\n\n" + SPACES.replace("\n\n", "\n \n\t\n") + "\n\n",
+        SPACES.replace(" ", "   "),
+        SPACES.replace(" B-", " NNP x B-").replace(" O", " VB y O"),
+        SPACES.replace(" ", "\t").replace("\n\n", "\n\t\n"),
+    ],
+    ids=["spaces", "tabs", "crlf", "bom", "no end", "blank lines", "several spaces", "four columns", "a lone tab"],
+)
+def test_columns_are_read_as_they_are(write, content):
+    assert pairs(read(write("a.conll", content))) == CORPUS
+
+
+def test_columns_may_be_chosen(write):
+    path = write("a.conll", "1 Ada NNP B-PER\n2 wrote VBD O\n")
+    assert pairs(read(path, word="2", tag="3")) == [(("Ada", "wrote"), ("NNP", "VBD"))]
+    assert pairs(read(path, word="2")) == [(("Ada", "wrote"), ("B-PER", "O"))]
+
+
+def test_lines_of_words_are_kept(write):
+    sentences = read(write("a.conll", SPACES))
+    assert sentences.lines == ((1, 2), (4, 5))
+    assert sentences.place(1, 1).endswith("a.conll:5")
+    assert sentences.num_words == 4
+    assert sentences.select([1]).words == (("In", "Paris"),)
+
+
+def test_words_without_tags_are_read_where_none_are_asked_for(write):
+    sentences = read(write("a.conll", "Ada\nwrote\n\nIn\n"), with_tags=False)
+    assert (sentences.words, sentences.tags) == ((("Ada", "wrote"), ("In",)), None)
+
+
+@pytest.mark.parametrize("separator", [" ", "\t"])
+def test_document_lines_begin_documents(write, separator):
+    row = f"-DOCSTART-{separator}-X-{separator}O\n\n"
+    body = f"a{separator}NN{separator}O\n\n"
+    sentences = read(write("a.conll", body + row + body + body + row + row + body + row))
+    assert len(sentences) == 4
+    assert len(set(sentences.documents)) == 3
+    assert sentences.documents[1] == sentences.documents[2]
+    assert read(write("b.conll", body)).documents is None
+
+
+def test_a_document_line_ends_a_sentence_and_may_stand_alone(write):
+    sentences = read(write("a.conll", "a O\n-DOCSTART-\nb O\n"))
+    assert sentences.words == (("a",), ("b",))
+
+
+def test_a_hash_is_a_word_and_a_comment_has_no_tab(write):
+    tabs = "# sent_id = 1\n# two\n#\tO\nx\tO\n\n#\tO\n#tag\tB-X\n"
+    assert read(write("a.conll", tabs)).words == (("#", "x"), ("#", "#tag"))
+    assert read(write("b.conll", "# O\nx O\n")).words == (("#", "x"),)
+    with pytest.raises(InputError, match=r"c\.conll:2: a row of 1 column where 2 are due, as on line 1"):
+        read(write("c.conll", "x\tO\n# within a sentence\n"))
+
+
+def test_words_with_spaces_and_other_kinds_of_space(write):
+    assert read(write("a.tsv", "New York\tB-LOC\n\u00a0\tO\n")).words == (("New York", "\u00a0"),)
+    assert read(write("a.conll", "\u3000 O\n")).words == (("\u3000",),)
+
+
+def test_compressed_files_and_standard_input(write, monkeypatch):
+    assert pairs(read(write("a.conll.gz", gzip.compress(SPACES.encode())))) == CORPUS
+    for content in (SPACES, '{"tokens": ["Ada", "wrote"]}\n{"tokens": ["In", "Paris"]}\n'):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
+        sentences = read("-", with_tags=False)
+        assert sentences.words == (("Ada", "wrote"), ("In", "Paris"))
+        assert sentences.source == "standard input"
+
+
+def test_json_lines(write):
+    rows = [{"id": 7, "tokens": list(words), "tags": list(tags)} for words, tags in CORPUS]
+    path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows) + "\n\n")
+    assert pairs(read(path)) == CORPUS
+    assert read(path).documents is None
+    assert read(path).lines == ((1, 1), (2, 2))
+    named = write("b.jsonl", '{"w": ["a"], "t": ["O"], "document": "x"}\n{"w": ["b"], "t": ["O"], "document": "x"}\n')
+    assert read(named, word="w", tag="t").documents == (0, 0)
+    assert read(write("c.jsonl", '{"tokens": []}\n'), with_tags=False).words == ((),)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a O\nb\n", r"a\.conll:2: a row of 1 column where 2 are due, as on line 1"),
+        ("a\tO\n\nb\tx\tO\n", r"a\.conll:3: a row of 3 columns where 2 are due"),
+        ("a\tO\nb O\n", r"a\.conll:2: a row of 1 column where 2 are due"),
+        ("a\tO\n\tO\n", r"a\.conll:2: the word is empty"),
+        ("a\tO\nb\t\n", r"a\.conll:2: the tag is empty in \['b', ''\]"),
+        ("a\nb\n", r"a\.conll:1: 1 column, and column 1 cannot be both the word and its tag"),
+        ("a O\n\xff O\n".encode("latin-1"), r"a\.conll:2: not UTF-8"),
+        ("\n \n", "is empty"),
+        ("-DOCSTART- O\n\n", "holds no sentence"),
+        ("", "is empty"),
+    ],
+)
+def test_bad_columns_are_named_with_their_line(write, content, message):
+    with pytest.raises(InputError, match=message):
+        read(write("a.conll", content))
+
+
+@pytest.mark.parametrize("columns", [{"word": "3"}, {"tag": "0"}, {"word": "-1"}, {"tag": "tag"}])
+def test_a_column_that_is_not_there_is_an_error(write, columns):
+    with pytest.raises(InputError, match=r"a\.conll:1: there is no column '.*'; they are numbered, 1 to 2"):
+        read(write("a.conll", SPACES), **columns)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"tokens": ["a", "b"], "tags": ["O"]}', "2 words and 1 tags"),
+        ('{"tokens": [], "tags": []}', "a sentence without words"),
+        ('{"tokens": ["a"]}', "there is no field 'tags' of tags; the fields are: tokens"),
+        ('{"words": ["a"], "tags": ["O"]}', "there is no field 'tokens' of words; the fields are: words, tags"),
+        ('{"tokens": "a b", "tags": ["O"]}', "'tokens' is 'a b'; a list of words is due"),
+        ('{"tokens": ["a"], "tags": [3]}', "'tags' holds 3; tags are text"),
+        ('{"tokens": ["a"], "tags": [""]}', "'tags' holds ''; tags are text"),
+        ('{"tokens": [null], "tags": ["O"]}', "'tokens' holds None; words are text"),
+        ("[1]", "a JSON list where one object"),
+        ('{"tokens": ["a"], "tags": ["O"], "tags": ["O"]}', "'tags' is there twice in one object"),
+        ("{", "not valid JSON"),
+        ("", "not valid JSON"),
+        ('{"tokens": ["a"], "tags": ["O"]}', "'document' is None; a name or number is due in every line or in none"),
+        ('{"tokens": ["a"], "tags": ["O"], "document": true}', "'document' is True"),
+    ],
+)
+def test_bad_json_is_named_with_its_line(write, line, message):
+    good = '{"tokens": ["a"], "tags": ["O"], "document": 1}\n'
+    with pytest.raises(InputError, match=r"a\.jsonl:2: " + message):
+        read(write("a.jsonl", good + line + "\n" + good))
+
+
+def test_a_document_that_is_taken_up_again_is_an_error(write):
+    rows = "".join(f'{{"tokens": ["a"], "tags": ["O"], "document": "{name}"}}\n' for name in "xxyx")
+    with pytest.raises(InputError, match=r"a\.jsonl:4: document 'x' goes on after another one"):
+        read(write("a.jsonl", rows))
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "dev"),
+    [
+        (["train.txt", "dev.txt", "test.txt"], "train.txt", "dev.txt"),
+        (["train.conll", "valid.conll", "README.md"], "train.conll", "valid.conll"),
+        (["eng.train", "eng.testa", "eng.testb"], "eng.train", "eng.testa"),
+        (["en_x-train.tsv", "en_x-dev.tsv"], "en_x-train.tsv", "en_x-dev.tsv"),
+        (["train.jsonl", "validation.jsonl.gz"], "train.jsonl", "validation.jsonl.gz"),
+        (["all.conll"], "all.conll", None),
+        (["all.bio", "test.bio"], "all.bio", None),
+        (["train.bio", "other.bio", ".train.bio"], "train.bio", None),
+    ],
+)
+def test_files_are_known_by_the_words_in_their_names(write, tmp_path, names, train, dev):
+    for name in names:
+        write(name, "a O\n")
+    assert tag_train_file(tmp_path).name == train
+    found = tag_dev_file(tmp_path)
+    assert (found and found.name) == dev
+    assert tag_train_file(tmp_path / names[0]).name == names[0]
+    assert tag_dev_file(tmp_path / names[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["train.txt", "train.conll"], "which one"),
+        (["train.txt", "dev.txt", "valid.txt"], "which one"),
+        (["a.txt", "b.txt"], "which one"),
+        (["dev.txt", "test.txt"], "no training file"),
+        ([], "no such file at all"),
+        (["train.dev.txt"], "its name says dev and train"),
+    ],
+)
+def test_a_doubt_about_files_is_raised(write, tmp_path, names, message):
+    for name in names:
+        write(name, "a O\n")
+    with pytest.raises(InputError, match=message):
+        print(tag_train_file(tmp_path), tag_dev_file(tmp_path))
+
+
+def test_a_tenth_of_the_sentences_is_kept_and_equal_ones_stay_together(write):
+    content = "".join(f"word{number % 50} O\nend O\n\n" for number in range(100))
+    sentences = read(write("a.conll", content))
+    train, dev = split_sentences(sentences)
+    assert (len(train), len(dev)) == (90, 10)
+    assert not set(train.words) & set(dev.words)
+    turned = sentences.select(range(len(sentences))[::-1])
+    assert sorted(split_sentences(turned)[1].words) == sorted(dev.words)
+
+
+def test_whole_documents_are_kept_where_they_are_marked(write):
+    documents = ["".join(f"w{number} O\nx{line} O\n\n" for line in range(1 + number % 3)) for number in range(30)]
+    sentences = read(write("a.conll", "-DOCSTART- O\n\n".join(documents)))
+    train, dev = split_sentences(sentences)
+    assert len(set(dev.documents)) == 3
+    assert not set(train.documents) & set(dev.documents)
+    assert len(train) + len(dev) == len(sentences)
+    one = sentences.select([row for row, document in enumerate(sentences.documents) if document == 2])
+    assert [len(part) for part in split_sentences(one)] == [2, 1]
+
+
+def test_real_files_are_read_whole(shared_data):
+    folder = shared_data / "ner"
+    counts = {"train": (3394, 62730), "dev": (1009, 15733), "test": (1287, 23394)}
+    for name, (rows, words) in counts.items():
+        sentences = read(folder / "wnut17" / f"{name}.conll")
+        assert (len(sentences), sentences.num_words, sentences.documents) == (rows, words, None)
+    gold = read(folder / "wikigold" / "wikigold.conll")
+    assert (len(gold), gold.num_words, len(set(gold.documents))) == (1696, 39007, 145)
+
+
+def test_conllu_has_its_own_columns_and_rows_that_are_no_words(write):
+    """Range rows and empty nodes are left aside; sentences begin with comments."""
+    rows = ["1-2\tdon't\t_\t_\t_", "1\tdo\tdo\tAUX\t_", "2\tn't\tnot\tPART\t_", "2.1\tgo\tgo\tVERB\t_"]
+    path = write("a.conllu", "# text = don't\n" + "\n".join(rows) + "\n\n# x\n1\tOne day\tx\tNOUN\t_\n\n")
+    sentences = read(path)
+    assert pairs(sentences) == [(("do", "n't"), ("AUX", "PART")), (("One day",), ("NOUN",))]
+    assert sentences.lines == ((3, 4), (8,))
+    assert read(path, tag="3").tags == (("do", "not"), ("x",))

@@ -1,0 +1,305 @@
+"""What a tagger answers: one more column or field, entities with their places in a text; and what it refuses."""
+
+import io
+import json
+import sys
+import unicodedata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertwright.errors import InputError
+from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.import_model import import_model
+from bertwright.model.folder import open_model
+from bertwright.serving.predictor import load
+from bertwright.tasks.classification.spec import get_task
+from bertwright.tasks.spec import get_spec
+from bertwright.tasks.tagging.conll import Sentences
+from bertwright.tasks.tagging.entities import entities_of
+from bertwright.tasks.tagging.model import windows_of
+from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, possible, with_tag_columns
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from tests.support.eight_sentences import example_data, sentence, vocabulary
+
+SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path, own_text: Path) -> Path:
+    vocabulary(own_text, cased=True).save(tmp_path / "tok")
+    return tmp_path / "tok"
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+    """A model that knows the eight sentences, learned with documents around them."""
+    folder = tmp_path_factory.mktemp("tagger")
+    vocabulary(own_text).save(folder / "tok")
+    rows = [
+        {"tokens": words, "tags": tags, "document": row // 2}
+        for row, (words, tags) in enumerate(map(sentence, range(8)))
+    ]
+    (folder / "data").mkdir()
+    for name in ("train", "dev"):
+        (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = finetune(
+        SHORT, NER, model="random:tiny", data=folder / "data", out=folder / "run", tokenizer=folder / "tok"
+    )
+    assert found["mean"] == 1.0
+    assert open_model(str(folder / "run")).extra["task"]["context"] == "documents"
+    return str(folder / "run")
+
+
+def answered(model: str, source: Path, **flags: Any) -> str:
+    target = source.parent / f"answers-{source.name}"
+    predict(model, str(source), str(target), **flags)
+    return target.read_bytes().decode()
+
+
+def test_columns_come_back_with_one_more(tagger: str, write: Any) -> None:
+    """Comments, blank lines, document lines, line ends and other columns as they were."""
+    words, tags = sentence(2)
+    body = "".join(f"{word}\tx\t?\r\n" for word in words)
+    given = f"-DOCSTART-\t-X-\tO\r\n\r\n# said\r\n{body}\r\n \r\n{body}".removesuffix("\r\n")
+    tagged = "".join(f"{word}\tx\t?\t{tag}\r\n" for word, tag in zip(words, tags, strict=True))
+    expected = f"-DOCSTART-\t-X-\tO\tO\r\n\r\n# said\r\n{tagged}\r\n \r\n{tagged}".removesuffix("\r\n") + "\n"
+    assert answered(tagger, write("a.conll", given)) == expected
+    alone = "".join(f"{word}\n" for word in words)
+    expected = "".join(f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True))
+    assert answered(tagger, write("b.txt", alone)) == expected
+    named = "".join(f"7 {word} \n" for word in words)
+    expected = "".join(f"7 {word} {tag}\n" for word, tag in zip(words, tags, strict=True))
+    assert answered(tagger, write("c.conll", named), text=("2",)) == expected
+
+
+def test_rows_of_conllu_that_are_no_words_get_a_line(tagger: str, write: Any) -> None:
+    words, tags = sentence(0)
+    rows = ["1-2\tx\t_\t_", *(f"{place}\t{word}\t_\t_" for place, word in enumerate(words, 1))]
+    expected = [f"{row}\t{tag}" for row, tag in zip(rows, ["_", *tags], strict=True)]
+    assert answered(tagger, write("a.conllu", "\n".join(rows) + "\n")).splitlines() == expected
+
+
+def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
+    words, tags = sentence(5)
+    rows = [{"id": "ü", "tokens": words}, {"tokens": words, "tags": ["?"] * 7}, {"tokens": []}]
+    source = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert [json.loads(line) for line in answered(tagger, source).splitlines()] == [
+        {**rows[0], "tags": tags},
+        {**rows[1], "predicted_tags": tags},
+        {"tokens": [], "tags": []},
+    ]
+    twice = write("c.jsonl", json.dumps({"tokens": words, "tags": ["?"] * 7, "predicted_tags": ["?"] * 7}) + "\n")
+    with pytest.raises(InputError, match=r"c\.jsonl:1: already has a field 'predicted_tags'; rename it first"):
+        answered(tagger, twice)
+    only = write("b.jsonl", '{"tokens": []}\n')
+    assert json.loads(answered(tagger, only)) == {"tokens": [], "tags": []}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("a.conll", "o.jsonl", "o.jsonl: .*a.conll is read as columns of words, which are kept; --raw is for texts"),
+        ("a.conll", "o.json.gz", "o.json.gz: .*a.conll is read as columns"),
+        ("a.jsonl", "o.tsv", "o.tsv: JSON lines are written here; name a file .jsonl"),
+        ("a.jsonl", "o.conllu.xz", "o.conllu.xz: JSON lines are written here"),
+        ("raw.txt", "o.conll", "o.conll: JSON lines are written here"),
+        ("a.conll", "folder", "folder: is a folder; answers of ner are a file"),
+    ],
+)
+def test_an_ending_that_says_otherwise_is_refused(
+    tagger: str, tmp_path: Path, source: str, target: str, words: str
+) -> None:
+    (tmp_path / "a.conll").write_text("Ada O\n")
+    (tmp_path / "a.jsonl").write_text('{"tokens": ["Ada"]}\n')
+    (tmp_path / "raw.txt").write_text("Ada leaves.\n")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match=words):
+        predict(tagger, str(tmp_path / source), str(tmp_path / target), raw=source == "raw.txt")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_sentence_of_any_length_has_all_its_answers(tagger: str, write: Any) -> None:
+    words, tags = sentence(1)
+    lines = answered(tagger, write("a.conll", "".join(f"{word}\n" for word in words * 100))).splitlines()
+    assert [line.split(" ")[0] for line in lines] == words * 100
+    assert sum(line.split(" ")[1] == tag for line, tag in zip(lines, tags * 100, strict=True)) > 500
+
+
+def test_standard_input_and_output(tagger: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> None:
+    words, tags = sentence(3)
+    for content, flags, expected in (
+        ("".join(f"{word}\n" for word in words), {}, "".join(f"{w} {t}\n" for w, t in zip(words, tags, strict=True))),
+        (json.dumps({"tokens": words}), {}, json.dumps({"tokens": words, "tags": tags}) + "\n"),
+        ("\u200d\n", {"raw": True}, '{"text": "\u200d", "entities": []}\n'),
+    ):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
+        predict(tagger, "-", "-", **flags)
+        assert capsysbinary.readouterr().out.decode() == expected
+
+
+@pytest.mark.parametrize("name", ["a.txt", "-"])
+def test_plain_text_is_not_taken_for_columns(tagger: str, write: Any, monkeypatch: Any, name: str) -> None:
+    source = write("a.txt", "Ada leaves Oslo today\n")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(source.read_bytes())))
+    given = str(source) if name != "-" else "-"
+    with pytest.raises(
+        InputError, match=r":1: 'Ada leaves Oslo today' may be plain text or a row of columns: say --raw"
+    ):
+        predict(tagger, given, "-")
+    assert answered(tagger, write("b.conll", "Ada NNP\n")).startswith("Ada NNP ")  # its name says what it is
+    assert answered(tagger, write("b.txt", "Ada B-PER\nx O\n")).startswith("Ada B-PER ")  # and so do tags
+
+
+RAW = [
+    "Ada van Vaduz leaves Oslo today.",
+    "",
+    "  Bruno\u00a0van Ulm\u200b leaves   Porto today .",
+    "東京、Chia\u0301ra van Tu\u0308rku leaves Qu\u00edto\u0301 today. \U0001f642",
+    '{"Dmitri van Sofia leaves Riga today."}',
+]
+
+
+def test_entities_lie_where_they_stand_in_the_text(tagger: str, write: Any) -> None:
+    """With accents, marks of their own, odd spaces and other scripts before them: offsets cut the text exactly."""
+    found = [json.loads(line) for line in answered(tagger, write("a.txt", "\n".join(RAW)), raw=True).splitlines()]
+    assert [row["text"] for row in found] == RAW
+    for row in found:
+        for entity in row["entities"]:
+            assert entity["text"] == row["text"][entity["start"] : entity["end"]]
+            assert 0 < entity["probability"] <= 1
+    spans = [[(entity["type"], entity["text"]) for entity in row["entities"]] for row in found]
+    assert spans[0] == [("PER", "Ada van Vaduz"), ("LOC", "Oslo")]
+    assert spans[1] == []
+    assert spans[2] == [("PER", "Bruno\u00a0van Ulm"), ("LOC", "Porto")]
+    assert ("PER", "Dmitri van Sofia") in spans[4]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.booleans(),
+    st.lists(
+        st.text(st.sampled_from("abÁe\u0301 \u0308가の.,\u203c\ufe0f\u200d\u00a0\U0001f642\t'"), max_size=20),
+        max_size=4,
+    ),
+)
+def test_words_lie_where_they_stand_in_a_text(
+    own_text_words: dict[bool, Tokenizer], strip_accents: bool, texts: list[str]
+) -> None:
+    """Left to right, apart, all that is written, no blank and no marks alone, the same pieces as the whole text has."""
+    words = own_text_words[strip_accents]
+    for text, spans, whole in zip(texts, words.words(texts), words.ids(texts), strict=True):
+        if strip_accents:  # else a mark in front of a word belongs to the one before, which changes both
+            assert [id for ids in words.ids([text[a:b] for a, b in spans]) for id in ids] == whole
+        inside = {place for begin, end in spans for place in range(begin, end)}
+        assert inside >= {place for place, letter in enumerate(text) if unicodedata.category(letter)[0] in "LNPS"}
+        at = 0
+        for begin, end in spans:
+            assert at <= begin < end
+            assert not text[begin:end].isspace()
+            assert not unicodedata.category(text[end : end + 1] or " ").startswith("M")
+            at = end
+
+
+@pytest.fixture(scope="module")
+def own_text_words(own_text: Path) -> dict[bool, Tokenizer]:
+    """By whether accents are taken off; where they are kept, a mark behind a symbol is a word to the rules."""
+    text = own_text.read_text("utf-8")
+    return {strip: train_tokenizer([text], vocab_size=400, strip_accents=strip) for strip in (False, True)}
+
+
+def test_a_long_text_is_counted_as_all_that_is_read(tagger: str) -> None:
+    """A service refuses by it, and learns from it how fast a model is."""
+    head = load(tagger, precision="fp32").head
+    for text in ("Ada leaves Oslo today.", "Ada van Vaduz leaves Oslo today. " * 40):
+        words = [text[begin:end] for begin, end in head.words.words([text])[0]]
+        sentences = Sentences("", (tuple(words),), None, ((1,) * len(words),))
+        rows = windows_of(head.words, sentences, context="off", max_length=head.max_length)
+        assert head.tokens(text, head.words) == pytest.approx(sum(map(len, rows.ids)), rel=0.15)
+
+
+def test_plain_tags_of_a_text_are_words(tmp_path: Path, tokenizer: Path, write: Any) -> None:
+    example = example_data(POS, tmp_path)
+    finetune(SHORT, POS, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=tokenizer)
+    found = json.loads(answered(str(tmp_path / "run"), write("a.txt", "Ada van Vaduz leaves Oslo today."), raw=True))
+    words = [(word["tag"], word["start"], word["end"], word["text"]) for word in found["words"]]
+    assert words[:3] == [("NAME", 0, 3, "Ada"), ("NAME", 4, 7, "van"), ("NAME", 8, 13, "Vaduz")]
+    assert words[-1][1:] == (31, 32, ".")
+
+
+def test_a_model_of_another_kind_of_tags_is_refused(tagger: str, write: Any) -> None:
+    source = write("dev.conll", "a NN\nb VB\n")
+    with pytest.raises(InputError, match="pos and ner, for which the model was fine-tuned, have tags of other kinds"):
+        evaluate_task(POS, model=tagger, data=source)
+    with pytest.raises(InputError, match=r"another kind of task than sst2"):
+        evaluate_task(get_task("sst2"), model=tagger, data=source)
+    with pytest.raises(InputError, match=r"dev\.conll:1: unknown type 'ANIMAL' of entity"):
+        evaluate_task(NER, model=tagger, data=write("dev.conll", "a B-ANIMAL\n"))
+    with pytest.raises(InputError, match="holds no dev file"):
+        evaluate_task(NER, model=tagger, data=write("empty/notes.md", "").parent)
+    with pytest.raises(InputError, match=r"--raw is for plain text, one a line; JSON lines hold words"):
+        predict(tagger, str(write("a.jsonl", '{"tokens": ["a"]}')), "-", raw=True)
+    with pytest.raises(InputError, match="--raw is for plain text, without columns"):
+        predict(tagger, str(source), "-", raw=True, text=("1",))
+    with pytest.raises(InputError, match=r"2 text columns \(1, 2\); ner reads the words of one"):
+        with_tag_columns(NER, text=("1", "2"))
+
+
+def test_labels_are_taken_from_the_folder_by_name(tagger: str, tmp_path: Path, write: Any) -> None:
+    folder = open_model(tagger).tokenizer
+    config = json.loads((folder / "config.json").read_text())
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config["id2label"]["0"] = "OUTSIDE"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"config\.json names the labels OUTSIDE, .* they must be the same"):
+        predict(str(tmp_path), str(write("a.conll", "a\n")), "-")
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [(("O", "B-PER", "I-PER"), "ner"), (("O", "I-PER", "I-LOC"), "ner"), (("NN", "VB", "DT"), "pos")],
+)
+def test_taggers_of_transformers_answer(tmp_path: Path, tokenizer: Path, write: Any, labels: Any, name: str) -> None:
+    """Imported, evaluated and asked: the tags are the largest of transformers' own logits at the first pieces.
+
+    Where these are an impossible sequence, they are those of the entities that it is read as.
+    """
+    transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
+    words = Tokenizer.load(tokenizer)
+    torch.manual_seed(5)
+    config = transformers.BertConfig(
+        vocab_size=words.vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=64, id2label=dict(enumerate(labels)), initializer_range=0.5,
+    )  # fmt: skip
+    theirs = transformers.BertForTokenClassification(config).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    for path in tokenizer.iterdir():
+        (tmp_path / "theirs" / path.name).write_bytes(path.read_bytes())
+    import_model(str(tmp_path / "theirs"), tmp_path / "ours")
+    task = open_model(str(tmp_path / "ours")).extra["task"]
+    assert (task["name"], task["labels"], task["context"]) == (name, list(labels), "off")
+    given = sentence(4)[0]
+    pieces = words.ids(given)
+    with torch.inference_mode():
+        logits = theirs(torch.tensor([[words.cls_id, *(id for ids in pieces for id in ids), words.sep_id]])).logits[0]
+    first = np.cumsum([1, *map(len, pieces)])[:-1]
+    expected = [labels[int(logits[place].argmax())] for place in first]
+    assert len(set(expected)) > 1
+    lines = answered(str(tmp_path / "ours"), write("a.conll", "".join(f"{word}\n" for word in given)))
+    written = tuple(line.split(" ")[1] for line in lines.splitlines())
+    assert written == possible(TaggingTask.model_validate(task), expected)
+    scheme = "plain" if name == "pos" else "iob2"
+    assert entities_of(written, scheme) == entities_of(expected, scheme)
+    gold = write("dev.conll", "".join(f"{word} {labels[0]}\n" for word in given))
+    figures = evaluate_task(get_spec(name), model=str(tmp_path / "ours"), data=gold)
+    assert figures["accuracy"] == pytest.approx(expected.count(labels[0]) / len(given))

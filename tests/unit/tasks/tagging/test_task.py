@@ -1,0 +1,282 @@
+"""Tagging end to end: labels, decoding and figures, loss and logits, learning, and every doubt raised."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertwright.commands import finetuning as commands
+from bertwright.errors import InputError, RunFailed
+from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.bert import Bert, open_architecture
+from bertwright.model.config import EncoderConfig
+from bertwright.model.folder import open_model
+from bertwright.tasks.classification.spec import get_task
+from bertwright.tasks.spec import get_spec, with_settings
+from bertwright.tasks.tagging.conll import read_lines
+from bertwright.tasks.tagging.model import Tagger, predict_tags, tag_rows, tagger_task, windows_of
+from bertwright.tasks.tagging.spec import NER, POS, decode, for_model, label_ids, learn, read_tagged, score
+from bertwright.tasks.tagging.task import load_data
+from tests.support.eight_sentences import PEOPLE, Letters, example_data, made_of, sentence, vocabulary
+
+SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path, own_text: Path) -> Path:
+    vocabulary(own_text, cased=True).save(tmp_path / "tok")
+    return tmp_path / "tok"
+
+
+def test_labels_are_whole_types_whatever_the_scheme(write):
+    for name, tags, labels in (
+        ("a", "O I-PER I-LOC", ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")),
+        ("b", "O B-PER", ("O", "B-PER", "I-PER")),
+        ("c", "S-PER O", ("O", "B-PER", "I-PER", "E-PER", "S-PER")),
+    ):
+        lines = read_lines(write(f"{name}.conll", "".join(f"w {tag}\n" for tag in tags.split())))
+        task = learn(NER, read_tagged(NER, lines))
+        assert task.labels == labels
+        assert task.context == "off"
+    tags = read_tagged(NER, read_lines(write("a.conll", "v I-PER\nw I-PER\nx B-PER\n"))).tags
+    assert tags == (("B-PER", "I-PER", "B-PER"),)
+    plain = learn(POS, read_tagged(POS, read_lines(write("d.conll", "v VERB\nw I-PER\n"))))
+    assert plain.labels == ("I-PER", "VERB")
+
+
+def test_files_of_other_schemes_are_brought_to_the_models(write, tmp_path):
+    write("data/train.conll", "Ada I-PER\nBo B-PER\n\nx O\n")
+    write("data/dev.conll", "Ada B-PER\nLi E-PER\nx S-PER\n")
+    task, train, dev = load_data(NER, tmp_path / "data")
+    assert train.tags == (("B-PER", "B-PER"), ("O",))
+    assert dev.tags == (("B-PER", "I-PER", "B-PER"),)
+    assert label_ids(task, dev).tolist() == [1, 2, 1]
+
+
+def test_context_is_on_where_training_files_mark_documents(write):
+    marked = read_tagged(NER, read_lines(write("a.conll", "-DOCSTART- O\n\na B-X\n")))
+    plain = read_tagged(NER, read_lines(write("b.conll", "a B-X\n")))
+    assert learn(NER, marked).context == "documents"
+    assert learn(NER, plain).context == "off"
+    assert learn(with_settings(NER, ["context=off"]), marked).context == "off"
+    assert learn(with_settings(NER, ["context=file"]), plain).context == "file"
+    trained = learn(NER, marked)
+    assert for_model(NER, trained) == trained
+    assert for_model(with_settings(NER, ["context=off"]), trained).context == "off"
+
+
+@pytest.mark.parametrize(
+    ("task", "setting", "message"),
+    [
+        (NER, "context=on", "--task-setting context=on: Input should be 'auto', 'documents', 'file' or 'off'"),
+        (NER, "scheme=bio", "Input should be 'auto', 'iob1', 'iob2', 'iobes' or 'plain'"),
+        (NER, "words=2", r"ner has no setting 'words'; there are: scheme=…, context=…"),
+        (NER, "scheme=plain", "--task-setting scheme=plain: entities have a scheme and other tags have none"),
+        (POS, "scheme=iob2", "--task-setting scheme=iob2: entities have a scheme and other tags have none"),
+        (POS, "scheme=auto", "other tags have none: the tasks ner and pos"),
+        (get_task("sst2"), "context=off", "sst2 has no setting 'context'; there are: none"),
+    ],
+)
+def test_settings_that_are_not_there_are_refused(task, setting, message):
+    with pytest.raises(InputError, match=message):
+        with_settings(task, [setting])
+
+
+def test_a_setting_is_given_once():
+    with pytest.raises(InputError, match="--task-setting scheme=iob2: scheme is set twice"):
+        with_settings(NER, ["scheme=iob1", "context=off", "scheme=iob2"])
+    assert with_settings(POS, ["scheme=plain"]) == POS
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "message"),
+    [
+        (
+            NER,
+            "a B-X\nb O\nc I-X\n",
+            r"a\.conll:3: 'I-X' after 'O' is impossible in IOB2, the scheme that 'B-X' on line 1",
+        ),
+        (
+            NER,
+            "a I-X\nb O\nc B-X\n",
+            r"a\.conll:3: 'B-X' after 'O' is impossible in IOB1, the scheme that 'I-X' on line 1",
+        ),
+        (
+            NER,
+            "a O\n\nb B-X\nc O\n\nd S-X\n",
+            r"a\.conll:4: 'O' after 'B-X' is impossible in IOBES, .* 'S-X' on line 6",
+        ),
+        (NER, "a NN\n", r"a\.conll:1: 'NN' is no tag of IOB2 .*there is the task pos"),
+        (with_settings(NER, ["scheme=iob2"]), "a I-X\n", r"a\.conll:1: 'I-X' at the beginning of a sentence"),
+    ],
+)
+def test_impossible_tags_are_named_with_their_line(write, task, content, message):
+    with pytest.raises(InputError, match=message):
+        read_tagged(task, read_lines(write("a.conll", content)))
+
+
+def test_iob1_as_a_setting_allows_i_after_o(write):
+    lines = read_lines(write("a.conll", "a O\nb I-X\n"))
+    assert read_tagged(with_settings(NER, ["scheme=iob1"]), lines).tags == (("O", "B-X"),)
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "message"),
+    [
+        (NER, "a O\n", "holds no entity; there is nothing to learn"),
+        (POS, "a NN\n", "holds the tag 'NN' alone"),
+        (POS, "".join(f"w{n} t{n}\n" for n in range(20)), "20 different tags for 20 words, 't0' among them"),
+    ],
+)
+def test_training_files_that_teach_nothing_are_refused(write, task, content, message):
+    with pytest.raises(InputError, match=message):
+        learn(task, read_tagged(task, read_lines(write("a.conll", content))))
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (NER, r"dev\.conll:3: unknown type 'Y' of entity; the model's are X$"),
+        (POS, r"dev\.conll:3: unknown tag 'I-Y'; the model's are B-X, O$"),
+    ],
+)
+def test_what_the_model_does_not_know_is_named_with_its_line(write, tmp_path, task, message):
+    """In the dev file's own words: it is IOB1, and the model learned from IOB2."""
+    write("data/train.conll", "a B-X\nb O\n")
+    write("data/dev.conll", "a O\n\nb I-Y\n")
+    with pytest.raises(InputError, match=message):
+        load_data(task, tmp_path / "data")
+
+
+def test_tags_and_probabilities_come_from_a_softmax():
+    task = NER.model_copy(update={"labels": ("O", "B-X", "I-X")})
+    logits = np.array([[0.0, 3.0, 1.0], [0.0, 0.0, 5.0], [2.0, 1.0, 0.0]])
+    found = decode(task, logits, made_of([["a", "b"], [], ["c"]]))
+    assert found.tags == (("B-X", "I-X"), (), ("O",))
+    expected = [np.exp(row.max()) / np.exp(row).sum() for row in logits]
+    assert found.probabilities == pytest.approx(expected, abs=1e-12)
+    with pytest.raises(RunFailed, match="ner: the model's output holds numbers that are not finite"):
+        decode(task, np.array([[0.0, np.nan, 0.0]]), made_of([["a"]]))
+
+
+def test_figures_of_entities_and_of_plain_tags():
+    task = NER.model_copy(update={"labels": ("O", "B-X", "I-X", "B-Y", "I-Y")})
+    gold = made_of([["a", "b", "c"], ["d"]], tags=[["B-X", "I-X", "O"], ["B-Y"]])
+    figures = score(task, [["B-X", "O", "B-Y"], ["B-Y"]], gold)
+    assert list(figures)[:4] == ["f1", "precision", "recall", "accuracy"]
+    assert figures == pytest.approx(
+        {
+            **{"f1": 2 / 5, "precision": 1 / 3, "recall": 1 / 2, "accuracy": 2 / 4},
+            **{"X.f1": 0, "X.precision": 0, "X.recall": 0},
+            **{"Y.f1": 2 / 3, "Y.precision": 1 / 2, "Y.recall": 1},
+        }
+    )
+    task = POS.model_copy(update={"labels": ("NN", "VB")})
+    gold = made_of([["a", "b", "c"]], tags=[["NN", "NN", "VB"]])
+    figures = score(task, [["NN", "VB", "VB"]], gold)
+    assert figures == pytest.approx(
+        {
+            **{"accuracy": 2 / 3, "NN.f1": 2 / 3, "NN.precision": 1, "NN.recall": 1 / 2},
+            **{"VB.f1": 2 / 3, "VB.precision": 1 / 2, "VB.recall": 1},
+        }
+    )
+
+
+def small(labels: int) -> tuple[EncoderConfig, Tagger]:
+    config = EncoderConfig(vocab_size=128, hidden=32, layers=2, heads=4, intermediate=48, max_positions=64)
+    torch.manual_seed(3)
+    model = Tagger(config, labels).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return config, model.eval()
+
+
+SOME = made_of([["ab", "c"], ["ddddd"], ["e", "fg", "a", "bcd"], ["g"]], [0, 0, 0, 1])
+
+
+def test_logits_are_the_plain_paths_whatever_stands_in_one_batch():
+    """Against transformers' layout computed everywhere, in float64: 1e-9; all rows at once against each alone."""
+    config, model = small(5)
+    plain = Bert(config, "BertForTokenClassification", num_labels=5).double().eval()
+    plain.load_state_dict(model.state_dict())
+    windows = windows_of(Letters(), SOME, context="documents", max_length=9)
+    assert len(windows) == 4
+    together = model(tag_rows(windows, range(4), pad_id=0)).detach()
+    for row in range(4):
+        ids = torch.from_numpy(windows.ids[row])[None]
+        logits = plain(ids, torch.zeros_like(ids), torch.ones_like(ids) > 0)["logits"][0, windows.at[row]].detach()
+        torch.testing.assert_close(together[row, : len(logits)], logits, atol=1e-9, rtol=0)
+    found = predict_tags(model, windows, SOME.num_words)
+    for row in range(4):
+        np.testing.assert_allclose(found[windows.words[row]], together[row, : len(windows.at[row])], atol=1e-6)
+
+
+def test_the_loss_is_a_sum_over_words():
+    _, model = small(3)
+    windows = windows_of(Letters(), SOME, context="documents", max_length=9)
+    labels = np.array([0, 1, 2, 1, 0, 2, 1, 1])
+    trainable = tagger_task(model)
+    rows = tag_rows(windows, [2, 0, 3], pad_id=0, labels=labels)
+    ((loss, name),) = trainable.step(rows).values()
+    logits = torch.from_numpy(predict_tags(model.float(), windows, SOME.num_words))
+    asked = np.concatenate([windows.words[row] for row in (2, 0, 3)])
+    expected = F.cross_entropy(logits[asked], torch.from_numpy(labels[asked]), reduction="sum")
+    assert float(loss.detach()) == pytest.approx(float(expected), abs=1e-4)
+    assert trainable.counts(rows) == {name: len(asked)}
+    assert trainable.flops(rows) > 0
+
+
+@pytest.mark.parametrize("name", ["ner", "pos"])
+@pytest.mark.parametrize("features", [None, "concat-last-four"])
+def test_it_overfits_eight_sentences_and_comes_back(tmp_path: Path, tokenizer: Path, name: str, features: Any) -> None:
+    """F1 (or accuracy) 1.0 from the run, from its folder, and in the answers; with features of a frozen encoder too."""
+    task = get_spec(name)
+    example = example_data(task, tmp_path)
+    given = SHORT.model_copy(update={"features": features, "learning_rate": 1e-2, "lstm_width": 96} if features else {})
+    found = finetune(given, task, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=tokenizer)
+    assert (found["metric"], found["mean"]) == ("f1" if name == "ner" else "accuracy", 1.0)
+    figures = evaluate_task(task, model=str(tmp_path / "run"), data=example["data"])
+    assert (figures["sentences"], figures["words"]) == (8, 56)
+    assert figures[found["metric"]] == 1.0
+    answered = predict(str(tmp_path / "run"), str(example["asked"]), str(tmp_path / example["output"]))
+    assert (answered["sentences"], answered["words"]) == (8, 56)
+    assert example["answers"](tmp_path / example["output"]) == example["right"]
+    with pytest.raises(InputError, match=example["trouble"]):
+        finetune(given, task, model="random:tiny", data=example["broken"], out=tmp_path / "no", tokenizer=tokenizer)
+    if not features:
+        saved = open_model(str(tmp_path / "run"))
+        assert saved.architecture == open_architecture(saved).architecture == "BertForTokenClassification"
+        assert set(saved.labels) == (
+            {"O", "B-LOC", "I-LOC", "B-PER", "I-PER"} if name == "ner" else {"NAME", "PLACE", "OTHER"}
+        )
+
+
+def test_a_tenth_is_kept_where_there_is_no_dev_file(write: Any) -> None:
+    rows = "".join(f"{PEOPLE[n % 8]}{n} B-PER\nx O\n\n" for n in range(40))
+    task, train, dev = load_data(NER, write("data/all.conll", rows).parent)
+    assert (len(train), len(dev), task.labels) == (36, 4, ("O", "B-PER", "I-PER"))
+
+
+def test_the_commands_take_columns_and_settings(tmp_path: Path, tokenizer: Path) -> None:
+    """What is said on the command line reaches the task and its run; another setting is another run."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("train", "dev"):
+        rows = ("".join(f"7 {word} {tag} x\n" for word, tag in zip(*sentence(row), strict=True)) for row in range(8))
+        (data / f"{name}.conll").write_text("-DOCSTART-\n\n" + "\n".join(rows))
+    given: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": tokenizer, "epochs": 1}
+    given |= {"text_column": ("2",), "label_column": "3", "threads": 1}
+    commands.finetune("ner", task_setting=("context=off", "scheme=iob2"), **given)
+    task = open_model(str(tmp_path / "run")).extra["task"]
+    assert {"context": "off", "scheme": "iob2", "word": "2", "tag": "3"}.items() <= task.items()
+    figures = commands.evaluate("ner", model=str(tmp_path / "run"), data=data)
+    assert (figures["sentences"], figures["words"]) == (8, 56)
+    with pytest.raises(InputError, match=r"dev\.conll:3: 'x' is no tag"):
+        commands.evaluate("ner", model=str(tmp_path / "run"), data=data, label_column="4")
+    with pytest.raises(InputError, match="data"):
+        commands.finetune("ner", resume=True, **given)

@@ -1,0 +1,238 @@
+"""The next-token loss beside a task's: what it is, whose head it uses, when it is there, and who is refused it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from bertwright.errors import InputError
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.setup import begun
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import System, TopConfig, system_config, with_dropout
+from bertwright.model.encoder import init_weights
+from bertwright.model.folder import open_model, save_model
+from bertwright.model.heads import TiedOutput
+from bertwright.objectives.language_model import LanguageModel, language_architecture
+from bertwright.serving.predictor import load
+from bertwright.tasks.auxiliary_lm import COUNT, TERM, Heard, language_loss, overheard, with_language
+from bertwright.tasks.binding import Work, open_tokenizer
+from bertwright.tasks.kinds import kind_of
+from bertwright.tasks.spec import get_spec
+from bertwright.text.wordpiece import train_tokenizer
+from tests.support.task_examples import PLACES, example_data
+
+FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=40, threads=1, precision="fp32")
+LEFT: tuple[System, ...] = ("gpt", "bert-left", "lstm-left")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+    """A language model's folder for each system."""
+    folder = tmp_path_factory.mktemp("models")
+    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450)
+    words.save(folder / "tok")
+    for system in (*LEFT, "bert-right"):
+        shape = system_config(system, "tiny", words.vocab_size, max_positions=64)
+        config = with_dropout(shape, 0.0)
+        model = LanguageModel(config)
+        init_weights(model, 0.05, torch.Generator().manual_seed(4))
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") and "encoder" not in name:
+                nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(5))
+        kind = language_architecture(config)
+        save_model(folder / system, model, config=config, tokenizer=folder / "tok", architecture=kind)
+    return {system: str(folder / system) for system in (*LEFT, "bert-right")}
+
+
+def bound(model: str, task: str, folder: Path) -> tuple[Work[Any], nn.Module]:
+    """A task with the next-token loss at weight 2, and the model before its first step."""
+    saved, spec = open_model(model), get_spec(task)
+    data = example_data(spec, folder).data
+    work = kind_of(spec).prepare(spec, data, open_tokenizer(saved), saved.config, FAST.max_length)
+    work = with_language(work, saved, 2.0)
+    return work, begun(FAST.model_copy(update={"lm_weight": 2.0}), work, saved, 3)
+
+
+def plain_loss(model: Any, system: System, ids: Tensor, mask: Tensor) -> Tensor:
+    """Row by row, the cross entropy of the logits at each place and the token that comes next."""
+    total = torch.zeros(())
+    for row, real in zip(ids, mask, strict=True):
+        alone = row[real][None].long()
+        last = model.encoder(alone, torch.zeros_like(alone), torch.ones_like(alone, dtype=torch.bool)).last[0]
+        words = model.encoder.embeddings.word.weight
+        if system == "gpt":
+            logits = model.encoder.logits(last)
+        elif system == "bert-left":
+            logits = model.masked_lm(last, words)
+        else:
+            logits = last @ words.T + model.lm.bias
+        total = total + F.cross_entropy(logits[:-1], alone[0, 1:], reduction="sum")
+    return total
+
+
+@pytest.mark.parametrize("system", LEFT)
+def test_the_loss_is_that_of_the_shifted_logits_by_the_models_own_head(
+    system: System, models: dict[str, str], tmp_path: Path
+) -> None:
+    work, model = bound(models[system], "sst2", tmp_path)
+    stored = open_model(models[system]).weights or {}
+    for name in ("masked_lm.bias", "lm.bias"):
+        assert (name in model.state_dict()) == (name in stored)
+        if name in stored:
+            assert torch.equal(model.state_dict()[name], stored[name])
+    trainable, batch = work.trainable(model), work.batch(np.arange(len(work.lengths)))
+    if system == "bert-left":  # one segment, as the plain computation has it
+        assert not batch.segments.any()
+    total, counted = trainable.step(batch)[TERM]
+    torch.testing.assert_close(total, 2.0 * plain_loss(model, system, batch.ids, batch.mask), rtol=1e-4, atol=1e-4)
+    assert trainable.counts(batch)[counted] == work.lengths.sum() - len(work.lengths)
+    grown = trainable.flops(batch)
+    assert grown > kind_of(work.task).prepare(
+        work.task, tmp_path / "data", open_tokenizer(open_model(models[system])), open_model(models[system]).config, 40
+    ).trainable(model).flops(batch)
+
+
+@pytest.mark.parametrize("task", ["mrpc", "swag", "squad1", "ner"])
+@pytest.mark.parametrize("system", LEFT)
+def test_every_kind_of_task_has_its_own_loss_beside_it(
+    system: System, task: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    """The task's loss and gradient of its head are what they are without; all rows that are read are predicted."""
+    work, model = bound(models[system], task, tmp_path)
+    saved, spec = open_model(models[system]), get_spec(task)
+    alone = kind_of(spec).prepare(spec, tmp_path / "data", open_tokenizer(saved), saved.config, FAST.max_length)
+    batch = work.batch(np.arange(len(work.lengths)))
+    both, one = work.trainable(model), alone.trainable(model)
+    terms, without = both.step(batch), one.step(batch)
+    assert set(terms) == {*without, TERM}
+    torch.testing.assert_close(terms["loss"][0], without["loss"][0], rtol=1e-5, atol=1e-5)
+    assert both.counts(batch) == {**one.counts(batch), COUNT: both.tokens(batch) - len(batch.mask)}
+    assert float(terms[TERM][0].detach()) > 0
+    terms["loss"][0].backward()
+    head = next(part for name, part in model.named_parameters() if name.startswith(f"{work.head}."))
+    assert head.grad is not None
+    assert float(head.grad.abs().max()) > 0
+
+
+def test_a_body_is_overheard_only_within(models: dict[str, str]) -> None:
+    body = build_backbone(open_model(models["gpt"]).config).eval()
+    ids = torch.randint(5, 90, (2, 7))
+    rows = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
+    at = torch.tensor([[6, 0], [3, 3]])
+    with torch.inference_mode():
+        before = body(*rows, at=at).last
+        with overheard(body) as calls:
+            assert torch.allclose(body(*rows, at=at).last, before, atol=1e-6)
+            assert torch.allclose(body.summary(*rows), body(*rows).last[:, -1], atol=1e-6)
+            assert [call.last.shape for call in calls] == [(2, 7, body.config.hidden)] * 3
+        assert body(*rows, at=at).last.shape == before.shape
+        assert len(calls) == 3
+
+
+def test_what_pads_a_row_is_not_predicted(models: dict[str, str]) -> None:
+    config = open_model(models["gpt"]).config
+    model = nn.ModuleDict({"encoder": build_backbone(config), "lm": TiedOutput(config)}).eval()
+    ids = torch.randint(5, 90, (1, 6))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    wider = torch.nn.functional.pad(ids, (0, 3), value=7), torch.nn.functional.pad(mask, (0, 3))
+    losses = []
+    with torch.no_grad():
+        for given, real in ((ids, mask), wider):
+            last = model["encoder"](given, torch.zeros_like(given), real).last
+            losses.append(float(language_loss(model, Heard(given, real, last))))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def run(settings: FinetuneSettings, model: str, folder: Path, **more: Any) -> tuple[list[dict[str, Any]], Any]:
+    """The log lines of a short fine-tuning and the weights of its model."""
+    data = folder / "data"
+    if not data.exists():
+        example_data(get_spec("sst2"), folder)
+    out = folder / f"run-{len(list(folder.iterdir()))}"
+    finetune(settings, get_spec("sst2"), model=model, data=data, out=out, **more)
+    lines = [json.loads(line) for line in (out / "seed-0" / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "loss" in line], out
+
+
+def test_weight_nought_is_none_and_half_is_gpts(models: dict[str, str], tmp_path: Path) -> None:
+    nought = FAST.model_copy(update={"lm_weight": 0.0})
+    half = FAST.model_copy(update={"lm_weight": 0.5})
+    lines, left = run(FAST, models["bert-left"], tmp_path)
+    lines_nought, left_nought = run(nought, models["bert-left"], tmp_path)
+    assert TERM not in lines[0]
+    assert TERM not in lines_nought[0]
+    first, second = (load_file(out / "model" / "model.safetensors") for out in (left, left_nought))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not any(name.startswith("masked_lm.") for name in first)
+    lines, gpt = run(FAST, models["gpt"], tmp_path)
+    lines_half, gpt_half = run(half, models["gpt"], tmp_path)
+    assert lines[0][TERM] == lines_half[0][TERM] > 0
+    first, second = (load_file(out / "model" / "model.safetensors") for out in (gpt, gpt_half))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    lines_nought, _ = run(nought, models["gpt"], tmp_path)
+    assert TERM not in lines_nought[0]
+
+
+def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(models: dict[str, str], tmp_path: Path) -> None:
+    asked = FAST.model_copy(update={"lm_weight": 0.5})
+    _, out = run(asked, models["bert-left"], tmp_path)
+    before, after = (open_model(place).weights or {} for place in (models["bert-left"], str(out)))
+    name = "masked_lm.transform.weight"
+    assert float((after[name] - before[name]).abs().max()) > 1e-5
+    model = load(out)
+    assert model.kind == "classification"
+    assert not model.can("fill")
+    assert load(models["bert-left"]).kind == "vectors"
+
+
+def test_who_is_refused(models: dict[str, str], tmp_path: Path) -> None:
+    example_data(get_spec("squad1"), tmp_path)
+    where: Any = {"data": tmp_path / "data", "out": tmp_path / "run"}
+    asked = FAST.model_copy(update={"lm_weight": 0.5})
+    words = Path(models["gpt"])
+    with pytest.raises(InputError, match=r"--lm-weight 0\.5: random:tiny has states that know the tokens behind them"):
+        finetune(asked, get_spec("squad1"), model="random:tiny", tokenizer=words, **where)
+    with pytest.raises(InputError, match=r"--lm-weight 0\.5: .*bert-right has states that know the tokens behind"):
+        finetune(asked, get_spec("squad1"), model=models["bert-right"], **where)
+    topped = asked.model_copy(update={"bilstm": 16})
+    with pytest.raises(InputError, match="gpt with a BiLSTM on top has states that know the tokens behind them"):
+        finetune(topped, get_spec("squad1"), model=models["gpt"], **where)
+    features = asked.model_copy(update={"features": "last"})
+    with pytest.raises(InputError, match="no --bilstm, no --lm-weight"):
+        finetune(features, get_spec("squad1"), model=models["gpt"], **where)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_gpts_settings_are_where_none_are_named() -> None:
+    plain = FinetuneSettings()
+    shapes = {system: system_config(system, "base", 100) for system in ("bert", "gpt")}
+    small = {system: system_config(system, "mini", 100) for system in ("bert", "gpt")}
+    assert [plain.rate(shapes[system]) for system in shapes] == [3e-5, 6.25e-5]
+    assert [plain.rate(small[system]) for system in small] == [3e-4, 3e-4]
+    assert [plain.warmup_of(shapes[system]) for system in shapes] == [0.1, 0.002]
+    assert [plain.language_weight(shapes[system]) for system in shapes] == [0.0, 0.5]
+    named = FinetuneSettings(warmup=0.1, lm_weight=0.0, learning_rate=1e-4)
+    assert (named.warmup_of(shapes["gpt"]), named.language_weight(shapes["gpt"])) == (0.1, 0.0)
+    assert named.rate(shapes["gpt"]) == 1e-4
+    frozen = FinetuneSettings(features="last")
+    assert (frozen.language_weight(shapes["gpt"]), frozen.warmup_of(shapes["gpt"])) == (0.0, 0.1)
+    topped = TopConfig.model_validate({"inner": shapes["gpt"], "width": 16})
+    assert (plain.rate(topped), plain.warmup_of(topped)) == (6.25e-5, 0.002)
+
+
+def test_records_of_earlier_runs_have_todays_defaults() -> None:
+    today = FinetuneSettings(epochs=2)
+    earlier = {**today.model_dump(mode="json"), "warmup": 0.1}
+    for name in ("lm_weight", "bilstm"):
+        del earlier[name]
+    assert FinetuneSettings.model_validate(earlier) == today
+    assert FinetuneSettings.model_validate({**earlier, "warmup": 0.2}).warmup == 0.2

@@ -1,0 +1,138 @@
+"""How far it came and how long it takes still: what a person sees while rows are answered."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bertwright import console
+from bertwright.console import Status, clock
+from bertwright.tasks import embeddings as features
+from bertwright.tasks import inference
+
+LENGTHS = np.array([10, 40, 20, 10])
+
+
+class Heard:
+    """Stands for a Status and keeps what it is told."""
+
+    texts: list[str]
+
+    def __init__(self, *, ends: bool) -> None:
+        assert not ends
+
+    def __enter__(self) -> "Heard":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is told; a clock by which everything takes a minute, and batches of one row."""
+
+    def minutes() -> Iterator[float]:
+        now = 0.0
+        while True:
+            yield now
+            now += 60.0
+
+    ticks = minutes()
+    Heard.texts = []
+    for module in (inference, features):
+        monkeypatch.setattr(module, "Status", Heard)
+        monkeypatch.setattr(module.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(inference, "ANSWERED_TOKENS", 40)
+    return Heard.texts
+
+
+def test_rows_are_answered_with_the_time_left(heard: list[str]) -> None:
+    given = [rows.tolist() for rows in inference.answered_batches(LENGTHS)]
+    assert given == [rows.tolist() for rows in inference.batches_by_length(LENGTHS)] == [[1], [2, 0], [3]]
+    assert heard == [  # half of the tokens in a minute, seven eighths in two
+        "50% of 4 rows answered · 1:00 left",
+        "88% of 4 rows answered · 0:17 left",
+        "100% of 4 rows answered · 0:00 left",
+    ]
+
+
+def test_nothing_is_said_of_what_is_quick(heard: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference.time, "monotonic", lambda: 0.0)
+    assert len(list(inference.answered_batches(LENGTHS))) == 3
+    assert heard == []
+
+
+def test_lines_are_counted_and_what_is_read_ahead_is_not_done(heard: list[str], tmp_path: Path) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("short\n" * 3 + "é" * 8 + "s\n")
+    computed: Any = lambda texts: iter(list(texts))  # noqa: E731
+    assert list(features._aloud(str(source), computed)) == ["short"] * 3 + ["é" * 8 + "s"]
+    assert heard == ["1 lines · 5:00 left", "2 lines · 4:00 left", "3 lines · 3:00 left", "4 lines · 0:00 left"]
+
+
+def test_one_status_within_another_takes_over_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lines that change in place at once are an error in some versions of rich."""
+    monkeypatch.setattr(console, "console", Console(file=io.StringIO(), force_terminal=True))
+    with Status() as outer:
+        for _ in range(2):
+            with Status(ends=False) as inner:
+                assert inner._live is outer._live is not None
+        assert Status._shown is outer
+    assert Status._shown is None
+    with Status() as later:
+        assert later._live is not outer._live
+
+
+def test_a_last_text_is_printed_or_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(console, "console", Console(file=io.StringIO(), force_terminal=False))
+    for ends in (True, False):
+        with Status(ends=ends) as status:
+            status.update(f"said {ends}")
+    assert capsys.readouterr().err == "said True\n"
+
+
+def test_a_clock() -> None:
+    assert [clock(seconds) for seconds in (0.4, 65.0, 3723.0)] == ["0:00", "1:05", "1:02:03"]
+
+
+SPEAKS_ON = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from bertwright.console import Status, say
+with Status() as status:
+    status.update("before")
+    sys.stdin.readline()  # until the terminal is closed
+    for number in range(3):
+        status.update(f"after {number}")
+        say("somebody?")
+open(sys.argv[1], "w").write("done")
+"""
+
+
+def test_a_closed_terminal_ends_no_work(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-c", SPEAKS_ON, str(tmp_path / "mark")],
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    assert os.read(ours, 1)  # it is at its work
+    os.close(ours)
+    running.communicate(b"\n", timeout=60)
+    assert running.returncode == 0
+    assert (tmp_path / "mark").read_text() == "done"

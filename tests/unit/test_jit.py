@@ -1,0 +1,101 @@
+"""Machine code that is kept on disk: never that of an earlier source, never needed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULES = {
+    "inner.py": """
+from bertwright.jit import compiled
+
+SHIFT = 1
+
+@compiled
+def inner(number):
+    return number + 10
+""",
+    "middle.py": """
+from bertwright.jit import compiled
+from inner import SHIFT, inner
+
+@compiled
+def middle(number):
+    return inner(number) + SHIFT
+""",
+    "outer.py": """
+from bertwright.jit import compiled
+from middle import middle
+
+@compiled
+def outer(number):
+    return middle(number)
+
+print(outer(0), sum(outer.stats.cache_hits.values()))
+""",
+}
+
+
+def run(place: Path, **environment: str) -> tuple[int, int]:
+    """What the outermost function answers in a process of its own, and how often its kept code was taken."""
+    command = [sys.executable, "outer.py"]
+    whole = {**os.environ, "NUMBA_CACHE_DIR": "", **environment}
+    found = subprocess.run(command, cwd=place, env=whole, capture_output=True, text=True, check=True)
+    answer, hits = found.stdout.split()
+    return int(answer), int(hits)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name, text in MODULES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "answer"),
+    [
+        ("inner.py", "+ 10", "+ 20", 21),
+        ("inner.py", "SHIFT = 1", "SHIFT = 5", 15),
+        ("middle.py", "+ SHIFT", "- SHIFT", 9),
+        ("outer.py", "middle(number)", "middle(number) + 100", 111),
+    ],
+)
+def test_a_changed_source_is_compiled_into_its_callers(
+    place: Path, name: str, before: str, after: str, answer: int
+) -> None:
+    assert run(place) == (11, 0)
+    assert run(place) == (11, 1)
+    changed = MODULES[name].replace(before, after)
+    assert changed != MODULES[name]
+    (place / name).write_text(changed)
+    assert run(place) == (answer, 0)
+    assert run(place) == (answer, 1)
+
+
+def test_a_person_names_the_place(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    own = tmp_path_factory.mktemp("own")
+    assert run(place, NUMBA_CACHE_DIR=str(own)) == (11, 0)
+    assert run(place, NUMBA_CACHE_DIR=str(own)) == (11, 1)
+    assert list(own.rglob("*.nbi"))
+    assert not list(place.rglob("*.nbi"))
+    (own / "file").touch()
+    assert run(place, NUMBA_CACHE_DIR=str(own / "file" / "inside")) == (11, 0)
+    assert list(place.rglob("*.nbi"))
+
+
+def test_where_nothing_can_be_written_beside_it_the_cache_folder_is_taken(place: Path, tmp_path: Path) -> None:
+    (place / "__pycache__").write_text("no folder")
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert run(place, **environment) == (11, 0)
+    assert run(place, **environment) == (11, 1)
+
+
+def test_functions_are_compiled_where_no_cache_can_be_written(place: Path) -> None:
+    (place / "__pycache__").write_text("no folder")
+    (place / "cache").write_text("no folder either")
+    environment = {"XDG_CACHE_HOME": str(place / "cache")}
+    assert run(place, **environment) == (11, 0)
+    assert run(place, **environment) == (11, 0)

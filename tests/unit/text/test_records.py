@@ -1,0 +1,187 @@
+"""Texts in records: Parquet files, and a dataset of the Hub, served by a small Hub of this test's own."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from bertwright.errors import InputError
+from bertwright.text.documents import TextSettings, read_documents, read_sources
+from bertwright.text.wordpiece import train_tokenizer
+
+TEXTS = ["One line.\nAnother\xa0line.", "", None, "  ", "Last \U0001f642."]
+PARAGRAPHS = [("One line.", "Another line."), ("Last \U0001f642.",)]
+
+
+def written(path: Path, column: Any, **more: Any) -> Path:
+    parquet.write_table(pa.table({"id": list(range(len(column))), "text": column}), path, **more)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()], ids=str
+)
+def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: pa.DataType) -> None:
+    column = pa.array(TEXTS, pa.string()).cast(kind)
+    found = list(read_documents(written(tmp_path / "a.parquet", column, row_group_size=2), TextSettings()))
+    assert [document.paragraphs for document in found] == PARAGRAPHS
+    assert [document.place[-14:] for document in found] == ["parquet: row 1", "parquet: row 5"]
+    (tmp_path / "a.parquet").rename(tmp_path / "named otherwise")
+    found = list(read_documents(tmp_path / "named otherwise", TextSettings()))
+    assert [document.paragraphs for document in found] == PARAGRAPHS
+
+
+@pytest.mark.parametrize(
+    ("column", "settings", "message"),
+    [
+        ([1, 2], {}, r"the column 'text' holds int64; it must hold text \(such columns here: none\)"),
+        ([["a"], ["b"]], {}, "the column 'text' holds list<"),
+        (["a"], {"field": "body"}, "no column 'body', or several; its columns are id, text"),
+        (["a" * 200], {}, "row 1: a document of over"),
+    ],
+)
+def test_what_parquet_cannot_give_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: Any, settings: dict[str, str], message: str
+) -> None:
+    from bertwright.text import document
+
+    monkeypatch.setattr(document, "LONGEST", 100)
+    path = written(tmp_path / "a.parquet", column)
+    with pytest.raises(InputError, match=rf"a\.parquet: .*{message}"):
+        list(read_documents(path, TextSettings(**settings)))
+
+
+def test_broken_parquet_is_named_and_bad_rows_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": [f"Text {n}." for n in range(5000)]}), path, row_group_size=1000)
+    data = path.read_bytes()
+    for harmed in (data[: len(data) // 2], data[:4] + b"\xff" * 3000 + data[3004:], b"PAR1"):
+        path.write_bytes(harmed)
+        with pytest.raises(InputError, match=r"a\.parquet: after row \d+: not a readable Parquet file"):
+            list(read_documents(path, TextSettings()))
+    bad = pa.array([b"fine", b"\xff", b"good"], pa.binary()).view(pa.string())
+    errors: list[InputError] = []
+    found = list(read_sources(written(path, bad), TextSettings(), errors.append))
+    assert len(found) == 2
+    assert [str(error).removeprefix(str(path))[:7] for error in errors] == [": row 2"]
+
+
+REVISION = "1f" * 20
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the Hub as reading a dataset of one Parquet file takes."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        if path.startswith("/api/datasets/own/talks"):
+            rest = path.removeprefix("/api/datasets/own/talks")
+            if "/tree/" in rest:
+                self.answer(json.dumps(self.listing(rest.partition(f"{REVISION}")[2].strip("/"))).encode())
+            else:
+                siblings = [{"rfilename": name} for name in self.files]
+                self.answer(json.dumps({"id": "own/talks", "sha": REVISION, "siblings": siblings}).encode())
+        elif path.startswith(f"/datasets/own/talks/resolve/{REVISION}/"):
+            name = path.rpartition(f"{REVISION}/")[2]
+            self.answer(self.files.get(name), name)
+        else:
+            self.answer(None)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        paths = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        asked = json.loads(paths)["paths"] if paths.startswith("{") else [unquote(paths.partition("paths=")[2])]
+        self.answer(json.dumps([entry for entry in self.listing("") if entry["path"] in asked]).encode())
+
+    def listing(self, under: str) -> list[dict[str, Any]]:
+        return [
+            {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+            for name, data in self.files.items()
+            if name.startswith(under)
+        ]
+
+    def answer(self, body: bytes | None, name: str = "") -> None:
+        status, first = (200, 0) if body is not None else (404, 0)
+        whole = body or b"{}"
+        if body is not None and (asked := self.headers.get("Range")):
+            begin, _, end = asked.removeprefix("bytes=").partition("-")
+            first, body, status = int(begin), whole[int(begin) : int(end) + 1 if end else None], 206
+        self.send_response(status)
+        if status == 404:
+            self.send_header("X-Error-Code", "RepoNotFound" if "/api/" in self.path else "EntryNotFound")
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {first}-{first + len(body or b'') - 1}/{len(whole)}")
+        if name:
+            self.send_header("ETag", f'"{hashlib.sha1(whole).hexdigest()}"')
+            self.send_header("X-Repo-Commit", REVISION)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body or b"")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A Hub that serves one dataset, and the environment in which it is the Hub."""
+    data = io.BytesIO()
+    parquet.write_table(pa.table({"text": [f"Talk {n} was long. Nobody slept." for n in range(40)]}), data)
+    Hub.files = {"README.md": b"", "train.parquet": data.getvalue()}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    home = tmp_path / "hub"
+    yield {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_OFFLINE": "0",
+        "HF_DATASETS_OFFLINE": "0",
+    }
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_dataset_of_the_hub_is_read_at_the_revision_it_has(
+    hub: dict[str, str], own_text: Path, tmp_path: Path
+) -> None:
+    train_tokenizer([own_text.read_text()], vocab_size=500).save(tmp_path / "tokenizer")
+
+    def build(name: str) -> subprocess.CompletedProcess[str]:
+        command = ("corpus", "build", name, "--tokenizer", str(tmp_path / "tokenizer"), "--out", str(tmp_path / "c"))
+        return subprocess.run(
+            [sys.executable, "-m", "bertwright", *command, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | hub,
+        )
+
+    found = build("hub:own/absent")
+    assert found.returncode == 2, found.stderr
+    assert "hub:own/absent: the Hub has no such dataset" in found.stderr
+    found = build("hub:own/talks:test")
+    assert found.returncode == 2, found.stderr
+    assert "hub:own/talks:test: after row 0" in found.stderr
+    assert not (tmp_path / "c").exists()
+    found = build("hub:own/talks")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["documents"] == 40
+    (source,) = json.loads((tmp_path / "c" / "manifest.json").read_text())["sources"]
+    assert source == {"path": "hub:own/talks:train", "bytes": 0, "fingerprint": f"revision {REVISION}"}

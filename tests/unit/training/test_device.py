@@ -1,0 +1,392 @@
+"""Where things are computed. There is no GPU in most places: torch's `meta` device, which has shapes and no numbers,
+takes its place, and tells as a GPU would of a tensor that was left behind.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from bertwright.cli import main
+from bertwright.errors import InputError, RunFailed
+from bertwright.files import read_json
+from bertwright.finetuning import run as finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import SYSTEMS, System
+from bertwright.model.encoder import Encoder
+from bertwright.model.folder import open_model, save_model
+from bertwright.objectives.masked_lm import PretrainingModel
+from bertwright.pretraining import measure as foresee
+from bertwright.pretraining import run as pretraining_run
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.pretraining.systems import figures_of, task_of
+from bertwright.registry import find
+from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.frozen_features import FrozenHead, predicted, states_for
+from bertwright.tasks.inference import choose
+from bertwright.tasks.kinds import kind_of
+from bertwright.tasks.spec import TaskSpec
+from bertwright.text.wordpiece import train_tokenizer
+from bertwright.training.distributed import Engine, refuse_shared
+from bertwright.training.hardware import moved, own_device, place_of
+from bertwright.training.run_folder import RunFolder, start_run
+from bertwright.training.run_lock import session
+from tests.support import tiny_run
+from tests.support.task_examples import PLACES, example_data
+
+ELSEWHERE = torch.device("meta")
+TASKS = find("bertwright.tasks", TaskSpec)
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1 MiB")
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Any
+    numbers: Any
+    count: int = 2
+
+
+def test_all_tensors_of_a_batch_are_moved() -> None:
+    inner = Outer(torch.zeros(2), None)
+    found = moved(Outer(inner, torch.ones(3)), ELSEWHERE)
+    assert found.numbers.device == found.inner.inner.device == ELSEWHERE
+    assert (found.inner.numbers, found.count) == (None, 2)
+    assert moved(inner, torch.device("cpu")).inner is inner.inner  # nothing is copied
+
+
+def computed_elsewhere(trainable: Any, batch: Any) -> None:
+    """The step of a batch that lies here, and its gradients: all of it there."""
+    engine = Engine(trainable, compiled=False, place=ELSEWHERE)
+    assert place_of(trainable.module) == ELSEWHERE
+    terms = engine.losses(batch)
+    total = torch.stack([sum_ for sum_, _ in terms.values()]).sum()
+    assert total.device == ELSEWHERE
+    engine.backward(total, counts=True)
+    found = [parameter.grad for parameter in trainable.module.parameters() if parameter.grad is not None]
+    assert len(found) > 2
+    assert all(gradient.device == ELSEWHERE and not gradient.is_sparse for gradient in found)
+
+
+def rows_and_model(system: System, folder: Path) -> tuple[Any, Any]:
+    if system == "bert":
+        return tiny_run.built(kind=torch.float32), tiny_run.examples(folder).step_batch(0, 8)
+    model = tiny_run.language_model(system, torch.float32)
+    return model, tiny_run.language_rows(folder, system).step_batch(0, 8)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_step_leaves_no_tensor_behind(system: System, tmp_path: Path) -> None:
+    model, _ = rows_and_model(system, tmp_path)
+    model.train()
+    if system == "bert":
+        batch: Any = tiny_run.micro_batches(tiny_run.examples(tmp_path))(0)[0]
+    else:
+        batch = tiny_run.language_batches(tmp_path, model, system, 8)(0)[0]
+    computed_elsewhere(task_of(model), batch)
+
+
+def test_what_is_left_behind_would_be_told() -> None:
+    """The stand-in does tell."""
+    model = tiny_run.built(kind=torch.float32).to(ELSEWHERE)
+    with pytest.raises(RuntimeError, match="device"):
+        model.encoder.layers[0](torch.zeros(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_held_out_figures_are_computed_where_the_model_is(system: System, tmp_path: Path) -> None:
+    model, batch = rows_and_model(system, tmp_path)
+    model.to(ELSEWHERE).eval()
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="meta tensors"):  # only at the figure itself
+        figures_of(model, [batch])
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+    """A model folder with a small random encoder, and dropout."""
+    folder = tmp_path_factory.mktemp("encoder")
+    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
+    words.save(folder / "tok")
+    config = tiny_run.config(vocab_size=words.vocab_size, max_positions=64, hidden_dropout=0.1, attention_dropout=0.1)
+    model = PretrainingModel(config, second_sentence="none")
+    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForMaskedLM")
+    return str(folder / "m")
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_task_is_learned_and_measured_where_the_model_is(name: str, encoder: str, tmp_path: Path) -> None:
+    saved = open_model(encoder)
+    example = example_data(TASKS[name], tmp_path)
+    work = kind_of(TASKS[name]).prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
+    model = work.build(saved.config).train()
+    encoder_of: Any = model.get_submodule("encoder")
+    for words in encoder_of.words():
+        words.sparse = True  # which is for processors
+    computed_elsewhere(work.trainable(model), work.batch(np.arange(len(work.lengths))))
+    with pytest.raises(NotImplementedError, match="copy out of meta"):  # answers go back to numpy, which has none
+        work.evaluate(model)
+
+
+@pytest.mark.parametrize("name", ["sst2", "ner"])
+def test_features_are_computed_and_read_where_the_model_is(name: str, encoder: str, tmp_path: Path) -> None:
+    saved, example = open_model(encoder), example_data(TASKS[name], tmp_path)
+    bound: Any = kind_of(TASKS[name]).features
+    data = bound(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
+    states = states_for(frozen_encoder(saved), data.train, [0, 1, 2])
+    head = FrozenHead(saved.config, "elmo", outputs=data.outputs, width=8, each=data.each).to(ELSEWHERE)
+    for compute in (
+        lambda: states_for(frozen_encoder(saved).to(ELSEWHERE), data.train, [0, 1, 2]),
+        lambda: predicted(head, states),
+    ):
+        with pytest.raises(NotImplementedError, match="copy out of meta"):
+            compute()
+
+
+def test_features_are_learned_in_bf16(encoder: str, tmp_path: Path) -> None:
+    """What `auto` means on nearly every GPU."""
+    task, example = TASKS["sst2"], example_data(TASKS["sst2"], tmp_path)
+    settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="bf16", features="last")
+    found = finetune.finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
+    assert 0.0 <= found["mean"] <= 1.0
+
+
+def test_a_gpu_that_is_not_there_is_said(
+    tmp_path: Path, own_corpus: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("sentence\tlabel\n" + "good\t1\nbad\t0\n" * 20)
+    given = ["--model", encoder, "--device", "cuda"]
+    for command in (
+        ["finetune", "sst2", *given, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
+        ["evaluate", "sst2", *given, "--data", str(rows)],
+        ["predict", *given, "--input", str(rows), "--output", str(tmp_path / "out.tsv")],
+        ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), "--steps", "2", "--device", "cuda"],
+        ["paper", "table1", "--scale", "smoke", "--device", "cuda", "--out", str(tmp_path / "run")],
+    ):
+        assert main(command) == 2, command
+        assert "torch sees no GPU here" in capsys.readouterr().err
+    assert not list(tmp_path.glob("run")) + list(tmp_path.glob("out.tsv"))
+    with pytest.raises(InputError, match="--device cpu computes on the processors"):
+        own_device("cuda")
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    for rank, place in (("0", "cuda:0"), ("1", "cuda:1")):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert str(own_device("cuda")) == place
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(InputError, match=r"3 processes on a machine with 2 GPU\(s\).*--nproc-per-node 2"):
+        own_device("cuda")
+    store = dist.HashStore()
+    refuse_shared(store, "GPU-1")
+    refuse_shared(store, "GPU-2")
+    with pytest.raises(InputError, match=r"two of the processes have the same GPU \(GPU-1\)"):
+        refuse_shared(store, "GPU-1")
+
+
+def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match="--precision int8: is for processors"):
+        choose("int8", device="cuda")
+
+
+def test_a_run_goes_on_with_other_roundings_only_where_asked(tmp_path: Path, capsys: Any) -> None:
+    begun = PretrainSettings(steps=3)
+    start_run(tmp_path / "run", kind="pretrain", settings=begun, data={}, resume=False)
+    other = begun.model_copy(update={"device": "cuda", "micro_tokens": 1024})
+    again: Any = {"kind": "pretrain", "data": {}, "resume": True}
+    with pytest.raises(InputError, match=r"micro_tokens is 8192 there and 1024 here; device is 'cpu' there.*--allow"):
+        start_run(tmp_path / "run", settings=other, **again)
+    found = start_run(tmp_path / "run", settings=other, allow_other_numerics=True, **again)
+    assert found.record["settings"] == begun.model_dump(mode="json")  # another process may work on it
+    with pytest.raises(InputError, match="refused"), session(found):
+        raise InputError("refused")
+    assert read_json(tmp_path / "run" / "run.json")["settings"] == begun.model_dump(mode="json")
+    with session(found):
+        assert found.record["settings"] == other.model_dump(mode="json")
+    assert "goes on, though micro_tokens is 8192 there and 1024 here" in capsys.readouterr().err
+    start_run(tmp_path / "run", settings=other, **again)  # what the run goes on with now
+    with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here"):
+        start_run(tmp_path / "run", settings=begun, **again)
+    longer = other.model_copy(update={"steps": 4})
+    with pytest.raises(InputError, match="steps is 3 there and 4 here"):
+        start_run(tmp_path / "run", settings=longer, allow_other_numerics=True, **again)
+
+
+def test_what_fits_into_a_full_gpu_is_found_by_halving() -> None:
+    tried = []
+
+    def compute(rows: int) -> None:
+        tried.append(rows)
+        if rows > 5:
+            raise FULL
+
+    assert foresee.largest(64, compute) == 4
+    assert tried == [64, 32, 16, 8, 4]
+    assert foresee.largest(3, compute) == 3
+    assert foresee.largest(1, lambda _: compute(6)) == 0
+
+
+def as_if_begun_on_a_gpu(folder: Path) -> None:
+    record = json.loads((folder / "run.json").read_text())
+    numerics = record["resolved"].get("numerics", record["resolved"])
+    record["settings"]["device"] = numerics["device"] = "cuda"
+    numerics["processor"] = "a GPU, torch 2"
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
+    tmp_path: Path, own_corpus: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise FULL
+
+    def step_seconds(*_: Any, rows: int, **__: Any) -> float:
+        if rows > 3:
+            raise FULL
+        return 0.0
+
+    monkeypatch.setattr(foresee, "step_seconds", step_seconds)
+    monkeypatch.setattr(pretraining_run, "train", full)
+    given = ["--steps", "2", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--evaluations", "0", "--threads", "1"]
+    command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *given]
+    assert main(command) == 1
+    said = capsys.readouterr().err
+    assert "CUDA out of memory: --micro-tokens 32 fits; a run goes on with it by --resume" in said
+    assert main([*command, "--resume", "--micro-tokens", "32", "--allow-other-numerics"]) == 1
+    assert "CUDA out of memory: the rows of a step fit, so an evaluation or another" in capsys.readouterr().err
+    monkeypatch.undo()
+    as_if_begun_on_a_gpu(tmp_path / "run")
+    assert main([*command, "--resume", "--micro-tokens", "32"]) == 2
+    assert main([*command, "--resume", "--micro-tokens", "32", "--allow-other-numerics"]) == 0
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [record["settings"]["device"], record["resolved"]["numerics"]["device"]] == ["cpu", "cpu"]
+
+
+def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
+    tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = TASKS["sst2"]
+    example = example_data(task, tmp_path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise FULL
+
+    fits = 2
+
+    def seconds(_: Any, batches: Any, **__: Any) -> float:
+        if len(batches(0)[0]) > fits:
+            raise FULL
+        return 0.0
+
+    monkeypatch.setattr(finetune, "train", full)
+    monkeypatch.setattr(finetune, "measure_step_seconds", seconds)
+    settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
+    where: Any = {"model": encoder, "data": example.data, "out": tmp_path / "run"}
+    with pytest.raises(
+        RunFailed, match=r"--activation-checkpointing takes less; .* or begin anew with --batch-size 2, whose"
+    ):
+        finetune.finetune(settings, task, **where)
+    less = settings.model_copy(update={"activation_checkpointing": True})
+    with pytest.raises(RunFailed, match="memory: begin anew with --batch-size 2, whose"):
+        finetune.finetune(less, task, **where, resume=True, allow_other_numerics=True)
+    fits = 0
+    with pytest.raises(RunFailed, match="memory: begin anew with a smaller --max-length: no row fits"):
+        finetune.finetune(less, task, **where, resume=True)
+    fits = 8
+    with pytest.raises(RunFailed, match="memory: the rows of a step fit, so an evaluation or another program did not"):
+        finetune.finetune(less, task, **where, resume=True)
+    monkeypatch.undo()
+    as_if_begun_on_a_gpu(tmp_path / "run")
+    with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here; --allow-other-numerics goes on"):
+        finetune.finetune(less, task, **where, resume=True)
+    finetune.finetune(less, task, **where, resume=True, allow_other_numerics=True)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["settings"]["device"] == record["resolved"]["device"] == "cpu"
+    assert record["resolved"]["ranks"] == 1
+
+
+def test_a_fine_tuning_notes_the_processor_that_it_goes_on_with(tmp_path: Path) -> None:
+    settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Together()
+    run = start_run(tmp_path / "run", kind="finetune", settings={}, data={}, resume=False)
+    begun, _ = finetune._resolved(settings, run, together, allow_other=False)
+    settled = run.record["resolved"]
+    run.note(resolved={**settled, "processor": "another"})
+    with pytest.raises(InputError, match="begun with another, here is"):
+        finetune._resolved(settings, run, together, allow_other=False)
+    assert run.record["resolved"]["processor"] == "another"
+    found, _ = finetune._resolved(settings, run, together, allow_other=True)
+    assert found.processor == begun.processor
+    assert {**run.record["resolved"], "peak_flops": 0.0} == {**settled, "peak_flops": 0.0}
+    assert finetune._resolved(settings, run, together, allow_other=False)[0] == found
+
+
+def test_an_epoch_measured_again_and_otherwise_keeps_figures_and_weights_together(
+    tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the best epoch was saved and before the next checkpoint, it goes on where numbers are others."""
+    task = TASKS["sst2"]
+    measured: list[float] = []
+    prepared = finetune._prepare
+
+    def otherwise(*given: Any, **more: Any) -> Any:
+        found = prepared(*given, **more)
+        return replace(found, work=replace(found.work, evaluate=lambda _: {"accuracy": measured.pop(0)}))
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetune, "_prepare", otherwise)
+    settings = FinetuneSettings(epochs=3, batch_size=8, max_length=40, threads=1, precision="fp32", seeds=1)
+    where: Any = {"model": encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
+    log = RunFolder.log
+    monkeypatch.setattr(RunFolder, "log", lambda run, line: (log if len(measured) > 1 else killed)(run, line))
+    measured += [0.5, 0.75, 0.25]
+    with pytest.raises(KeyboardInterrupt):
+        finetune.finetune(settings, task, **where)
+    monkeypatch.setattr(RunFolder, "log", log)
+    second = (tmp_path / "run" / "seed-0" / "model" / "model.safetensors").read_bytes()
+    measured[:] = [0.625, 0.6875, 0.5]
+    found = finetune.finetune(settings, task, **where, resume=True)
+    assert (found["scores"], found["seeds"][0]["epoch"]) == ([0.75], 2)
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == second
+
+
+def test_a_search_goes_on_with_another_device_where_asked(tmp_path: Path, encoder: str, capsys: Any) -> None:
+    data = example_data(TASKS["sst2"], tmp_path).data
+    command = ["finetune", "sst2", "--model", encoder, "--data", str(data), "--out", str(tmp_path / "run")]
+    command += ["--epochs", "1", "--max-length", "40", "--threads", "1", "--seeds", "1", "--grid", "batch-size=4,8"]
+    assert main(command) == 0
+    record = json.loads((tmp_path / "run" / "grid.json").read_text())
+    record["settings"]["device"] = "cuda"
+    (tmp_path / "run" / "grid.json").write_text(json.dumps(record))
+    assert main([*command, "--resume"]) == 2
+    assert "device ('cuda' there, 'cpu' here)" in capsys.readouterr().err
+    assert main([*command, "--resume", "--allow-other-numerics"]) == 0
+
+
+def test_a_full_gpu_is_no_traceback_where_a_model_answers(
+    tmp_path: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = example_data(TASKS["sst2"], tmp_path).data
+    settings = FinetuneSettings(epochs=1, max_length=40, threads=1, precision="fp32")
+    finetune.finetune(settings, TASKS["sst2"], model=encoder, data=data, out=tmp_path / "run")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise FULL
+
+    monkeypatch.setattr(Encoder, "forward", full)
+    asked = ["--model", str(tmp_path / "run")]
+    assert main(["evaluate", "sst2", *asked, "--data", str(data)]) == 1
+    assert "CUDA out of memory: --device cpu computes it on the processors" in capsys.readouterr().err

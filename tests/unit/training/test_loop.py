@@ -1,0 +1,516 @@
+"""The loop: sums over counts, micro-batches, resuming, stopping, losses that are not finite."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bertwright.errors import InputError, RunFailed
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from bertwright.training.distributed import Trainable
+from bertwright.training.hardware import Numerics
+from bertwright.training.loop import Outcome, Plan, train
+from bertwright.training.optimizer import OptimizerSettings, build_optimizer
+from bertwright.training.run_folder import RunFolder, start_run
+from bertwright.training.trial import measure_step_seconds
+
+Batch = tuple[Tensor, Tensor]
+NUMERICS = Numerics(precision="fp32", compiled=False, threads=1, peak_flops=1e9)
+
+
+def line(seed: int = 0, kind: torch.dtype = torch.float64) -> nn.Linear:
+    torch.manual_seed(seed)
+    return nn.Linear(3, 1).to(kind)
+
+
+def trainable(module: nn.Linear, noise: float = 0.0) -> Trainable[Batch]:
+    def step(batch: Batch) -> dict[str, tuple[Tensor, str]]:
+        values = batch[0] + noise * torch.randn(batch[0].shape, dtype=batch[0].dtype)
+        return {"loss": (((module(values)[:, 0] - batch[1]) ** 2).sum(), "rows")}
+
+    return Trainable(
+        module=module,
+        blocks=(),
+        step=step,
+        counts=lambda batch: {"rows": float(len(batch[0]))},
+        flops=lambda batch: 18.0 * len(batch[0]),
+        tokens=lambda batch: len(batch[0]),
+    )
+
+
+def rows(step: int, sizes: Sequence[int] = (4,)) -> list[Batch]:
+    generator = torch.Generator().manual_seed(step)
+    values = torch.randn(sum(sizes), 3, generator=generator, dtype=torch.float64)
+    goals = values @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    return list(zip(values.split(list(sizes)), goals.split(list(sizes)), strict=True))
+
+
+def plan(steps: int = 20, **changes: object) -> Plan:
+    return Plan(
+        steps=steps, seed=3, optimizer=OptimizerSettings(learning_rate=0.05, warmup=0.1), log_every=3, **changes
+    )  # type: ignore[arg-type]
+
+
+def weights(module: nn.Module) -> bytes:
+    return b"".join(tensor.numpy().tobytes() for tensor in module.state_dict().values())
+
+
+def test_ragged_micro_batches_give_the_step_of_one_batch() -> None:
+    whole, cut = line(), line()
+    train(trainable(whole), lambda step: rows(step, (8,)), plan=plan(50), numerics=NUMERICS, quiet=True)
+    train(trainable(cut), lambda step: rows(step, (1, 5, 2)), plan=plan(50), numerics=NUMERICS, quiet=True)
+    torch.testing.assert_close(whole.weight, cut.weight, atol=1e-9, rtol=0)
+
+
+def test_it_learns() -> None:
+    module = line()
+    train(trainable(module), rows, plan=plan(800), numerics=NUMERICS, quiet=True)
+    torch.testing.assert_close(module.weight[0], torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64), atol=0.05, rtol=0)
+
+
+@pytest.fixture
+def hears_hangups() -> Iterator[None]:
+    """As a program that nobody started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hears_hangups")
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    calm = line()
+    undisturbed = start_run(tmp_path / "calm", kind="t", settings={}, data={}, resume=False)
+    train(trainable(calm, noise=0.1), rows, plan=plan(), numerics=NUMERICS, run=undisturbed, quiet=True)
+
+    def interrupting(step: int) -> list[Batch]:
+        if step in (6, 13) and step not in seen:
+            seen.add(step)
+            os.kill(os.getpid(), signal.SIGTERM if step == 6 else signal.SIGHUP)
+        return rows(step)
+
+    seen: set[int] = set()
+    outcomes: list[Outcome] = []
+    for _ in range(3):
+        run = start_run(tmp_path / "torn", kind="t", settings={}, data={}, resume=True)
+        module = line(seed=len(outcomes))  # what it starts from must not matter once there is a checkpoint
+        if not outcomes:
+            module = line()
+        outcomes.append(
+            train(trainable(module, noise=0.1), interrupting, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+        )
+    assert [outcome.steps for outcome in outcomes] == [7, 14, 20]
+    assert [outcome.stopped for outcome in outcomes] == [True, True, False]
+    assert weights(module) == weights(calm)
+    logged = [
+        [{k: v for k, v in entry.items() if "second" not in k and not k.endswith("_share")} for entry in r.metrics()]
+        for r in (undisturbed, run)
+    ]
+    assert logged[0] == logged[1]
+
+
+def test_steps_computed_again_leave_no_line_twice(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    for path in list_checkpoints(run.checkpoints):
+        if path.name != "step-000000016":
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+    with (run.folder / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 20, "lo')  # a line cut by a crash
+    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    assert [entry["step"] for entry in run.metrics()] == [3, 6, 9, 12, 15, 18, 20]
+
+
+def kept_lines(run: RunFolder, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """The log with some of its lines; without the file where none is kept."""
+    lines = [json.dumps(entry) + "\n" for entry in run.metrics() if keep(entry)]
+    (run.folder / "metrics.jsonl").write_text("".join(lines))
+    if not lines:
+        (run.folder / "metrics.jsonl").unlink()
+
+
+@pytest.mark.parametrize(
+    ("keep", "says"),
+    [
+        (lambda _: True, None),
+        (
+            lambda _: False,
+            "lines of steps 1 to 15 and measurements after steps 5, 10, 15 are missing; the run goes on from step 16, "
+            "and its curve begins after step 15",
+        ),
+        (lambda entry: "held_out" in entry, "lines of steps 1 to 15 are missing; .* its curve begins after step 15"),
+        (lambda entry: "held_out" not in entry, "measurements after steps 5, 10, 15 are missing; .* lacks them"),
+        (lambda entry: entry["step"] > 7, "lines of steps 1 to 6 and measurements after steps 5 are .* after step 6"),
+        (lambda entry: entry["step"] < 12, "lines of steps 10 to 15 and .* after steps 15 are missing; .* lacks them"),
+        (lambda entry: entry["step"] not in (6, 12), "lines of steps 4 to 6, 10 to 12 are missing; .* lacks them"),
+    ],
+)
+def test_lines_that_are_gone_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: Callable[[dict[str, Any]], bool], says: str | None
+) -> None:
+    """The loop logs every third step; between two lines, what is not logged yet lies in the checkpoint."""
+    given = plan(save_every=16, evaluate=lambda done: {"score": float(done)}, evaluate_at=frozenset({5, 10, 15, 20}))
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
+    shutil.rmtree(run.checkpoints / "step-000000020")
+    kept_lines(run, keep)
+    capsys.readouterr()
+    train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
+    said = capsys.readouterr().err
+    if says is None:
+        assert "missing" not in said
+    else:
+        assert re.search(rf"{re.escape(str(run.folder))}/metrics\.jsonl: {says}", said), said
+    assert [entry["step"] for entry in run.metrics() if "held_out" not in entry][-2:] == [18, 20]
+
+
+def test_lines_of_the_last_steps_are_told_at_the_very_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    kept_lines(run, lambda entry: entry["step"] < 18)
+    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    assert "lines of steps 16 to 20 are missing; the run goes on from step 20, and" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    done = line()
+    train(trainable(done), rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
+    newest = list_checkpoints(run.checkpoints)[-1] / "model.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-3] ^= 1
+    newest.write_bytes(data)
+    again = line()
+    train(trainable(again), rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
+    assert "model.safetensors is damaged" in capsys.readouterr().err
+    assert weights(again) == weights(done)
+    for path in list_checkpoints(run.checkpoints):
+        (path / "optimizer.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+
+
+def test_every_flipped_bit_of_a_state_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The step decides which rows come next, and the notes what is logged and stopped for."""
+    module = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    for step in (11, 12):
+        save_checkpoint(tmp_path, module, optimizer, step=step, notes={"usual": 1.5, "skipped": step})
+    path = tmp_path / "step-000000012" / "state.json"
+    written = path.read_bytes()
+    for place in range(8 * len(written)):
+        data = bytearray(written)
+        data[place // 8] ^= 1 << place % 8
+        path.write_bytes(data)
+        found = load_checkpoint(tmp_path, module, optimizer)
+        # a flip in the digest's own name leaves a state as earlier versions wrote it, and between words it says nothing
+        assert found in ((11, {"usual": 1.5, "skipped": 11}), (12, {"usual": 1.5, "skipped": 12}))
+        is_kept = found is not None and found[0] == 12
+        assert is_kept != ("step-000000012/state.json is damaged" in capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": 11}, {"step": "12"}, {"step": None}, {"notes": []}, {"notes": None}, {"sha256": []}]
+)
+def test_a_state_without_a_digest_has_to_make_sense(tmp_path: Path, change: dict[str, Any]) -> None:
+    module = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    for step in (11, 12):
+        save_checkpoint(tmp_path, module, optimizer, step=step, notes={})
+    path = tmp_path / "step-000000012" / "state.json"
+    state = {name: value for name, value in json.loads(path.read_text()).items() if name != "digest"}
+    path.write_text(json.dumps(state))  # as earlier versions wrote it
+    assert load_checkpoint(tmp_path, module, optimizer) == (12, {})
+    path.write_text(json.dumps(state | change))
+    assert load_checkpoint(tmp_path, module, optimizer) == (11, {})
+
+
+def test_damaged_checkpoints_of_later_steps_crowd_out_no_good_one(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    for step in (10, 20, 30):
+        save_checkpoint(tmp_path, module, optimizer, step=step, notes={}, keep=3)
+    for step in (20, 30):
+        (tmp_path / f"step-{step:09d}" / "model.safetensors").write_bytes(b"")
+    assert load_checkpoint(tmp_path, module, optimizer) == (10, {})
+    save_checkpoint(tmp_path, module, optimizer, step=15, notes={}, keep=1)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-000000015"]
+    assert load_checkpoint(tmp_path, module, optimizer) == (15, {})
+
+
+def test_a_checkpoint_without_its_state_is_named_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "checkpoints"
+    module = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    for step in (1, 2):
+        save_checkpoint(folder, module, optimizer, step=step, notes={})
+    (folder / "step-000000002" / "state.json").unlink()
+    found = load_checkpoint(folder, module, optimizer)
+    assert found is not None
+    assert found[0] == 1
+    assert "step-000000002/state.json is damaged" in capsys.readouterr().err
+    (folder / "step-000000001" / "state.json").unlink()
+    with pytest.raises(InputError, match="every checkpoint is damaged"):
+        load_checkpoint(folder, module, optimizer)
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> None:
+    def poisoned(step: int) -> list[Batch]:
+        ((values, goals),) = rows(step)
+        return [(values, goals / (0.0 if step == 10 else 1.0))]
+
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    module = line()
+    with pytest.raises(RunFailed, match=r"step 11: the loss is not finite"):
+        train(trainable(module), poisoned, plan=plan(save_every=5), numerics=NUMERICS, run=run, quiet=True)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in module.state_dict().values())
+    assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
+
+
+def test_a_gradient_that_is_not_finite_is_called_so(tmp_path: Path) -> None:
+    def steep(batch: Batch) -> dict[str, tuple[Tensor, str]]:
+        loss = module(batch[0]).sum()
+        loss.register_hook(lambda gradient: gradient * float("inf"))
+        return {"loss": (loss, "rows")}
+
+    module = line()
+    with pytest.raises(RunFailed, match=r"step 1: the gradient is not finite \(loss "):
+        train(replace(trainable(module), step=steep), rows, plan=plan(), numerics=NUMERICS, quiet=True)
+
+
+def spoiled(bad: dict[int, float]) -> Callable[[int], list[Batch]]:
+    """The rows, with goals of some steps multiplied."""
+    return lambda step: [(values, goals * bad.get(step, 1.0)) for values, goals in rows(step)]
+
+
+def test_bad_steps_are_left_out_and_counted_where_that_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    module, bad = line(), {5: float("nan"), 11: 1e6}
+    skipping = plan(skip_loss_spikes=True, watch_spikes=True)
+    train(trainable(module), spoiled(bad), plan=skipping, numerics=NUMERICS, run=run, quiet=True)
+    assert bool(module.weight.isfinite().all())
+    said = capsys.readouterr().err
+    assert "step 6: the loss is not finite" in said
+    assert "step 12: the loss leapt to" in said
+    assert "number 2 of 10 at most" in said
+    counted = [entry.get("skipped", 0) for entry in run.metrics()]
+    assert counted == sorted(counted)
+    assert counted[-1] == 2
+    assert all(entry["loss"] < 100 for entry in run.metrics())
+
+
+def test_a_leap_stops_where_nothing_else_is_asked() -> None:
+    leaping = plan(watch_spikes=True)
+    with pytest.raises(RunFailed, match=r"step 12: the loss leapt to .* where it was"):
+        train(trainable(line()), spoiled({11: 1e6}), plan=leaping, numerics=NUMERICS, quiet=True)
+    train(trainable(line()), spoiled({11: 1e6}), plan=plan(), numerics=NUMERICS, quiet=True)  # other tasks' losses may
+
+
+def test_weights_that_a_loss_leaps_with_are_no_last_good_ones(tmp_path: Path) -> None:
+    """The update before may be the cause: from weights after it nobody could ever go on."""
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    leaping = plan(watch_spikes=True, save_every=5)
+    with pytest.raises(
+        RunFailed, match=r"step 14: .*last good one are in .*--skip-loss-spikes goes on.*--learning-rate"
+    ):
+        train(trainable(line()), spoiled({13: 1e6}), plan=leaping, numerics=NUMERICS, run=run, quiet=True)
+    assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
+    skipping = replace(leaping, skip_loss_spikes=True)
+    outcome = train(trainable(line()), spoiled({13: 1e6}), plan=skipping, numerics=NUMERICS, run=run, quiet=True)
+    assert outcome.finished
+    always = spoiled(dict.fromkeys(range(5, 20), 1e6))
+    with pytest.raises(RunFailed, match=r"after 10 such steps; if it was an update before.*--learning-rate helps"):
+        train(trainable(line()), always, plan=skipping, numerics=NUMERICS, quiet=True)
+    with pytest.raises(InputError, match=r"newest checkpoint is of step 20, and the run has 10"):
+        train(trainable(line()), rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
+
+
+def test_lines_are_on_disk_before_the_checkpoint_that_follows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut nothing computes lines again that a checkpoint lies behind."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        real(handle)
+
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    monkeypatch.setattr(os, "fsync", noted)
+    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    saves = [index for index, name in enumerate(synced) if name == "checkpoints"]
+    assert len(saves) == 5
+    for before, save in zip([0, *saves], saves, strict=False):
+        between = synced[before:save]
+        assert between.index("metrics.jsonl") < between.index("state.json")
+
+
+def test_where_a_run_goes_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    train(trainable(line()), rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
+    assert capsys.readouterr().err == ""
+    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    assert f"{run.folder}: goes on from step 10" in capsys.readouterr().err
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.symlink_to(tmp_path / "disk")
+    with pytest.raises(InputError, match=r"checkpoints: leads to .*disk, which is not there"):
+        train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    run.checkpoints.unlink()
+    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    assert "has no checkpoint, though it came to step 20; it begins anew" in capsys.readouterr().err
+
+
+def test_a_persons_copies_of_checkpoints_stay(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(module, OptimizerSettings())
+    save_checkpoint(tmp_path, module, optimizer, step=1, notes={})
+    for name in ("step-best", "step-000000001-keep"):
+        shutil.copytree(tmp_path / "step-000000001", tmp_path / name)
+    for step in (2, 999_999_999, 1_000_000_000, 1_000_000_001):
+        save_checkpoint(tmp_path, module, optimizer, step=step, notes={}, keep=2)
+    names = {"step-best", "step-000000001-keep", "step-1000000000", "step-1000000001"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert load_checkpoint(tmp_path, module, optimizer) == (1_000_000_001, {})
+
+
+def test_too_many_bad_steps_stop_all_the_same() -> None:
+    bad = dict.fromkeys(range(3, 20), float("inf"))
+    with pytest.raises(RunFailed, match=r"step 14: .*after 10 such steps"):
+        train(trainable(line()), spoiled(bad), plan=plan(skip_loss_spikes=True), numerics=NUMERICS, quiet=True)
+
+
+def test_what_was_skipped_and_what_is_usual_survive_a_restart(tmp_path: Path) -> None:
+    bad = {4: float("nan"), 15: 1e6}
+    logs = []
+    for name, stops in (("calm", ()), ("torn", (9,))):
+
+        def batches(step: int, stops: tuple[int, ...] = stops) -> list[Batch]:
+            if step in stops and not (tmp_path / "stopped").exists():
+                (tmp_path / "stopped").touch()
+                os.kill(os.getpid(), signal.SIGTERM)
+            return spoiled(bad)(step)
+
+        for _ in range(1 + len(stops)):
+            run = start_run(tmp_path / name, kind="t", settings={}, data={}, resume=True)
+            skipping = plan(skip_loss_spikes=True, watch_spikes=True)
+            train(trainable(line()), batches, plan=skipping, numerics=NUMERICS, run=run, quiet=True)
+        logs.append([(entry["step"], entry["loss"], entry.get("skipped")) for entry in run.metrics()])
+    assert logs[0] == logs[1]
+    assert logs[0][-1][2] == 2
+
+
+def test_a_checkpoint_that_knows_of_no_usual_loss_goes_on(tmp_path: Path) -> None:
+    """Those written before leaps were looked for."""
+
+    def far(step: int) -> list[Batch]:
+        return [(values, goals + 1e3) for values, goals in rows(step)]
+
+    for steps in (10, 20):
+        run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=True)
+        train(trainable(line()), far, plan=plan(steps, watch_spikes=True), numerics=NUMERICS, run=run, quiet=True)
+        path = list_checkpoints(run.checkpoints)[-1] / "state.json"
+        state = json.loads(path.read_text())
+        del state["notes"]["usual"], state["notes"]["skipped"], state["digest"]
+        path.write_text(json.dumps(state))
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    def hung_up(step: int) -> list[Batch]:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return rows(step)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        outcome = train(trainable(line()), hung_up, plan=plan(5), numerics=NUMERICS, quiet=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert outcome.finished
+
+
+def test_measuring_leaves_the_weights_alone() -> None:
+    module = line()
+    before = weights(module)
+    assert measure_step_seconds(trainable(module), rows, plan=plan(100), numerics=NUMERICS, seconds=0.01) > 0
+    assert weights(module) == before
+
+
+@pytest.mark.parametrize(
+    ("compiled", "taken", "expected"),
+    [
+        (False, [1, 1, 1, 0.5, 0.25, 0.75, 0.5], 0.5),  # three warm up
+        (False, [9, 3], 3),  # longer than `seconds`: the first warms up
+        (True, [60, 3, 60, 4], 3),
+        (True, [60, 0.5, 0.5, 0.5, 60], 0.5),  # a shape that is new to the fifth
+    ],
+)
+def test_what_compiling_takes_is_not_a_steps_time(
+    compiled: bool, taken: list[float], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def passing(step: int) -> list[Batch]:
+        clock[0] += taken[step]
+        return rows(step)
+
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    monkeypatch.setattr("bertwright.training.loop.time.perf_counter", lambda: clock[0])
+    numerics = NUMERICS.model_copy(update={"compiled": compiled})
+    found = measure_step_seconds(trainable(line()), passing, plan=plan(100), numerics=numerics, seconds=2.0)
+    assert found == pytest.approx(expected)
+
+
+def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
+    module = line()
+
+    def measure(step: int) -> dict[str, float]:
+        assert not module.training
+        return {"score": float(step)}
+
+    outcome = train(
+        trainable(module),
+        rows,
+        plan=plan(evaluate=measure, evaluate_at=frozenset({5, 20})),
+        numerics=NUMERICS,
+        run=run,
+        quiet=True,
+    )
+    assert outcome.last == {"score": 20.0}
+    assert [entry["held_out"]["score"] for entry in run.metrics() if "held_out" in entry] == [5.0, 20.0]
+
+
+def test_what_decides_nothing_may_change_on_resuming(tmp_path: Path) -> None:
+    start: Any = {"kind": "t", "data": {}}
+    start_run(tmp_path / "r", settings=PretrainSettings(steps=5), resume=False, **start)
+    start_run(tmp_path / "r", settings=PretrainSettings(steps=5, keep=7, skip_loss_spikes=True), resume=True, **start)
+    with pytest.raises(InputError, match="steps is 5 there and 6 here"):
+        start_run(tmp_path / "r", settings=PretrainSettings(steps=6, keep=7), resume=True, **start)
+
+
+def test_a_run_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    start_run(tmp_path / "r", kind="t", settings={"a": {"b": 1}}, data={}, resume=False)
+    with pytest.raises(InputError, match=r"settings\.a\.b is 1 there and 2 here"):
+        start_run(tmp_path / "r", kind="t", settings={"a": {"b": 2}}, data={}, resume=True)
+    with pytest.raises(InputError, match="--resume"):
+        start_run(tmp_path / "r", kind="t", settings={"a": {"b": 1}}, data={}, resume=False)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="not empty"):
+        start_run(tmp_path / "full", kind="t", settings={}, data={}, resume=True)
+    assert json.loads((tmp_path / "r" / "run.json").read_text())["settings"] == {"a": {"b": 1}}

@@ -1,0 +1,77 @@
+"""What `--precision auto` means."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from bertwright.training import hardware as machine
+
+RATES = {"fp32": 100.0, "bf16": 400.0}
+
+
+@pytest.mark.parametrize(("has", "rates", "chosen"), [
+    (True, RATES, "bf16"),
+    (False, RATES, "fp32"),  # the measurement was disturbed
+    (True, {"fp32": 100.0, "bf16": 110.0}, "fp32"),
+])  # fmt: skip
+def test_bf16_is_chosen_where_the_processor_has_it_and_is_faster(
+    monkeypatch: pytest.MonkeyPatch, has: bool, rates: dict[machine.Precision, float], chosen: str
+) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(machine.torch.cpu, "_is_avx512_bf16_supported", lambda: has)
+    monkeypatch.setattr(machine.torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert machine.choose_precision(rates) == chosen
+
+
+def test_elsewhere_the_measurement_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: "aarch64")
+    assert machine.choose_precision(RATES) == "bf16"
+
+
+def test_what_cannot_be_chosen_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product in bf16 takes seconds on a processor without instructions for it, and every command measures."""
+    asked: list[torch.dtype] = []
+
+    def rates(kinds: list[torch.dtype], shape: tuple[int, int, int], *, place: torch.device) -> list[float]:
+        asked.extend(kinds)
+        return [1e9] * len(kinds)
+
+    monkeypatch.setattr(machine, "measure_peak_flops", rates)
+    monkeypatch.setattr(machine, "has_bf16", lambda device: False)
+    assert machine.resolve_numerics("auto", threads=1).precision == "fp32"
+    assert machine.resolve_numerics("fp32", threads=1).precision == "fp32"
+    assert asked == [torch.float32] * 2
+    assert machine.resolve_numerics("bf16", threads=1).precision == "bf16"
+    assert asked.pop() == torch.bfloat16
+    monkeypatch.setattr(machine, "has_bf16", lambda device: True)
+    assert machine.square_rates() == {"fp32": 1e9, "bf16": 1e9}
+
+
+def clocked(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[torch.dtype, int], float]) -> list[torch.dtype]:
+    """The kinds in the order in which their products are timed; the n-th product of all takes `seconds(kind, n)`."""
+    timed: list[torch.dtype] = []
+    now = 0.0
+
+    def product(left: torch.Tensor, right: torch.Tensor) -> None:
+        nonlocal now
+        now += seconds(left.dtype, len(timed))
+        timed.append(left.dtype)
+
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(machine.torch, "mm", product)
+    return timed
+
+
+def test_a_slow_product_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = clocked(monkeypatch, lambda kind, _: 2.0 if kind == torch.bfloat16 else 0.01)
+    rates = machine.measure_peak_flops([torch.float32, torch.bfloat16], (10, 10, 10))
+    assert rates == pytest.approx([2 * 10**3 / 0.01, 2 * 10**3 / 2.0])
+    assert timed == [torch.float32, torch.bfloat16, *[torch.float32] * 6]
+
+
+def test_who_disturbs_the_timing_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 is twice as fast; from the seventh product on, all take four times as long, by another program."""
+    clocked(monkeypatch, lambda kind, done: (0.01 if kind == torch.bfloat16 else 0.02) * (4 if done >= 7 else 1))
+    rates = machine.measure_peak_flops([torch.float32, torch.bfloat16], (10, 10, 10))
+    assert rates[1] == pytest.approx(2 * rates[0])

@@ -1,0 +1,51 @@
+"""How many threads a process takes where nobody gives it a number."""
+
+import os
+
+import pytest
+
+from bertwright.cli import TURNS, main
+from bertwright.training import hardware as machine
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A process that may run on four cores, in an environment that says nothing."""
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    for name in ("LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_without_a_word_there_is_a_thread_for_each_core(four_cores: pytest.MonkeyPatch) -> None:
+    assert machine.usable_cores() == 4
+
+
+@pytest.mark.parametrize(
+    ("said", "threads"), [("1", 1), ("3", 3), ("3,2", 3), ("8", 4), ("0", 1), ("", 4), ("many", 4)]
+)
+def test_omp_num_threads_is_the_most(four_cores: pytest.MonkeyPatch, said: str, threads: int) -> None:
+    four_cores.setenv("OMP_NUM_THREADS", said)
+    assert machine.usable_cores() == threads
+
+
+@pytest.mark.parametrize(
+    ("said", "turns"), [({}, TURNS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_waiting_threads_soon_sleep_unless_somebody_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], turns: str | None
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that it is as it was afterwards, whatever `main` sets
+        monkeypatch.delenv(name)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--version"]) == 0
+    assert os.environ.get("GOMP_SPINCOUNT") == turns
+
+
+def test_processes_of_torchrun_share_the_cores(four_cores: pytest.MonkeyPatch) -> None:
+    """torchrun sets OMP_NUM_THREADS to 1 by itself, which is nobody's wish."""
+    four_cores.setenv("LOCAL_WORLD_SIZE", "2")
+    four_cores.setenv("OMP_NUM_THREADS", "1")
+    assert machine.usable_cores() == 2

@@ -59,7 +59,7 @@ def texts(path: Path, content: str | bytes) -> list[str]:
     [
         (LAUGHS, "declares a document type"),
         ("<?xml version='1.0'?><!-- <mediawiki> -->" + LAUGHS, "declares a document type"),
-        ("<?xml version='1.0'?>" + " " * 70_000 + LAUGHS, "in whose first 65,536 bytes no element begins"),
+        ("<?xml version='1.0'?>" + " " * 70_000 + LAUGHS, "XML without an element in its first 65,536 bytes"),
     ],
 )
 def test_a_document_type_is_refused_wherever_it_hides(tmp_path: Path, prolog: str, message: str) -> None:
@@ -70,7 +70,9 @@ def test_a_document_type_is_refused_wherever_it_hides(tmp_path: Path, prolog: st
 def test_a_page_without_end_is_refused(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.xml", DUMP.format("good")) == ["Some good text."]
     many = DUMP.format("x").replace("<text>", "<a/>" * 150_000 + "<text>")
-    with pytest.raises(InputError, match=r"a page of over 20 MB or 100,000 elements, before its first page"):
+    with pytest.raises(
+        InputError, match=r"pages of at most 20 MB and 100,000 elements, got a larger one before its first page"
+    ):
         texts(tmp_path / "a.xml", many)
     outside = "<mediawiki>" + "<revision><text>x</text></revision>" * 60_000 + "</mediawiki>"
     with pytest.raises(InputError, match="100,000 elements"):

@@ -188,6 +188,6 @@ def test_the_text_of_a_folder_stays_what_it_is(own_text: Path, tmp_path: Path) -
     (tmp_path / "out/made-of.json").write_text(json.dumps({"text": ["/another.txt"]}))
     with pytest.raises(InputError, match=r"the corpora in .* are made of \['/another.txt'\]; choose another --out"):
         make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=[("wordpiece", "documents")], make=True)
-    with pytest.raises(InputError, match="no such file or folder"):
+    with pytest.raises(InputError, match="no file or folder has this name or pattern"):
         make_corpora(["nowhere.txt"], tmp_path / "new", vocabulary=400, wanted=[("wordpiece", "documents")], make=True)
     assert not (tmp_path / "new").exists()

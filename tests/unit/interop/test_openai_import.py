@@ -140,7 +140,7 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a list": (pickled(lambda f: [torch.zeros(2)]), r"pytorch_model\.bin: holds a list; a state dict of named tensors"),
     "no vocabulary": (
         lambda f: [(f / name).unlink() for name in ("tokenizer.json", "vocab.json", "merges.txt")],
-        "holds no tokenizer of a GPT-1",
+        "no GPT-1 tokenizer",
     ),
     "more pieces": (
         lambda f: BPETokenizer([*vocabulary()[0], "zz"], vocabulary()[1]).save(f),

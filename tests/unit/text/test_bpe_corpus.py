@@ -93,7 +93,7 @@ def test_the_doctor_looks_at_it(made: Path) -> None:
 
 def test_masked_lm_needs_another_vocabulary(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
-        r"corpus: its vocabulary is a byte-pair one, .* masked LM needs a WordPiece one \(bertwright tokenizer train"
+        r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one \(bertwright tokenizer train"
     )
     with pytest.raises(InputError, match=words):
         Examples(Corpus.open(made / "corpus"), ExampleSettings(), length=32, seed=0)
@@ -162,7 +162,7 @@ def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFix
         (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: is for WordPiece"),
         (["--kind", "bpe", "--cased"], "--cased: is for WordPiece"),
         (["--kind", "bpe", "--strip-accents"], "--strip-accents: is for WordPiece"),
-        (["--kind", "bpe", "--merges", "0"], "0 merges: at least 1 is needed"),
+        (["--kind", "bpe", "--merges", "0"], "0 merges: expected 1 or more"),
     ],
 )
 def test_options_of_the_other_kind_are_refused(

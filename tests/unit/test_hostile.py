@@ -447,7 +447,9 @@ def small_wiki(folder: Path, *, weights: Callable[[dict[str, torch.Tensor]], Non
 
 def test_layers_that_config_json_leaves_out_are_not_dropped_in_silence(tmp_path: Path) -> None:
     folder = small_wiki(tmp_path / "m", weights=lambda _: None, num_hidden_layers=3)
-    with pytest.raises(InputError, match=r"no place for 12 of the body's tensors: encoder\.layers\.3\."):
+    with pytest.raises(
+        InputError, match=r"12 tensors do not belong to the model of config\.json: encoder\.layers\.3\."
+    ):
         open_model(folder)
 
 
@@ -455,7 +457,9 @@ def test_a_tensor_beside_a_weight_is_not_passed_over(tmp_path: Path) -> None:
     def scaled(tensors: dict[str, torch.Tensor]) -> None:
         tensors["bert.encoder.layer.1.output.dense.weight_scale"] = torch.ones(1)
 
-    with pytest.raises(InputError, match=r"1 of the body's tensors: encoder\.layers\.1\.contract\.weight_scale"):
+    with pytest.raises(
+        InputError, match=r"1 tensors do not belong to the model of .*: encoder\.layers\.1\.contract\.weight_scale"
+    ):
         open_model(small_wiki(tmp_path / "m", weights=scaled))
 
 

@@ -18,18 +18,18 @@ from bertwright.objectives.dataset import Examples, Spans, Unmasked
 from bertwright.objectives.language_model import (
     LanguageModel,
     language_architecture,
-    language_figures,
+    language_metrics,
     language_task,
     open_language_model,
     to_tokens,
 )
 from bertwright.objectives.masked_lm import (
     PretrainingModel,
-    held_out_figures,
     open_pretrained,
     pretraining_task,
     second_objective,
     to_inputs,
+    validation_metrics,
 )
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.text.wordpiece import Tokenizer
@@ -85,8 +85,8 @@ def figures_of(
 ) -> dict[str, float]:
     """Held-out figures; `ordered`: rows for sentence order, where the model learned that."""
     if isinstance(model, LanguageModel):
-        return language_figures(model, batches, characters, ranks=ranks)
-    return held_out_figures(model, batches, ordered, characters, ranks=ranks)  # type: ignore[arg-type]
+        return language_metrics(model, batches, characters, ranks=ranks)
+    return validation_metrics(model, batches, ordered, characters, ranks=ranks)  # type: ignore[arg-type]
 
 
 def second_of(model: Model) -> SecondSentence:

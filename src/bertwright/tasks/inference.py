@@ -13,7 +13,7 @@ from torch import nn
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError
 from bertwright.model.config import attends_both_ways
-from bertwright.model.cpu.encoder import Model, quick
+from bertwright.model.cpu.encoder import Model, packed_copy
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import ClassificationHead, NextSentenceHead, SpanHead
 from bertwright.training.hardware import Device, choose_precision, own_device, square_rates
@@ -79,7 +79,7 @@ def ready(model: Model, saved: SavedModel) -> Model:
         if saved.answering == "int8":
             say(f"{saved.place}: 8 bits are for encoders that attend both ways; answering in fp32")
         return model.eval()
-    return _in_bf16(model) if saved.computed == "bf16" else quick(model, saved.computed)
+    return _in_bf16(model) if saved.computed == "bf16" else packed_copy(model, saved.computed)
 
 
 def _in_bf16(model: Model) -> Model:

@@ -24,7 +24,7 @@ from bertwright.model.hf_config import LANGUAGE_MODEL
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.vocabulary_loss import bits_per_character, running_loss, token_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import moved, place_of
+from bertwright.training.hardware import module_device, move_to_device
 
 OWN_MODEL = "BertwrightLanguageModel"
 """Class name in config.json for a language model that no class of transformers computes."""
@@ -137,11 +137,11 @@ def language_metrics(
     The model must be in evaluation mode. All ranks get the same batches and evaluate a part each.
     """
     sums = dict.fromkeys(("nats", "right", "predictions", "rows", "text_nats", "characters"), 0.0)
-    device = place_of(model)
+    device = module_device(model)
     lengths = torch.zeros(model.config.vocab_size) if characters is None else torch.from_numpy(characters)
     lengths = lengths.to(device)
     for _, batch, counts in ranks.partition(list(batches)):
-        tokens = moved(to_tokens(batch, model.config), device)
+        tokens = move_to_device(to_tokens(batch, model.config), device)
         losses, right = token_losses(model(tokens), model.encoder.words()[0].weight, model.output.bias, tokens.labels)
         if not counts:
             continue

@@ -22,7 +22,7 @@ from bertwright.objectives.dataset import PretrainingBatch
 from bertwright.objectives.settings import SecondSentence
 from bertwright.objectives.vocabulary_loss import bits_per_character, projected_loss
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import moved, place_of
+from bertwright.training.hardware import module_device, move_to_device
 
 _TERMS = {"next": "nsp", "order": "sop"}
 """Short name of the second loss and its metrics, by objective."""
@@ -144,11 +144,11 @@ def validation_metrics(
     The model must be in evaluation mode. Metrics are means over all predictions and all rows, not over batches. All
     ranks get the same batches and evaluate a part each.
     """
-    device = place_of(model)
+    device = module_device(model)
     masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
     second = dict.fromkeys(("loss", "right", "pairs"), 0.0)
     for _, batch, counts in ranks.partition(list(batches)):
-        inputs = moved(to_inputs(batch), device)
+        inputs = move_to_device(to_inputs(batch), device)
         logits, pair = model.logits(inputs)
         if not counts:
             continue
@@ -161,7 +161,7 @@ def validation_metrics(
             _add_pairs(second, pair, inputs)
     if model.second_sentence == "order":
         for _, batch, counts in ranks.partition(list(ordered)):
-            inputs = moved(to_inputs(batch), device)
+            inputs = move_to_device(to_inputs(batch), device)
             pair = model(inputs)[1]
             if counts:
                 _add_pairs(second, pair, inputs)

@@ -95,7 +95,7 @@ def same_tokenizer(model: BaseTokenizer, corpus: BaseTokenizer) -> Finding:
         "error",
         value,
         f"{corpus.hash[:12]}…, and the model's is {model.hash[:12]}…: ids would stand for other pieces",
-        "build the corpus with the model's own tokenizer (bertwright corpus build --tokenizer MODEL); where the model's "
+        "build the corpus with the model's own tokenizer (bertwright corpus build --tokenizer MODEL); if the model's "
         "folder lost it, put it back",
     )
 

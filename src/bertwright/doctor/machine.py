@@ -320,7 +320,7 @@ def _not_compiled(reason: str) -> Finding:
         "warning",
         None,
         f"torch.compile fails: {reason}",
-        "nothing: runs go on uncompiled, with the same results, only slower; or install a C++ compiler with its headers",
+        "nothing: runs go on uncompiled, with the same results but slower; or install a C++ compiler with its headers",
     )
 
 

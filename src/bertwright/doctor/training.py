@@ -185,7 +185,7 @@ def overfit_finding(
 ) -> Finding:
     """Return whether training overfitted the batch: an error where the loss stays above GOAL.
 
-    scale: the loss is divided by it before it is compared with GOAL. hint: advice for the error, where a cause is known.
+    scale: the loss is divided by it before it is compared with GOAL. hint: advice for the error, if a cause is known.
     """
     first, last = course.first[term] / scale, course.last[term] / scale
     value = {"first": first, "last": last, "steps": course.steps, "seconds": course.seconds}
@@ -203,7 +203,7 @@ def overfit_finding(
 
 
 def chosen_rows(targets: NDArray[Any], task: ClassificationTask) -> NDArray[np.int64]:
-    """Return 32 rows: the first ones of each label or set of labels in turn, or rows over the whole range of numbers."""
+    """Return 32 rows: the first ones of each label or set of labels in turn, or rows over the range of numbers."""
     if task.kind == "multilabel":
         targets = np.unique(targets, axis=0, return_inverse=True)[1].reshape(-1)
     order = np.argsort(targets, kind="stable")
@@ -320,7 +320,7 @@ def verdict(measured: MaskedLoss, *, vocabulary: int, own_text: bool) -> Finding
 
 
 def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]) -> MaskedLoss:
-    """Mask every position of the rows once, a seventh at a time, and measure the loss; rows: ids without [CLS], [SEP]."""
+    """Mask every position of the rows once, a seventh at a time; return the loss. rows: ids without [CLS] and [SEP]."""
     limit = model.encoder.config.max_positions - 2
     ids = [list(row[:limit]) for row in rows if len(row)]
     total = torch.zeros(model.encoder.config.vocab_size, dtype=torch.float64)

@@ -15,7 +15,7 @@ from bertwright.experiments.spec import Arm, Changes, Claim, Column, Scale
 from bertwright.experiments.statistics import SIGNIFICANT, Verdict, judge, said
 from bertwright.files import atomic_file
 from bertwright.reports.charts import short
-from bertwright.reports.runs import clock
+from bertwright.reports.runs import duration
 
 _TEST = f"""\
 The test: a pair is one pre-training seed and one fine-tuning seed, with which both arms had the same rows in the same
@@ -194,7 +194,7 @@ def _cost(models: Sequence[Model], jobs: Sequence[Job]) -> tuple[str, str, str, 
     trained = [model for model in models if model.is_trained and model.is_finished]
     tokens = sum(model.tokens for model in trained)
     spent = [sum(seconds_spent(one.folder) for one in part) for part in (models, jobs)]
-    return str(len(trained)), f"{tokens / 1e6:,.1f} M", clock(spent[0]), clock(spent[1])
+    return str(len(trained)), f"{tokens / 1e6:,.1f} M", duration(spent[0]), duration(spent[1])
 
 
 def _settings(plan: Plan) -> Iterator[str]:

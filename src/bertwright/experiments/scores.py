@@ -15,7 +15,7 @@ from bertwright.experiments.plan import Job, Plan
 from bertwright.experiments.spec import Arm, Column
 from bertwright.experiments.statistics import Pair
 from bertwright.files import read_object
-from bertwright.reports.runs import clock, read_run
+from bertwright.reports.runs import duration, read_run
 from bertwright.training.hardware import Numerics
 
 COST = "cost.json"
@@ -149,7 +149,7 @@ class Left:
         if self.unknown and not self.seconds:
             return f"to be computed: {done}; how long that takes is known when the first of them is done"
         rest = f", and {self.unknown} of which nothing like it was measured yet" if self.unknown else ""
-        return f"to be computed: {done}; about {clock(self.seconds)}{rest}"
+        return f"to be computed: {done}; about {duration(self.seconds)}{rest}"
 
 
 def what_is_left(plan: Plan) -> Left:

@@ -384,7 +384,7 @@ def test_rows_are_filled_up_with_a_piece_that_there_is(tmp_path: Path, pad: int)
 def test_a_run_of_any_number_of_seeds_is_refused(tmp_path: Path) -> None:
     run = {"kind": "finetune", "settings": {"seeds": 10**15}, "data": {}}
     (tmp_path / "run.json").write_text(json.dumps(run))
-    with pytest.raises(InputError, match="at most 10,000 are read"):
+    with pytest.raises(InputError, match="expected at most 10,000 seeds"):
         read_run(tmp_path)
 
 

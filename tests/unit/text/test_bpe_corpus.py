@@ -11,7 +11,7 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.checks import inspect_corpus, verify
 from bertwright.corpus.merge import merge_corpora
 from bertwright.corpus.shards import Corpus
-from bertwright.doctor.corpus import look_at_corpus
+from bertwright.doctor.corpus import check_corpus
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.settings import ExampleSettings
@@ -83,7 +83,7 @@ def test_it_is_checked_and_reported_on(made: Path, tmp_path: Path) -> None:
 def test_the_doctor_looks_at_it(made: Path) -> None:
     bert = train_tokenizer([OWN_TEXT.read_text("utf-8")], vocab_size=500)
     for model, level in ((WORDS, "ok"), (bert, "error")):
-        corpus, matches, found = look_at_corpus(made / "corpus", model=model, quick=True)
+        corpus, matches, found = check_corpus(made / "corpus", model=model, quick=True)
         levels = {finding.name: finding.level for finding in found}
         assert corpus is not None
         assert matches == (level == "ok")

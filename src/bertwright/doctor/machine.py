@@ -22,11 +22,11 @@ import torch
 
 from bertwright.doctor.findings import Finding
 from bertwright.model.config import SIZES, size_config
-from bertwright.pretraining.resources import memory_needs, size_text
+from bertwright.pretraining.resources import estimate_memory, size_text
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training.hardware import (
     BF16_GAIN,
-    KINDS,
+    DTYPES,
     Precision,
     choose_precision,
     has_bf16,
@@ -63,7 +63,7 @@ def machine_findings(*, quick: bool) -> Iterator[Finding]:
     if not quick:
         keep_memory()
         torch.set_num_threads(usable_cores())
-        rates = {kind: _rates(kind) for kind in KINDS}
+        rates = {kind: _rates(kind) for kind in DTYPES}
         yield speed(rates, usable_cores())
         yield precision(rates)
     yield gpu([_device(index) for index in range(torch.cuda.device_count())])
@@ -237,7 +237,7 @@ def _torch_kernels() -> str:
 def _rates(kind: Precision) -> dict[str, float]:
     # Without instructions for bf16 each of these takes seconds, and the square one says enough.
     names = SHAPES if kind == "fp32" or has_bf16() else ("square",)
-    return {name: measure_peak_flops([KINDS[kind]], SHAPES[name], repeats=3)[0] for name in names}
+    return {name: measure_peak_flops([DTYPES[kind]], SHAPES[name], repeats=3)[0] for name in names}
 
 
 def _device(index: int) -> tuple[str, int]:
@@ -248,7 +248,7 @@ def _device(index: int) -> tuple[str, int]:
 def _needed(size: str) -> int:
     """Bytes at the peak of pre-training a size with the usual settings, this process included."""
     settings = PretrainSettings(size=size, steps=1)
-    return memory_needs(settings, size_config(size, _VOCABULARY), precision="fp32").peak
+    return estimate_memory(settings, size_config(size, _VOCABULARY), precision="fp32").peak
 
 
 def _many(count: int, what: str) -> str:

@@ -21,11 +21,11 @@ from bertwright.files import read_object, write_json
 from bertwright.finetuning.run import tune
 from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.setup import prepare
+from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import ClassificationTask
-from bertwright.training.hardware import Device, own_device
-from bertwright.training.memory import forget_peak, peak_bytes
+from bertwright.training.hardware import Device, resolve_device
+from bertwright.training.memory import peak_bytes, reset_peak
 from bertwright.training.run_lock import is_locked
 
 
@@ -94,12 +94,12 @@ class Work:
 
     def _pretrain(self, model: Model) -> None:
         if not model.is_trained:
-            trained, _ = prepare(
+            trained, _ = prepare_pretraining(
                 model.settings, corpus=model.corpus, out=model.folder, held_out=None, init_from=None, write_plans=False
             )
             trained.save(model.folder / "model", trained.model.state_dict(), steps=0, of=0, figures={})
             return
-        forget_peak(self.device)
+        reset_peak(self.device)
         try:
             found = pretrain(
                 model.settings.model_copy(update={"device": self.device}),
@@ -153,7 +153,7 @@ def run_experiment(
     bad input, Stopped where a person stops it: the same call goes on.
     """
     if not only_page:
-        own_device(device)
+        resolve_device(device)
     plan = make_plan(experiment, asked, make=not only_page)
     left = what_is_left(plan)
     say(left.text)

@@ -24,7 +24,7 @@ from bertwright.model.hf_config import LANGUAGE_MODEL
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.vocabulary_loss import bits_per_character, judged, running_loss
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import moved, place_of
+from bertwright.training.hardware import module_device, move_to_device
 
 OWN_MODEL = "BertwrightLanguageModel"
 """What config.json calls one that no class of transformers computes."""
@@ -134,11 +134,11 @@ def language_figures(
     model in evaluation mode. Several ranks, which all get the same batches, share them out.
     """
     sums = dict.fromkeys(("nats", "right", "predictions", "rows", "text_nats", "characters"), 0.0)
-    place = place_of(model)
+    place = module_device(model)
     lengths = torch.zeros(model.config.vocab_size) if characters is None else torch.from_numpy(characters)
     lengths = lengths.to(place)
     for _, batch, counts in ranks.partition(list(batches)):
-        tokens = moved(to_tokens(batch, model.config), place)
+        tokens = move_to_device(to_tokens(batch, model.config), place)
         losses, right = judged(model(tokens), model.encoder.words()[0].weight, model.output.bias, tokens.labels)
         if not counts:
             continue

@@ -22,7 +22,7 @@ from bertwright.objectives.dataset import PretrainingBatch
 from bertwright.objectives.settings import SecondSentence
 from bertwright.objectives.vocabulary_loss import bits_per_character, projected_loss
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import moved, place_of
+from bertwright.training.hardware import module_device, move_to_device
 
 _TERMS = {"next": "nsp", "order": "sop"}
 """What the second loss and its figures are called, by objective."""
@@ -143,11 +143,11 @@ def held_out_figures(
     in evaluation mode. Figures are means over all predictions and all rows, not over batches. Several ranks, which all
     get the same batches, share them out.
     """
-    place = place_of(model)
+    place = module_device(model)
     masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
     second = dict.fromkeys(("loss", "right", "pairs"), 0.0)
     for _, batch, counts in ranks.partition(list(batches)):
-        inputs = moved(to_inputs(batch), place)
+        inputs = move_to_device(to_inputs(batch), place)
         logits, pair = model.logits(inputs)
         if not counts:
             continue
@@ -160,7 +160,7 @@ def held_out_figures(
             _add_pairs(second, pair, inputs)
     if model.second_sentence == "order":
         for _, batch, counts in ranks.partition(list(ordered)):
-            inputs = moved(to_inputs(batch), place)
+            inputs = move_to_device(to_inputs(batch), place)
             pair = model(inputs)[1]
             if counts:
                 _add_pairs(second, pair, inputs)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertwright.errors import InputError
-from bertwright.pretraining.init_from import with_means
+from bertwright.pretraining.init_from import extend_rows
 from bertwright.text import extend_vocabulary as extension
 from bertwright.text.extend_vocabulary import Extension, extend_tokenizer, new_pieces, split_piece
 from bertwright.text.vocabulary import Base
@@ -116,7 +116,7 @@ def test_rows_of_new_pieces_are_means_of_old_ones() -> None:
     added = new_pieces(found, base_hash=OLD.hash)
     assert added == [OLD.ids([piece])[0] for piece in ("efg", "골목길", "abcd")]
     rows = torch.randn(OLD.vocab_size + 2, 4, generator=torch.Generator().manual_seed(1))  # two rows more than pieces
-    grown = with_means(rows, OLD.vocab_size, added)
+    grown = extend_rows(rows, OLD.vocab_size, added)
     assert grown.shape == (found.vocab_size, 4)
     assert torch.equal(grown[: OLD.vocab_size], rows[: OLD.vocab_size])
     e, f, g = (OLD.id_of(piece) for piece in ("e", "##f", "##g"))
@@ -125,7 +125,7 @@ def test_rows_of_new_pieces_are_means_of_old_ones() -> None:
         assert float(grown[OLD.vocab_size, column]) == pytest.approx(by_hand, abs=1e-6)
     ab, cd = OLD.id_of("ab"), OLD.id_of("##cd")
     torch.testing.assert_close(grown[OLD.vocab_size + 2], (rows[ab] + rows[cd]) / 2)
-    bias = with_means(rows[:, 0], OLD.vocab_size, added)
+    bias = extend_rows(rows[:, 0], OLD.vocab_size, added)
     torch.testing.assert_close(bias, grown[:, 0])
 
 

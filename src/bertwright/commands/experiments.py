@@ -62,11 +62,11 @@ def paper(
     for option, number in (("--seeds", seeds), ("--pretraining-seeds", pretraining_seeds)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: at least 1")
-    from bertwright.experiments.plan import Asked
+    from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
 
-    asked = Asked(
+    request = ExperimentRequest(
         scale=get_scale(scale),
         out=out.resolve(),
         data=data,
@@ -89,7 +89,7 @@ def paper(
     command = f"bertwright paper {name} {shlex.join(said)} --data DATA --corpus TEXT"
     return run_experiment(
         found[name],
-        asked,
+        request,
         command=command,
         only_page=page,
         device=device,

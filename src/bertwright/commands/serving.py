@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bertwright.errors import InputError, MissingExtra, legible
+from bertwright.errors import InputError, MissingExtra
 from bertwright.shipped import shipped
 
 Result = Mapping[str, Any]
@@ -147,9 +147,6 @@ def _named(given: tuple[str, ...]) -> dict[str, str]:
             name, place = _name_of(one), one
         if not name or not place:
             raise InputError(f"--model {one}: write MODEL or NAME=MODEL")
-        if legible(name) != name:
-            what = f"the name {legible(name)} is not UTF-8, which answers are"
-            raise InputError(f"--model {legible(one)}: {what}; write NAME=MODEL with another NAME")
         if name in found:
             raise InputError(f"--model {one}: there are two models called {name}; write NAME=MODEL")
         found[name] = place

@@ -165,8 +165,8 @@ def _result(chunk: Chunk, future: Future[EncodedChunk]) -> tuple[EncodedChunk, P
     except BrokenProcessPool as error:
         raise _worker_died() from error
     except Exception as error:
-        place = chunk.documents[0].place
-        raise RunFailed(f"the documents from {place} on could not be tokenized: {error!r}") from error
+        location = chunk.documents[0].location
+        raise RunFailed(f"the documents from {location} on could not be tokenized: {error!r}") from error
 
 
 def _worker_died() -> RunFailed:

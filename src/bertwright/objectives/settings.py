@@ -1,6 +1,6 @@
-"""Batches → loss: masked LM, its settings and counts (paper §3.1 and §A.1). The masking itself is in `rows`.
+"""Settings of the pre-training rows, and the number of predictions in a row (paper §3.1 and §A.1).
 
-This module stays light (neither numba nor torch), so that settings can be read quickly.
+The masking itself is in `masking`. This module imports neither numba nor torch, because `--help` reads it.
 """
 
 import math
@@ -15,12 +15,14 @@ MaskUnits = Literal["piece", "word", "span"]
 
 
 class MaskingSettings(Settings):
-    """How pieces are chosen for prediction and what the encoder sees in their place.
+    """Settings of masked LM: which pieces are predicted, and what the encoder sees in their place.
 
-    share: of a row's tokens, special ones counted. mask, same, random: of the chosen pieces, shown as [MASK], as they
-    are, as a random entry of the vocabulary; they sum to 1. units: what is chosen at a time, a piece, all pieces of a
-    word, or a span of whole words (SpanBERT; see `spans`), which is shown in one of the three ways as a whole.
-    max_predictions: at most so many per row (None: the share of a full row).
+    share: fraction of a row's tokens that is predicted; special tokens are counted.
+    mask, same, random: probabilities that a chosen piece is shown as [MASK], as itself, or as a random entry of the
+    vocabulary. They sum to 1.
+    units: unit that is chosen at a time: a piece, all pieces of a word, or a span of whole words (SpanBERT). The pieces
+    of a span are all shown in the same one of the three ways.
+    max_predictions: largest number of predictions in a row. None: `share` of a full row.
     """
 
     share: float = Field(default=0.15, gt=0.0, le=1.0)
@@ -43,11 +45,11 @@ class MaskingSettings(Settings):
 
 
 def predictions_by_length(settings: MaskingSettings, length: int) -> np.ndarray:
-    """How many pieces are chosen in a row of 0 … `length` tokens, special tokens counted: int64 [length + 1].
+    """Return the number of predictions in a row of 0, 1, … `length` tokens: int64 [length + 1].
 
-    The share is rounded as Python rounds, halves to the even number; it is one piece at least, which units of several
-    pieces may leave unchosen, and `max_predictions` at most. The last entry is the largest: the width of a batch's
-    `positions`.
+    Special tokens are counted. `share` of the tokens is rounded as Python rounds: halves go to the even number. The
+    number is at least 1 and at most `max_predictions`. Units of several pieces may use less of it. The last entry is
+    the largest; it is the width of a batch's `positions`.
     """
     counts = [max(1, round(settings.share * tokens)) for tokens in range(length + 1)]
     most = settings.max_predictions or counts[length]
@@ -59,11 +61,12 @@ SecondSentence = Literal["next", "order", "none"]
 
 
 class ExampleSettings(Settings):
-    """How rows are made.
+    """Settings of the pre-training rows.
 
-    second_sentence: A and a B that follows it or is random (next), A and B in their order or swapped (order), or single
-    segments (none). short_share: of the documents, how many aim at shorter rows. static_masks: after so many epochs
-    the first one's rows come again; 0: every epoch has rows of its own.
+    second_sentence: `next`: A and a B that follows it or is random. `order`: A and B in their order or swapped.
+    `none`: single segments.
+    short_share: fraction of the documents whose rows aim at a shorter length.
+    static_masks: number of epochs after which the rows of the first epoch are repeated. 0: every epoch has new rows.
     """
 
     second_sentence: SecondSentence = "next"
@@ -78,5 +81,5 @@ class ExampleSettings(Settings):
 
     @property
     def pairs(self) -> bool:
-        """Whether a row has a B."""
+        """Return whether a row has a B."""
         return self.second_sentence != "none"

@@ -14,27 +14,25 @@ from bertwright.console import say, without_repeats
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, Stopped
-from bertwright.model.folder import open_model, save_model
-from bertwright.model.config import with_dropout
-from bertwright.objectives.settings import ExampleSettings
-from bertwright.objectives.dataset import held_out_split
-from bertwright.objectives.settings import MaskingSettings
-from bertwright.tasks.fill_mask import fill
-from bertwright.objectives.masked_lm import open_pretrained
-from bertwright.quickstart.task import read_own_text, write_documents
 from bertwright.finetuning.evaluate import evaluate_task
 from bertwright.finetuning.run import finetune
-from bertwright.quickstart.docstrings import collect, write_corpus
-from bertwright.quickstart.task import LibraryTask, make_task, write_task
-from bertwright.pretraining.setup import build_model, encoder_config
-from bertwright.pretraining.run import pretrain
-from bertwright.reports.report import with_pages
-from bertwright.pretraining.settings import TUNED_DROPOUT, Phase, PretrainSettings
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import with_dropout
+from bertwright.model.folder import open_model, save_model
+from bertwright.objectives.dataset import held_out_split
+from bertwright.objectives.masked_lm import open_pretrained
+from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import TUNED_DROPOUT, Phase, PretrainSettings
+from bertwright.pretraining.setup import build_model, encoder_config
+from bertwright.quickstart.docstrings import collect, write_corpus
+from bertwright.quickstart.task import LibraryTask, make_task, read_own_text, write_documents, write_task
+from bertwright.reports.report import with_pages
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
-from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, get_task, with_columns
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import learn, read_examples
+from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, get_task, with_columns
+from bertwright.tasks.fill_mask import fill
 from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.optimizer import OptimizerSettings

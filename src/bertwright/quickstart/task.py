@@ -5,7 +5,6 @@ modules of their own, which the corpus leaves out: neither they nor their neighb
 sentence that stands in two modules, of one library or of two, is in no split.
 """
 
-
 import random
 import re
 from collections import Counter
@@ -13,18 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertwright.errors import InputError
-from bertwright.files import atomic_file
-from bertwright.quickstart.docstrings import STANDARD_LIBRARY, Documentation, Library, key
-
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
+from bertwright.quickstart.docstrings import STANDARD_LIBRARY, Documentation, Library, key
 from bertwright.text.documents import TextSettings, find_inputs, read_all
 from bertwright.text.sentences import split_sentences
 

@@ -298,7 +298,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a piece twice": (
         lambda folder: (folder / "vocab.txt").write_text("\n".join([*PIECES, "the"]), "utf-8"),
-        r"vocab\.txt: the piece 'the' stands on line \d+ and again on line 61",
+        r"vocab\.txt: the piece 'the' has two ids, \d+ and 60 \(in vocab\.txt lines \d+ and 61",
     ),
 }  # fmt: skip
 

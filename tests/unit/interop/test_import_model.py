@@ -450,7 +450,7 @@ BAD = {
     ),
     "an added token": (
         lambda m: (m / "added_tokens.json").write_text('{"<new>": 400}'),
-        "the added token '<new>' with the id 400 is not in its vocabulary",
+        "the added token '<new>' is not in the vocabulary with the id 400",
     ),
     "no JSON": (lambda m: (m / "config.json").write_text("{"), "config.json:1: not valid JSON"),
     "a list": (lambda m: (m / "config.json").write_text("[]"), "holds a JSON list"),

@@ -146,7 +146,7 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no vocabulary": (
         lambda f: [(f / name).unlink() for name in ("tokenizer.json", "vocab.json", "merges.txt")],
-        "holds no tokenizer of a GPT-1",
+        "no GPT-1 tokenizer",
     ),
     "more pieces": (
         lambda f: BPETokenizer([*vocabulary()[0], "zz"], vocabulary()[1]).save(f),

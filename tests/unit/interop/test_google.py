@@ -262,7 +262,7 @@ def without_setting(folder: Path, name: str) -> None:
 
 
 BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no vocabulary": (lambda folder: (folder / "vocab.txt").unlink(), r"vocab\.txt: there is no such file; it must lie beside"),
+    "no vocabulary": (lambda folder: (folder / "vocab.txt").unlink(), r"vocab\.txt: there is no such file; it must"),
     "no settings": (lambda folder: (folder / "bert_config.json").unlink(), r"bert_config\.json: there is no such"),
     "no index": (lambda folder: (folder / "bert_model.ckpt.index").unlink(), "holds no checkpoint in Google's format"),
     "no data": (

@@ -32,7 +32,8 @@ from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.distributed import Trainable
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, set_rate
+from bertwright.training.optimizer import build_optimizer, clip_gradients, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 ROWS: Final = 32
 """Of the batch that is learned by heart; masked LM takes a quarter, each row has several places."""

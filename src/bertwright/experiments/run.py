@@ -24,9 +24,10 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import ClassificationTask
-from bertwright.training.hardware import Device, own_device
+from bertwright.training.hardware import own_device
 from bertwright.training.memory import forget_peak, peak_bytes
 from bertwright.training.run_lock import is_locked
+from bertwright.training.settings import Device
 
 
 @dataclass

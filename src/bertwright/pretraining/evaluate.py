@@ -19,7 +19,8 @@ from bertwright.pretraining.settings import HELD_OUT_ROWS
 from bertwright.pretraining.systems import Model, Rows, figures_of, open_learned, rows_of, second_of
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
-from bertwright.training.hardware import Device, keep_memory, own_device
+from bertwright.training.hardware import keep_memory, own_device
+from bertwright.training.settings import Device
 from bertwright.training.trial import ON_PROCESSORS, unless_full
 
 

@@ -37,7 +37,7 @@ from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 VOCABULARY = 8000
 SEEDS = 5

@@ -23,7 +23,7 @@ from bertwright.serving.batcher import Batcher, Overloaded, Work
 from bertwright.serving.middleware import Guard
 from bertwright.serving.pipelines import Head
 from bertwright.serving.predictor import Predictor, checked, look_inside
-from bertwright.serving.schemas import ServeSettings
+from bertwright.serving.settings import ServeSettings
 from bertwright.tables.reader import refuse_halves
 from bertwright.version import __version__
 

@@ -20,7 +20,7 @@ from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
 from bertwright.serving.middleware import is_local, now
 from bertwright.serving.predictor import Asked, Predictor, load
-from bertwright.serving.schemas import ServeSettings
+from bertwright.serving.settings import ServeSettings
 
 _TURNS: Final = 3
 

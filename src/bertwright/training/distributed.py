@@ -25,7 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertwright.console import console, say
 from bertwright.errors import InputError, RunFailed
-from bertwright.training.hardware import CPU, Device, finish, moved, own_device
+from bertwright.training.hardware import CPU, finish, moved, own_device
+from bertwright.training.settings import Device
 from bertwright.training.sparse_adamw import sparse_tables
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
+from bertwright.training.settings import Device
 
 # batch, module → where they are computed: the processors, or one GPU of the machine for each process.
 
-Device = Literal["cpu", "cuda"]
 CPU: Final = torch.device("cpu")
 Found = TypeVar("Found")
 

@@ -23,8 +23,9 @@ from bertwright.training.distributed import SINGLE_PROCESS, Engine, Ranks, Shard
 from bertwright.training.hardware import Numerics, own_device
 from bertwright.training.loss_guard import BadStep, LossGuard
 from bertwright.training.missing import Due, tell_missing
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, rate_at, set_rate
+from bertwright.training.optimizer import build_optimizer, clip_gradients, rate_at, set_rate
 from bertwright.training.run_folder import RunFolder
+from bertwright.training.settings import OptimizerSettings
 
 # signals → a training that ends after its step.
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from bertwright.training.hardware import Device, own_device
+from bertwright.training.hardware import own_device
+from bertwright.training.settings import Device
 
 # What the control groups over this process, of version 2 and of version 1, grant: folders, and processor time.
 

@@ -16,7 +16,7 @@ from bertwright.commands import serving as commands
 from bertwright.serving.app import create_app
 from bertwright.serving.middleware import Guard, _Refused
 from bertwright.serving.predictor import Predictor, load
-from bertwright.serving.schemas import ServeSettings
+from bertwright.serving.settings import ServeSettings
 from tests.support.served import TEXTS, broken, write_models
 
 

@@ -16,7 +16,8 @@ from bertwright.model.encoder import Encoder
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import muon
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
-from bertwright.training.optimizer import AdamW, OptimizerSettings, build_optimizer, set_rate
+from bertwright.training.optimizer import AdamW, build_optimizer, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 MUON = OptimizerSettings(method="muon", learning_rate=1e-3, muon_rate=0.02, weight_decay=0.1)
 

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -156,16 +157,18 @@ def _set_torch_up() -> None:
 
 def _refuse_bytes(arguments: Sequence[str]) -> None:
     """Raise InputError for an argument or a current folder that is not UTF-8, which records could not hold."""
-    from bertwright.errors import InputError
+    from bertwright.errors import InputError, legible
 
-    for kind, text in (*(("argument", each) for each in arguments), ("current folder", os.getcwd())):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            written = text.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
+    # A token is a secret: the command that takes it refuses it without showing it.
+    public = [
+        text for before, text in pairwise(["", *arguments]) if before != "--token" and not text.startswith("--token=")
+    ]
+    for kind, text in (*(("argument", each) for each in public), ("current folder", os.getcwd())):
+        if legible(text) != text:
             raise InputError(
-                f"{kind} '{written}': is not UTF-8 text, which records and answers are; if it is a path, rename it"
-            ) from None
+                f"{kind} '{legible(text)}': is not UTF-8 text, which records and answers are; "
+                "if it is a path, rename it"
+            )
 
 
 def _checked(command: Callable[..., "CommandResult"]) -> Callable[..., "CommandResult"]:

@@ -14,7 +14,6 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.finetuning.glue_submission import TASKS
-from bertwright.tasks.classification.spec import ClassificationTask
 from tests.support.page_data import name_things, write_korean, write_tables, write_texts
 from tests.support.pages import ENDS, ROOT, command, is_excerpt, python_blocks, shell_lines
 from tests.support.shell import environment_with, in_shell, start_service, stop
@@ -47,7 +46,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"((?:finetune|evaluate) (\w+) .*--data) DIR", lambda found: f"{found[1]} {DATA[found[2]]}"),
     (r"--corpus mine=", "--corpus mixed="),  # that page's other `mine` are labelled tables
     (r"--held-out 0\S+", "--held-out 0.2"),
-    (r"--recipe (\S+)(?!.* --minutes)", r"--recipe \1 --size tiny --steps 3"),
+    (r"--recipe (\S+)(?!.* --(?:minutes|steps))", r"--recipe \1 --size tiny --steps 3"),
     (r"--int8", "--int8 --least-agreement 0"),
     (r"--seeds \d", "--seeds 1"),
     (r"epochs=3,10", "epochs=1"),
@@ -143,8 +142,7 @@ def test_a_page_does_what_it_prints(
             elif not line.startswith("curl ") or shutil.which("curl"):
                 in_shell(line.replace("localhost:8000", f"localhost:{port}"), environment)
             assert all(path.exists() for path in written(words)), line
-    known: dict[str, Any] = {"ClassificationTask": ClassificationTask}
-    known |= {"texts": ["a fine film", "a dull film"] * 4, "labels": ["good", "bad"] * 4}
+    known: dict[str, Any] = {"texts": ["a fine film", "a dull film"] * 4, "labels": ["good", "bad"] * 4}
     for code in [code for page, code in CODE if page == name]:
         exec(compile(code, name, "exec"), known)
 

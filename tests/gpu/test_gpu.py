@@ -24,7 +24,7 @@ from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
-from bertwright.pretraining.systems import task_of
+from bertwright.pretraining.systems import trainable_of
 from bertwright.registry import find
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.wordpiece import train_tokenizer
@@ -54,7 +54,7 @@ def losses(system: System, folder: Path, device: Device) -> list[float]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with tiny_run.deterministic():
         plan = Plan(steps=tiny_run.STEPS, seed=1, optimizer=SETTINGS, log_every=1)
-        train(task_of(model), batches, plan=plan, numerics=numerics, run=run, quiet=True)
+        train(trainable_of(model), batches, plan=plan, numerics=numerics, run=run, quiet=True)
     return [line["mlm" if system == "bert" else "lm"] for line in run.metrics()]
 
 

@@ -14,7 +14,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel
-from bertwright.pretraining.init_from import with_shape_of
+from bertwright.pretraining.init_from import adopt_shape
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import build_model, encoder_config
@@ -54,7 +54,7 @@ def corpus_of(folder: Path, text: Path, tokenizer: Path) -> Corpus:
 
 def settings_for(source: Path, **given: Any) -> PretrainSettings:
     settings = PretrainSettings(phases=(Phase(length=24, share=1.0),), batch_size=4, steps=2, **given)
-    return with_shape_of(settings, open_model(str(source)))
+    return adopt_shape(settings, open_model(str(source)))
 
 
 def start(source: Path, data: Corpus, **given: Any) -> PretrainingModel:

@@ -58,11 +58,11 @@ def paper_command(
     experiment = _experiment(name)
     _refuse_none("--seeds", seeds)
     _refuse_none("--pretraining-seeds", pretraining_seeds)
-    from bertwright.experiments.plan import Asked
+    from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
 
-    request = Asked(
+    request = ExperimentRequest(
         scale=get_scale(scale),
         out=out.resolve(),
         data=data,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import AnswerPrecision, Repeated
 from bertwright.commands.options import options
-from bertwright.errors import InputError, MissingExtra, legible
+from bertwright.errors import InputError, MissingExtra
 from bertwright.serving.settings import ServeSettings
 from bertwright.shipped import shipped
 
@@ -125,11 +125,6 @@ def _models(typed: tuple[str, ...]) -> dict[str, str]:
             name, path = _name_of(text), text
         if not name or not path:
             raise InputError(f"--model {text}: expected MODEL or NAME=MODEL")
-        if legible(name) != name:
-            raise InputError(
-                f"--model {legible(text)}: the name {legible(name)} is not UTF-8, which answers are; "
-                "write NAME=MODEL with another NAME"
-            )
         if name in models:
             raise InputError(f"--model {text}: there are two models called {name}; write NAME=MODEL")
         models[name] = path

@@ -149,7 +149,7 @@ def encode_chunk(
             document = in_full(source)
             sentences.append(split_sentences(document, settings))
         except Exception as error:
-            message = f"{source.place}: could not be cut into sentences: {error!r}"
+            message = f"{source.location}: could not be cut into sentences: {error!r}"
             if not skip:
                 raise RunFailed(message) from error
             failed.append(message)

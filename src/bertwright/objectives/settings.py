@@ -48,11 +48,11 @@ class MaskingSettings(Settings):
 
 
 def predictions_by_length(settings: MaskingSettings, length: int) -> "np.ndarray":
-    """Return the number of predicted tokens in rows of 0 … `length` tokens, special tokens counted: int64 [length + 1].
+    """Return the number of predictions in a row of 0, 1, … `length` tokens: int64 [length + 1].
 
-    The fraction is rounded as in Python, halves to the even number. The result is at least 1 and at most
-    `max_predictions`; units of several tokens may leave some of them unchosen. The last entry is the largest: the width
-    of a batch's `positions`.
+    Special tokens are counted. `share` of the tokens is rounded as Python rounds: halves go to the even number. The
+    number is at least 1 and at most `max_predictions`. Units of several pieces may use less of it. The last entry is
+    the largest; it is the width of a batch's `positions`.
     """
     import numpy as np  # here, since --help reads this module and numpy takes longer than the rest
 

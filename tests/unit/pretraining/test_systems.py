@@ -13,9 +13,9 @@ from bertwright.model.config import SYSTEMS, EncoderConfig, GPTConfig, LSTMConfi
 from bertwright.model.folder import SavedModel, save_model
 from bertwright.objectives.language_model import LanguageModel
 from bertwright.pretraining.init_from import size_name
-from bertwright.pretraining.resources import activation_bytes, count_parameters, unmade
+from bertwright.pretraining.resources import activation_bytes, count_parameters, meta_model
 from bertwright.pretraining.settings import PretrainSettings, resolve_settings
-from bertwright.pretraining.setup import encoder_config, prepare
+from bertwright.pretraining.setup import encoder_config, prepare_pretraining
 from bertwright.pretraining.systems import refuse_vocabulary
 from bertwright.text.bpe import train_bpe
 from bertwright.text.wordpiece import train_tokenizer
@@ -72,7 +72,7 @@ def test_gpts_paper() -> None:
     assert (optimizer.weight_decay, optimizer.epsilon, optimizer.bias_correction) == (0.01, 1e-8, True)
     shape = encoder_config(found, 40_478)
     assert isinstance(shape, GPTConfig)
-    assert count_parameters(unmade(shape, second_sentence="none")) == 116_534_784
+    assert count_parameters(meta_model(shape, second_sentence="none")) == 116_534_784
 
 
 def test_shapes_of_a_size() -> None:
@@ -117,7 +117,7 @@ def test_a_start_from_what_is_something_else(
     model = LanguageModel(config)
     save_model(tmp_path / "m", model, config=config, tokenizer=folder / "tok", architecture="BertwrightLanguageModel")
     with pytest.raises(InputError, match=message):
-        prepare(
+        prepare_pretraining(
             settings(phases=[{"length": 16, "share": 1.0}], **asked),
             corpus=folder / "corpus",
             out=tmp_path / "run",

@@ -11,7 +11,7 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.checks import inspect_corpus, verify
 from bertwright.corpus.merge import merge_corpora
 from bertwright.corpus.shards import Corpus
-from bertwright.doctor.corpus import look_at_corpus
+from bertwright.doctor.corpus import check_corpus
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.settings import ExampleSettings
@@ -83,7 +83,7 @@ def test_it_is_checked_and_reported_on(made: Path, tmp_path: Path) -> None:
 def test_the_doctor_looks_at_it(made: Path) -> None:
     bert = train_tokenizer([OWN_TEXT.read_text("utf-8")], vocab_size=500)
     for model, level in ((WORDS, "ok"), (bert, "error")):
-        corpus, matches, found = look_at_corpus(made / "corpus", model=model, quick=True)
+        corpus, matches, found = check_corpus(made / "corpus", model=model, quick=True)
         levels = {finding.name: finding.level for finding in found}
         assert corpus is not None
         assert matches == (level == "ok")
@@ -93,7 +93,7 @@ def test_the_doctor_looks_at_it(made: Path) -> None:
 
 def test_masked_lm_needs_another_vocabulary(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
-        r"corpus: its vocabulary is a byte-pair one, .* masked LM needs a WordPiece one \(bertwright tokenizer train"
+        r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one \(bertwright tokenizer train"
     )
     with pytest.raises(InputError, match=words):
         Examples(Corpus.open(made / "corpus"), ExampleSettings(), length=32, seed=0)
@@ -162,7 +162,7 @@ def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFix
         (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: is for WordPiece"),
         (["--kind", "bpe", "--cased"], "--cased: is for WordPiece"),
         (["--kind", "bpe", "--strip-accents"], "--strip-accents: is for WordPiece"),
-        (["--kind", "bpe", "--merges", "0"], "0 merges: at least 1 is needed"),
+        (["--kind", "bpe", "--merges", "0"], "0 merges: expected 1 or more"),
     ],
 )
 def test_options_of_the_other_kind_are_refused(

@@ -52,7 +52,7 @@ def learn(module: Model, optimizer: AdamW, steps: range) -> None:
 @pytest.mark.parametrize("shape", [(128, 128), (512, 128), (128, 512)])
 def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, int]) -> None:
     matrix = random(*shape).double()
-    (found,) = muon.orthogonal(matrix[None])
+    (found,) = muon.orthogonalise(matrix[None])
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     turned = left.mT @ found @ right.mT  # diagonal, where the directions are those of the matrix
     assert float((turned - turned.diag().diag()).abs().max()) < 1e-6
@@ -64,14 +64,16 @@ def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, 
 def test_large_matrices_are_turned_in_float32_as_in_float64() -> None:
     """With torch's own norm of a whole matrix the two are 1.2e-5 apart here."""
     matrices = random(1, 256, 4096)
-    exact = muon.orthogonal(matrices.double())
-    assert float((muon.orthogonal(matrices) - exact).norm() / exact.norm()) < 4e-6
+    exact = muon.orthogonalise(matrices.double())
+    assert float((muon.orthogonalise(matrices) - exact).norm() / exact.norm()) < 4e-6
 
 
 def test_matrices_computed_together_are_those_computed_alone() -> None:
     matrices = random(5, 24, 40)
-    torch.testing.assert_close(muon.orthogonal(matrices)[3], muon.orthogonal(matrices[3:4])[0], atol=1e-5, rtol=1e-5)
-    assert torch.equal(muon.orthogonal(torch.zeros(1, 4, 4)), torch.zeros(1, 4, 4))
+    torch.testing.assert_close(
+        muon.orthogonalise(matrices)[3], muon.orthogonalise(matrices[3:4])[0], atol=1e-5, rtol=1e-5
+    )
+    assert torch.equal(muon.orthogonalise(torch.zeros(1, 4, 4)), torch.zeros(1, 4, 4))
 
 
 def test_steps_are_those_of_torchs_muon() -> None:

@@ -55,7 +55,7 @@ def test_the_weights_are_those_of_adamw_on_the_whole_table() -> None:
     for model in models.values():
         optimizer = build_optimizer(model, SETTINGS)
         train(model, optimizer, range(STEPS))
-        optimizer.settle()
+        optimizer.apply_pending_decay()
     start = Reader(sparse=False).table.weight
     assert float((models[False].table.weight[45:] - start[45:]).abs().max().detach()) > 0.01  # unread rows decay
     for name, tensor in models[True].state_dict().items():
@@ -93,7 +93,7 @@ def test_a_resumed_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, again, resumed) == (STEPS // 2, {})
     train(again, resumed, range(STEPS // 2, STEPS))
     for one in (optimizer, resumed):
-        one.settle()
+        one.apply_pending_decay()
     assert all(torch.equal(tensor, whole.state_dict()[name]) for name, tensor in again.state_dict().items())
 
 
@@ -108,7 +108,7 @@ def test_a_sparse_table_and_a_whole_one_go_on_from_each_other(tmp_path: Path, be
     optimizer = build_optimizer(second, SETTINGS)
     assert load_checkpoint(tmp_path, second, optimizer) == (STEPS // 2, {})
     train(second, optimizer, range(STEPS // 2, STEPS))
-    optimizer.settle()
+    optimizer.apply_pending_decay()
     for name, tensor in second.state_dict().items():
         torch.testing.assert_close(tensor, undisturbed.state_dict()[name], atol=2e-6, rtol=2e-6, msg=name)
 

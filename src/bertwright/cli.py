@@ -2,13 +2,10 @@
 
 import errno
 import functools
-import importlib
-import inspect
 import io
 import json
 import math
 import os
-import re
 import signal
 import sys
 import traceback
@@ -18,51 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from bertwright.commands import COMMANDS, CommandResult, load_command, parse
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-    from bertwright.commands import CommandResult
-
 TURNS = "20000"
 """Rounds that a waiting thread of OpenMP spins before it sleeps."""
-COMMANDS = {
-    "quickstart": ("pretraining", "vocabulary, pre-training, fine-tuning and a comparison, in about four minutes"),
-    "tokenizer train": ("text", "learn a vocabulary from text: WordPiece, or byte pairs"),
-    "tokenizer import": ("text", "make a tokenizer of a released vocab.txt"),
-    "tokenizer extend": ("text", "add pieces for another domain's text to a vocabulary"),
-    "corpus build": ("text", "text → tokenised shards"),
-    "corpus merge": ("text", "several corpora under one manifest"),
-    "corpus inspect": ("text", "show the sizes of a corpus and warn of likely problems"),
-    "corpus verify": ("text", "check every byte of a corpus"),
-    "pretrain": ("pretraining", "shards → encoder: BERT by masked LM and next sentence, or a language model"),
-    "join": ("pretraining", "join a left-to-right and a right-to-left model, as ELMo"),
-    "runs": ("reports", "list the runs below a folder: progress, speed, metrics"),
-    "report": ("reports", "write a page about a run, or about two: curves, metrics, settings"),
-    "finetune": ("finetuning", "encoder + labelled table → a model for a task"),
-    "evaluate": ("finetuning", "compute the metrics of a model on a task, or of its pre-training"),
-    "predict": ("finetuning", "predict for every row of a table"),
-    "submission": ("finetuning", "predict for GLUE's test files, as the zip file that its server takes"),
-    "score squad": ("finetuning", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
-    "features": ("interop", "hidden states of a frozen encoder for every line of a text, as .npz"),
-    "import": ("interop", "a checkpoint in Google's, Hugging Face's or OpenAI's format → a model folder"),
-    "export onnx": ("interop", "a model for ONNX Runtime, compared with PyTorch first; with 8 bits on request"),
-    "fill": ("pretraining", "predict the pieces behind [MASK]"),
-    "next-sentence": ("pretraining", "the probability that B follows A"),
-    "serve": ("serving", "serve models over HTTP, with a page to try them"),
-    "demo": ("serving", "open that page in your browser with a model of yours"),
-    "paper": ("experiments", "the tables and figures of the paper as experiments, each with a page of results"),
-    "doctor": ("reports", "check the machine, a model, a corpus or labelled data before a long run"),
-    "completion": ("completion", "completion of these commands in bash, zsh or fish"),
-}
-"""name of a command → its module in `bertwright.commands`, and what it does."""
-
-
-def load_command(name: str) -> Callable[..., "CommandResult"]:
-    """Import the function of a command: `corpus_build_command` for "corpus build"."""
-    module = importlib.import_module(f"bertwright.commands.{COMMANDS[name][0]}")
-    command: Callable[..., CommandResult] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
-    command.__doc__ = re.sub(r"\n {8}", " ", inspect.getdoc(command) or "")  # the help of an option is one line
-    return command
 
 
 def process() -> NoReturn:
@@ -171,13 +130,13 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
             )
 
 
-def _checked(command: Callable[..., "CommandResult"]) -> Callable[..., "CommandResult"]:
+def _checked(command: Callable[..., CommandResult]) -> Callable[..., CommandResult]:
     """Return the command with a check before its work: its --out or --output can be written. A --plan writes none."""
     from bertwright.files import refuse_unwritable
     from bertwright.leftovers import remove_leftovers
 
     @functools.wraps(command)
-    def checked(*values: Any, **options: Any) -> "CommandResult":
+    def checked(*values: Any, **options: Any) -> CommandResult:
         for name in () if options.get("plan") else ("out", "output"):
             if (path := options.get(name)) and str(path) != "-":
                 refuse_unwritable(Path(path), f"--{name}", is_folder=name == "out")
@@ -222,21 +181,7 @@ def _overview(arguments: Sequence[str]) -> int:
     return 0 if is_help else 2
 
 
-def parse(command: Callable[..., Any], arguments: Sequence[str], *, prog: str) -> Any:
-    """Read the arguments as the signature of the command says, and call it."""
-    import tyro
-
-    conf = tyro.conf
-    marks = (
-        conf.FlagCreatePairsOff,
-        conf.HelptextFromCommentsOff,
-        conf.DisallowNone,
-        conf.PositionalMetavarFromFieldName,
-    )
-    return tyro.cli(command, args=arguments, prog=prog, config=marks)
-
-
-def _run(name: str, arguments: list[str]) -> "CommandResult":
+def _run(name: str, arguments: list[str]) -> CommandResult:
     """Run a command; raise InputError for settings that are not valid."""
     from pydantic import ValidationError
 
@@ -275,7 +220,7 @@ def _print_error(error: object) -> None:
         print(f"bertwright: {error}", file=sys.stderr)
 
 
-def _print(result: "CommandResult", *, as_json: bool) -> None:
+def _print(result: CommandResult, *, as_json: bool) -> None:
     """Print a result. A terminal that was closed meanwhile is no error, since the work is done."""
     from bertwright.console import silence
 
@@ -287,7 +232,7 @@ def _print(result: "CommandResult", *, as_json: bool) -> None:
         silence(sys.stdout)
 
 
-def _print_result(result: "CommandResult", *, as_json: bool) -> None:
+def _print_result(result: CommandResult, *, as_json: bool) -> None:
     """Print a result as JSON, as its text, or line by line."""
     if as_json:
         shown = {key: value for key, value in result.items() if key not in ("text", "exit_code")}

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bertwright import cli
-from bertwright.commands import CommandResult
+from bertwright.commands import COMMANDS, CommandResult, load_command
 from bertwright.errors import InputError
 
 WRITERS = [
     (name, option)
-    for name in cli.COMMANDS
-    for option in inspect.signature(cli.load_command(name)).parameters
+    for name in COMMANDS
+    for option in inspect.signature(load_command(name)).parameters
     if option in ("out", "output")
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bertwright.cli import COMMANDS, load_command, parse
+from bertwright.commands import COMMANDS, load_command, parse
 from bertwright.commands.options import entries
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.settings import PretrainSettings

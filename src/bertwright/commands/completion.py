@@ -8,7 +8,7 @@ from warnings import catch_warnings
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from bertwright.commands import CommandResult
+from bertwright.commands import COMMANDS, CommandResult, load_command, parse
 
 _HELP = "{'flags': ['-h', '--help'], 'description': 'show help message and exit', 'type': 'flag'}"
 _JSON = "{'flags': ['--json'], 'description': 'one JSON object as the result', 'type': 'flag'}"
@@ -32,8 +32,6 @@ def completion_command(shell: Positional[Literal["bash", "zsh", "fish"]], /) -> 
     Args:
         shell: bash, zsh or fish.
     """
-    from bertwright.cli import parse
-
     stream = io.StringIO()
     with redirect_stdout(stream), suppress(SystemExit), catch_warnings(action="ignore", category=UserWarning):
         parse(_all_commands(), ["--tyro-print-completion", shell], prog="bertwright")
@@ -45,8 +43,6 @@ def completion_command(shell: Positional[Literal["bash", "zsh", "fish"]], /) -> 
 
 def _all_commands() -> Any:
     """Return all commands as one type for tyro: a union of commands, and of groups that are unions of commands."""
-    from bertwright.cli import COMMANDS, load_command
-
     union: Any = Union  # of types that are known at run time
     members: dict[str, Any] = {}
     groups: dict[str, list[Any]] = {}

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bertwright.cli import COMMANDS, main
+from bertwright.cli import main
+from bertwright.commands import COMMANDS
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -320,8 +320,8 @@ def test_a_port_that_is_taken_is_told(model: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve"], "--model: name at least one model folder"),
-        (["serve", "--model", "="], "write MODEL or NAME=MODEL"),
+        (["serve"], "--model: expected at least one model folder"),
+        (["serve", "--model", "="], "expected MODEL or NAME=MODEL"),
         (["serve", "--model", "a=x", "--model", "a=y"], "there are two models called a"),
         (["serve", "--model", "nowhere"], "nowhere: not a model folder"),
         (["serve", "--model", "search/learning-rate=0.001"], "search/learning-rate=0.001: not a model folder"),

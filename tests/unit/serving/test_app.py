@@ -228,7 +228,7 @@ def test_the_word_before_the_token_may_be_in_either_case(
 @pytest.mark.parametrize(
     ("token", "words"),
     [
-        ("", "is empty"),
+        ("", "expected a token, got an empty text"),
         ("secret\n", "begins or ends with a space or the end of a line, which no header keeps"),
         (" secret", "begins or ends with a space"),
         ("se\ncret", "character 3 of 7 is not printable, or not UTF-8, which no header holds"),

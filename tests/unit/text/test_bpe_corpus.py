@@ -157,11 +157,11 @@ def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "--vocab-size N: say how many pieces"),
-        (["--vocab-size", "500", "--merges", "9"], "--merges 9: is for --kind bpe"),
-        (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: is for WordPiece"),
-        (["--kind", "bpe", "--cased"], "--cased: is for WordPiece"),
-        (["--kind", "bpe", "--strip-accents"], "--strip-accents: is for WordPiece"),
+        ([], "--vocab-size: expected the size of the vocabulary"),
+        (["--vocab-size", "500", "--merges", "9"], "--merges 9: needs --kind bpe"),
+        (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: needs WordPiece"),
+        (["--kind", "bpe", "--cased"], "--cased: needs WordPiece"),
+        (["--kind", "bpe", "--strip-accents"], "--strip-accents: needs WordPiece"),
         (["--kind", "bpe", "--merges", "0"], "0 merges: expected 1 or more"),
     ],
 )
@@ -178,5 +178,5 @@ def test_what_byte_pairs_cannot_is_refused(made: Path, tmp_path: Path, capsys: p
     assert main(["tokenizer", "extend", str(made / "tok"), str(OWN_TEXT), "--add", "5", "--out", out]) == 2
     assert "only a WordPiece vocabulary is extended" in capsys.readouterr().err
     assert main(["tokenizer", "import", str(made / "tok" / "vocab.json"), "--out", out]) == 2
-    assert "a byte-pair vocabulary needs no import" in capsys.readouterr().err
+    assert "A byte-pair vocabulary needs no import" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -31,7 +31,7 @@ from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 LENGTH = 128
 ROWS = {"tiny": 32, "base": 16}

@@ -29,7 +29,8 @@ from bertwright.pretraining.setup import Pretraining, prepare_pretraining
 from bertwright.pretraining.systems import trainable_of
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop
-from bertwright.training.optimizer import OptimizerSettings, rate_at, set_rate
+from bertwright.training.optimizer import rate_at, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 BATCH = 32
 OPTIMIZER = OptimizerSettings(learning_rate=2e-3, warmup=0.05, bias_correction=True)

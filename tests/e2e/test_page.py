@@ -24,7 +24,7 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.registry import find
 from bertwright.serving.app import create_app
 from bertwright.serving.predictor import Predictor, load
-from bertwright.serving.schemas import ServeSettings
+from bertwright.serving.settings import ServeSettings
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.wordpiece import train_tokenizer

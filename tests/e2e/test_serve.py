@@ -24,8 +24,13 @@ from bertwright.errors import InputError, legible
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
+<<<<<<< HEAD
 from bertwright.serving.schemas import ServeSettings
 from bertwright.serving.server import _listening_socket
+=======
+from bertwright.serving.server import _bound
+from bertwright.serving.settings import ServeSettings
+>>>>>>> h-commands
 from bertwright.text.wordpiece import train_tokenizer
 
 
@@ -236,7 +241,11 @@ def test_too_large_a_request_is_answered_before_it_ends(served: Served, size: in
 def test_slow_clients_are_let_go(model: str) -> None:
     """One that never ends its first line, and one that never ends its body; the others are answered meanwhile."""
     code = (
+<<<<<<< HEAD
         "import sys; from bertwright.serving import server, schemas as settings; models = server.open_models"
+=======
+        "import sys; from bertwright.serving import server, settings; models, rate = server.open_models"
+>>>>>>> h-commands
         f"({{'lm': {model!r}}}, precision='fp32'); server.serve(models, settings.ServeSettings(port=0, "
         "read_timeout=1.0), ready=lambda url: print(url, flush=True))"
     )
@@ -320,8 +329,8 @@ def test_a_port_that_is_taken_is_told(model: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve"], "--model: name at least one model folder"),
-        (["serve", "--model", "="], "write MODEL or NAME=MODEL"),
+        (["serve"], "--model: expected at least one model folder"),
+        (["serve", "--model", "="], "expected MODEL or NAME=MODEL"),
         (["serve", "--model", "a=x", "--model", "a=y"], "there are two models called a"),
         (["serve", "--model", "nowhere"], "nowhere: not a model folder"),
         (["serve", "--model", "search/learning-rate=0.001"], "search/learning-rate=0.001: not a model folder"),

@@ -25,8 +25,8 @@ from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.text.documents import TextSettings, read_documents
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.loop import train
-from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import start_run
+from bertwright.training.settings import OptimizerSettings
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 GOLDEN = Path(__file__).with_name("run.json")

@@ -28,9 +28,10 @@ from bertwright.pretraining.systems import trainable_of
 from bertwright.registry import find
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.wordpiece import train_tokenizer
-from bertwright.training.hardware import Device, Numerics
+from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
+from bertwright.training.settings import Device
 from tests.support import tiny_run
 from tests.support.ranked_run import SETTINGS
 from tests.support.task_examples import PLACES, example_data

@@ -21,8 +21,8 @@ from bertwright.pretraining.systems import trainable_of
 from bertwright.training.distributed import full_state, init_distributed
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
-from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import start_run
+from bertwright.training.settings import OptimizerSettings
 from tests.support import tiny_run
 
 SETTINGS = OptimizerSettings(learning_rate=5e-3, warmup=0.1)

@@ -34,7 +34,8 @@ from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.distributed import Batch, Trainable
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, set_rate
+from bertwright.training.optimizer import build_optimizer, clip_gradients, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 BATCH_ROWS: Final = 32
 """Number of rows in the batch to overfit. Masked LM takes a quarter: each row has several masks."""

@@ -18,7 +18,7 @@ from bertwright.experiments.data import PaperTask, Subset
 from bertwright.experiments.spec import Arm, Changes, Column, Scale
 from bertwright.files import read_object
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.pretraining.settings import PretrainSettings, over
+from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
 from bertwright.tasks.spec import TaskSpec, get_spec
 
@@ -168,7 +168,7 @@ def pretraining_settings(scale: Scale, changes: Changes, seed: int) -> PretrainS
             base[name] = {key: value for key, value in base[name].items() if key not in inner}
         else:
             del base[name]
-    return PretrainSettings.model_validate({**over(base, changes), "seed": seed})
+    return PretrainSettings.model_validate({**merged(base, changes), "seed": seed})
 
 
 def cannot_have(scale: Scale, changes: Changes) -> list[tuple[str, ...]]:

@@ -26,9 +26,10 @@ from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import load_data
-from bertwright.training.hardware import Device, resolve_device
+from bertwright.training.hardware import resolve_device
 from bertwright.training.memory import peak_bytes, reset_peak
 from bertwright.training.run_lock import is_locked
+from bertwright.training.settings import Device
 
 
 @dataclass

@@ -15,7 +15,8 @@ from bertwright.tasks.kinds import kind_of, task_of
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import TaggingTask, with_tag_columns
-from bertwright.training.hardware import Device, keep_memory
+from bertwright.training.hardware import keep_memory
+from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
 

@@ -8,15 +8,14 @@ Shapes: D hidden, K head width.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bertwright.errors import InputError
+from bertwright.model.config import Start
 from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer
 
-Start = Literal["random", "local", "matching"]
 _LAYERS = {"random": 0, "local": 1, "matching": 2}
 """Number of layers that the initialisation covers."""
 _NARROWEST = 4

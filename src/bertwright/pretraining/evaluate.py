@@ -26,7 +26,8 @@ from bertwright.pretraining.systems import (
 )
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
-from bertwright.training.hardware import Device, keep_memory, resolve_device
+from bertwright.training.hardware import keep_memory, resolve_device
+from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
 

@@ -18,7 +18,7 @@ from bertwright.pretraining.systems import SystemModel, new_model
 from bertwright.training import muon
 from bertwright.training.hardware import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 NUMBER = 4
 """Bytes of a weight, a gradient or a moment."""

@@ -35,7 +35,7 @@ from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, g
 from bertwright.tasks.fill_mask import fill
 from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 VOCABULARY = 8000
 SEEDS = 5

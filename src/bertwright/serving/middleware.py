@@ -17,7 +17,7 @@ from typing import Any, Final
 from prometheus_client import Counter, Histogram
 
 from bertwright.errors import shown
-from bertwright.serving.schemas import ServeSettings
+from bertwright.serving.settings import ServeSettings
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

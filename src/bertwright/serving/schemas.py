@@ -4,8 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
+<<<<<<< HEAD
 from bertwright.config import Positive, PositiveNumber, Settings
 from bertwright.serving.results import ExtractedAnswer, FilledText, PredictResult
+=======
+from bertwright.serving.results import Answer, Choice, Entities, Filled, Label, Labels, Score
+>>>>>>> h-commands
 
 UnicodeText = Annotated[str, Field(description="Unicode text")]
 ModelName = Annotated[str | None, Field(description="one of /v1/models; the first one where it is left out")]
@@ -200,6 +204,7 @@ class ErrorDetail(BaseModel):
 class ErrorResponse(BaseModel):
     """Every answer that is not a result."""
 
+<<<<<<< HEAD
     error: ErrorDetail
 
 
@@ -229,3 +234,6 @@ class ServeSettings(Settings):
     """Largest number of connections."""
     batch_tokens: Positive = 4096
     """Largest number of tokens of a batch, padding included; larger batches delay the requests after them."""
+=======
+    error: Trouble
+>>>>>>> h-commands

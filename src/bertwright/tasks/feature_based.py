@@ -25,7 +25,8 @@ from bertwright.tasks.binding import Answered, Work
 from bertwright.tasks.frozen_features import FrozenModel, Places, States, predicted, states_for, states_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.distributed import Trainable
-from bertwright.training.hardware import CPU, Device, module_device, resolve_device
+from bertwright.training.hardware import CPU, module_device, resolve_device
+from bertwright.training.settings import Device
 
 READ = "rows read by the encoder"
 """What is said to be done while features are computed."""

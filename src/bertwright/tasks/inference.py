@@ -16,7 +16,8 @@ from bertwright.model.config import attends_both_ways
 from bertwright.model.cpu.encoder import Model, packed_copy
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import ClassificationHead, NextSentenceHead, SpanHead
-from bertwright.training.hardware import Device, choose_precision, resolve_device, square_rates
+from bertwright.training.hardware import choose_precision, resolve_device, square_rates
+from bertwright.training.settings import Device
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
 Answering = Literal["plain", "fp32", "bf16", "int8"]

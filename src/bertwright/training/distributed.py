@@ -26,7 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertwright.console import console, say
 from bertwright.errors import InputError, RunFailed
-from bertwright.training.hardware import CPU, Device, move_to_device, resolve_device, synchronize
+from bertwright.training.hardware import CPU, move_to_device, resolve_device, synchronize
+from bertwright.training.settings import Device
 from bertwright.training.sparse_adamw import sparse_tables
 
 if TYPE_CHECKING:

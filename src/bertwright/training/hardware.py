@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
+from bertwright.training.settings import Device
 
-Device = Literal["cpu", "cuda"]
 Precision = Literal["fp32", "bf16"]
 CPU: Final = torch.device("cpu")
 DTYPES: Final[dict[Precision, torch.dtype]] = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -24,8 +24,9 @@ from bertwright.training.distributed import SINGLE_PROCESS, Batch, Engine, Ranks
 from bertwright.training.hardware import Numerics, resolve_device
 from bertwright.training.loss_guard import BadStep, LossGuard
 from bertwright.training.missing_lines import ExpectedLines, say_missing_lines
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, rate_at, set_rate
+from bertwright.training.optimizer import build_optimizer, clip_gradients, rate_at, set_rate
 from bertwright.training.run_folder import RunFolder
+from bertwright.training.settings import OptimizerSettings
 
 
 class Signals:

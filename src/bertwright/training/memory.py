@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from bertwright.training.hardware import Device, resolve_device
+from bertwright.training.hardware import resolve_device
+from bertwright.training.settings import Device
 
 PROC = Path("/proc/self")
 CGROUPS = Path("/sys/fs/cgroup")

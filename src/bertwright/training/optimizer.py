@@ -2,54 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from bertwright.config import Number, PositiveNumber, Settings, Share
 from bertwright.training import muon
 from bertwright.training.distributed import local_tensor, sum_over_shards
+from bertwright.training.settings import OptimizerSettings, Schedule
 from bertwright.training.sparse_adamw import TableRows, sparse_tables
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
-Schedule = Literal["linear", "cosine"]
-"""How the rate falls to 0: as BERT's (paper §A.2), or as GPT-1's (GPT paper §4.1)."""
-MUON_RATE = 0.006
 _NO_CORRECTION = 1e9
 """Step count at which 1 - beta**step is 1: torch's AdamW then corrects no bias, as in the original code."""
 _CHUNK = 1024
 """Number of squares that are added up in the precision of the gradient."""
-
-
-class OptimizerSettings(Settings):
-    """Every figure of the optimiser. The defaults are the paper's; it warmed up for 1 % of its steps."""
-
-    method: Literal["adamw", "muon"] = "adamw"
-    """By what the matrices of the blocks learn; all else learns by AdamW."""
-    learning_rate: PositiveNumber = 1e-4
-    muon_rate: PositiveNumber = MUON_RATE
-    """That of the matrices under Muon, which rises and falls with the other."""
-    warmup: Share = 0.01
-    """Share of the steps over which the rate rises linearly from 0."""
-    schedule: Schedule = "linear"
-    """How it falls then."""
-    beta1: Beta = 0.9
-    beta2: Beta = 0.999
-    epsilon: PositiveNumber = 1e-6
-    weight_decay: Number = 0.01
-    """Decoupled; not on LayerNorm and biases."""
-    clip: PositiveNumber = 1.0
-    """Global gradient norm; one of 1e9, say, clips nothing."""
-    bias_correction: bool = False
-    """Adam's correction of its early averages; the original has none, short fine-tuning is steadier with it."""
-
-    @model_validator(mode="after")
-    def _has_muons_matrices(self) -> Self:
-        if self.method == "adamw" and self.muon_rate != MUON_RATE:
-            raise ValueError(f"muon_rate {self.muon_rate:g} is of Muon's matrices; it needs --optimizer muon")
-        return self
 
 
 def rate_at(step: int, steps: int, warmup: float, schedule: Schedule = "linear") -> float:

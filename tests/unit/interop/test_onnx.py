@@ -450,7 +450,7 @@ def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys:
         (["--model", str(tmp_path / "wordless"), *out], "wordless"),
         (["--model", str(model), *out, "--text", str(tmp_path / "empty.txt")], "empty.txt: holds no line of text"),
         (["--model", str(model), *out, "--text", str(tmp_path / "none.txt")], "none.txt: cannot be opened"),
-        (["--model", str(model), *out, "--reduce-range"], "--reduce-range and --least-agreement are of --int8"),
+        (["--model", str(model), *out, "--reduce-range"], "--reduce-range and --least-agreement need --int8"),
         (
             ["--model", str(model), *out, "--int8", "--least-agreement", "97"],
             "--least-agreement 97.0: allowed are 0 to",

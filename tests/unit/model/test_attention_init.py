@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bertwright.errors import InputError
-from bertwright.model.attention_init import Start, init_attention
-from bertwright.model.config import GPTConfig, size_config
+from bertwright.model.attention_init import init_attention
+from bertwright.model.config import GPTConfig, Start, size_config
 from bertwright.model.encoder import GPT, Encoder, init_weights, kept
 
 SPECIAL = (0, 1, 2, 3, 4)

@@ -32,7 +32,8 @@ from bertwright.pretraining.systems import trainable_of
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.checkpoint import save_checkpoint
 from bertwright.training.hardware import Numerics
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer
+from bertwright.training.optimizer import build_optimizer
+from bertwright.training.settings import OptimizerSettings
 
 PHASES = (Phase(length=16, share=0.75), Phase(length=32, share=0.25))
 OPTIONS = ["--lengths", "16:0.75,32:0.25", "--batch-size", "6", "--threads", "1", "--precision", "fp32"]

@@ -16,7 +16,7 @@ from bertwright.commands import serving as commands
 from bertwright.serving.app import create_app
 from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
-from bertwright.serving.schemas import ServeSettings
+from bertwright.serving.settings import ServeSettings
 from tests.support.served import TEXTS, broken, write_models
 
 
@@ -228,7 +228,7 @@ def test_the_word_before_the_token_may_be_in_either_case(
 @pytest.mark.parametrize(
     ("token", "words"),
     [
-        ("", "is empty"),
+        ("", "expected a token, got an empty text"),
         ("secret\n", "begins or ends with a space or the end of a line, which no header keeps"),
         (" secret", "begins or ends with a space"),
         ("se\ncret", "character 3 of 7 is not printable, or not UTF-8, which no header holds"),

@@ -92,9 +92,7 @@ def test_the_doctor_looks_at_it(made: Path) -> None:
 
 
 def test_masked_lm_needs_another_vocabulary(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = (
-        r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one \(bertwright tokenizer train"
-    )
+    words = r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one \(bertwright tokenizer train"
     with pytest.raises(InputError, match=words):
         Examples(Corpus.open(made / "corpus"), ExampleSettings(), length=32, seed=0)
     arguments = ["pretrain", "--corpus", str(made / "corpus"), "--out", str(tmp_path / "run"), "--steps", "2"]
@@ -157,11 +155,11 @@ def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "--vocab-size N: say how many pieces"),
-        (["--vocab-size", "500", "--merges", "9"], "--merges 9: is for --kind bpe"),
-        (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: is for WordPiece"),
-        (["--kind", "bpe", "--cased"], "--cased: is for WordPiece"),
-        (["--kind", "bpe", "--strip-accents"], "--strip-accents: is for WordPiece"),
+        ([], "--vocab-size: expected the size of the vocabulary"),
+        (["--vocab-size", "500", "--merges", "9"], "--merges 9: needs --kind bpe"),
+        (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: needs WordPiece"),
+        (["--kind", "bpe", "--cased"], "--cased: needs WordPiece"),
+        (["--kind", "bpe", "--strip-accents"], "--strip-accents: needs WordPiece"),
         (["--kind", "bpe", "--merges", "0"], "0 merges: expected 1 or more"),
     ],
 )
@@ -178,5 +176,5 @@ def test_what_byte_pairs_cannot_is_refused(made: Path, tmp_path: Path, capsys: p
     assert main(["tokenizer", "extend", str(made / "tok"), str(OWN_TEXT), "--add", "5", "--out", out]) == 2
     assert "only a WordPiece vocabulary is extended" in capsys.readouterr().err
     assert main(["tokenizer", "import", str(made / "tok" / "vocab.json"), "--out", out]) == 2
-    assert "a byte-pair vocabulary needs no import" in capsys.readouterr().err
+    assert "A byte-pair vocabulary needs no import" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

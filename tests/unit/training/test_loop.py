@@ -20,8 +20,9 @@ from bertwright.training.checkpoint import list_checkpoints, load_checkpoint, sa
 from bertwright.training.distributed import Trainable
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Outcome, Plan, train
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer
+from bertwright.training.optimizer import build_optimizer
 from bertwright.training.run_folder import RunFolder, start_run
+from bertwright.training.settings import OptimizerSettings
 from bertwright.training.trial import measure_step_seconds
 
 Batch = tuple[Tensor, Tensor]

@@ -16,7 +16,8 @@ from bertwright.model.encoder import Encoder
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import muon
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
-from bertwright.training.optimizer import AdamW, OptimizerSettings, build_optimizer, set_rate
+from bertwright.training.optimizer import AdamW, build_optimizer, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 MUON = OptimizerSettings(method="muon", learning_rate=1e-3, muon_rate=0.02, weight_decay=0.1)
 
@@ -150,7 +151,7 @@ def test_a_run_goes_on_from_its_momentum(tmp_path: Path) -> None:
 
 
 def test_a_rate_for_matrices_that_nothing_uses_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"muon_rate 0\.02 is of Muon's matrices; it needs --optimizer muon"):
+    with pytest.raises(ValidationError, match=r"muon_rate 0\.02 is the rate of Muon; it needs --optimizer muon"):
         OptimizerSettings(muon_rate=0.02)
     with pytest.raises(ValidationError, match="Muon is for the matrices of Transformers' blocks"):
         PretrainSettings(system="lstm-left", steps=1, optimizer=MUON)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
-from bertwright.training.optimizer import AdamW, OptimizerSettings, build_optimizer, clip_gradients, set_rate
+from bertwright.training.optimizer import AdamW, build_optimizer, clip_gradients, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 SIZE, STEPS = 50, 60
 SETTINGS = OptimizerSettings(learning_rate=1e-2, weight_decay=0.1, bias_correction=True)

@@ -24,13 +24,8 @@ from bertwright.errors import InputError, legible
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
-<<<<<<< HEAD
-from bertwright.serving.schemas import ServeSettings
 from bertwright.serving.server import _listening_socket
-=======
-from bertwright.serving.server import _bound
 from bertwright.serving.settings import ServeSettings
->>>>>>> h-commands
 from bertwright.text.wordpiece import train_tokenizer
 
 
@@ -241,11 +236,7 @@ def test_too_large_a_request_is_answered_before_it_ends(served: Served, size: in
 def test_slow_clients_are_let_go(model: str) -> None:
     """One that never ends its first line, and one that never ends its body; the others are answered meanwhile."""
     code = (
-<<<<<<< HEAD
-        "import sys; from bertwright.serving import server, schemas as settings; models = server.open_models"
-=======
-        "import sys; from bertwright.serving import server, settings; models, rate = server.open_models"
->>>>>>> h-commands
+        "import sys; from bertwright.serving import server, settings; models = server.open_models"
         f"({{'lm': {model!r}}}, precision='fp32'); server.serve(models, settings.ServeSettings(port=0, "
         "read_timeout=1.0), ready=lambda url: print(url, flush=True))"
     )

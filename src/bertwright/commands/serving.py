@@ -19,23 +19,9 @@ _DEMO_MODELS = ("finetuned-pretrained", "pretraining")
 
 def serve_command(
     *,
-<<<<<<< HEAD
-    model: Several,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    precision: Answering = "auto",
-    token: str | None = None,
-    max_inputs: int = 256,
-    max_characters: int = 100_000,
-    max_body: int = 1_000_000,
-    max_waiting_tokens: int = 16_384,
-    timeout: float = 30.0,
-    batch_tokens: int = 4096,
-=======
     model: Repeated,
     settings: Annotated[Mapping[str, Any], options(ServeSettings)],
     precision: AnswerPrecision = "auto",
->>>>>>> h-commands
     threads: int | None = None,
 ) -> CommandResult:
     """Serve models over HTTP until Ctrl-C: a page at /, the endpoints at /docs.
@@ -43,35 +29,10 @@ def serve_command(
     Args:
         model: MODEL, or NAME=MODEL; once for each model. The first one answers requests that name none.
         precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-<<<<<<< HEAD
-        token: what clients must send as a bearer token; better in the environment, as BERTWRIGHT_TOKEN.
-        max_inputs: inputs of one request.
-        max_characters: of one text.
-        max_body: bytes of one request.
-        max_waiting_tokens: tokens in the queue from which on requests are refused with 503 at once; a BERT-base answers
-            the default's in about 20 seconds on two cores.
-        timeout: seconds that a request may take.
-        batch_tokens: tokens that are computed together.
-        threads: of the computation (default: one per core).
-    """
-    settings = _settings(
-        host=host,
-        port=port,
-        token=_token(token),
-        max_inputs=max_inputs,
-        max_characters=max_characters,
-        max_body=max_body,
-        max_waiting_tokens=max_waiting_tokens,
-        timeout=timeout,
-        batch_tokens=batch_tokens,
-    )
-    _serve(_named(model), settings, precision=precision, threads=threads)
-=======
         threads: number of threads that compute (default: one per core).
     """
     chosen = ServeSettings.model_validate({**settings, "token": _token(settings.get("token"))})
     _serve(_models(model), chosen, precision=precision, threads=threads)
->>>>>>> h-commands
     return {"text": None}
 
 
@@ -128,13 +89,8 @@ def _serve(
         if threads < 1:
             raise InputError(f"--threads {threads}: expected at least 1")
         torch.set_num_threads(threads)
-<<<<<<< HEAD
-    models = open_models(named, precision=precision)
-    run(models, settings, ready=ready or (lambda url: None))
-=======
-    opened, rate = open_models(models, precision=precision)
-    serve(opened, settings, rate=rate, ready=ready or (lambda url: None))
->>>>>>> h-commands
+    opened = open_models(models, precision=precision)
+    serve(opened, settings, ready=ready or (lambda url: None))
 
 
 def _token(typed: str | None) -> str | None:

@@ -13,21 +13,12 @@ from starlette.exceptions import HTTPException
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.serving import schemas
-<<<<<<< HEAD
 from bertwright.serving.batcher import Overloaded
 from bertwright.serving.endpoints import add_endpoints
 from bertwright.serving.middleware import RequestMiddleware
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.schemas import ServeSettings
 from bertwright.serving.service import Service, UnknownModel
-=======
-from bertwright.serving.batcher import Batcher, Overloaded, Work
-from bertwright.serving.middleware import Guard
-from bertwright.serving.pipelines import Head
-from bertwright.serving.predictor import Predictor, checked, look_inside
 from bertwright.serving.settings import ServeSettings
-from bertwright.tables.reader import refuse_halves
->>>>>>> h-commands
 from bertwright.version import __version__
 
 _NOT_JSON: Final = "the request's body is not JSON"

@@ -4,12 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-<<<<<<< HEAD
-from bertwright.config import Positive, PositiveNumber, Settings
 from bertwright.serving.results import ExtractedAnswer, FilledText, PredictResult
-=======
-from bertwright.serving.results import Answer, Choice, Entities, Filled, Label, Labels, Score
->>>>>>> h-commands
 
 UnicodeText = Annotated[str, Field(description="Unicode text")]
 ModelName = Annotated[str | None, Field(description="one of /v1/models; the first one where it is left out")]
@@ -204,36 +199,4 @@ class ErrorDetail(BaseModel):
 class ErrorResponse(BaseModel):
     """Every answer that is not a result."""
 
-<<<<<<< HEAD
     error: ErrorDetail
-
-
-class ServeSettings(Settings):
-    """Address and limits of a service; times are in seconds."""
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    token: str | None = None
-    """Token that clients must send as `Authorization: Bearer TOKEN`; None: no token is needed."""
-    max_body: Positive = 1_000_000
-    """Largest number of bytes of a request."""
-    max_inputs: Positive = 256
-    """Largest number of inputs of a request."""
-    max_characters: Positive = 100_000
-    """Largest number of characters of a text."""
-    max_waiting_tokens: Positive = 16_384
-    """Number of queued tokens from which on requests are refused with 503.
-
-    A BERT-base answers so many in about 20 s on two cores, so that accepted requests are answered within `timeout`.
-    """
-    timeout: PositiveNumber = 30.0
-    """Longest time from a request that was read to its answer."""
-    read_timeout: PositiveNumber = 10.0
-    """Longest time that a client may take to send a request."""
-    max_connections: Positive = 512
-    """Largest number of connections."""
-    batch_tokens: Positive = 4096
-    """Largest number of tokens of a batch, padding included; larger batches delay the requests after them."""
-=======
-    error: Trouble
->>>>>>> h-commands

@@ -18,13 +18,8 @@ from bertwright.errors import InputError, RunFailed, legible
 from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
 from bertwright.serving.middleware import is_local, now
-<<<<<<< HEAD
 from bertwright.serving.predictor import Precision, Predictor, load
-from bertwright.serving.schemas import ServeSettings
-=======
-from bertwright.serving.predictor import Asked, Predictor, load
 from bertwright.serving.settings import ServeSettings
->>>>>>> h-commands
 
 
 def open_models(folders: Mapping[str, str], *, precision: Precision) -> dict[str, Predictor]:

@@ -13,7 +13,7 @@ from bertwright.serving.batcher import Batcher, Computation
 from bertwright.serving.pipeline import EncodedInputs, Pipeline, parse_input
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.schemas import ServeSettings
+from bertwright.serving.settings import ServeSettings
 
 _AT_ONCE: Final = 10_000
 """Largest number of characters that are tokenised in the event loop; more would hold up other requests."""

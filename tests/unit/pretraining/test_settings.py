@@ -147,8 +147,8 @@ def test_the_defaults_that_help_tells_are_those_of_the_settings(asked: Any) -> N
 
 
 def test_what_quickstart_says_to_do_by_hand_is_what_it_does(asked: Any) -> None:
-    own = quickstart._pretraining(2.2, held_out_share=0.1)
-    told = " ".join(quickstart._places(Path("q"), None, own)).replace("\\", "")
+    own = quickstart._pretraining(2.2, validation_fraction=0.1)
+    told = " ".join(quickstart._by_hand(Path("q"), None, own)).replace("\\", "")
     command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", told)
     assert command
     aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned

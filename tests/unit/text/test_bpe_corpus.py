@@ -93,7 +93,8 @@ def test_the_doctor_looks_at_it(made: Path) -> None:
 
 def test_masked_lm_needs_another_vocabulary(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
-        r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one \(bertwright tokenizer train"
+        r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one "
+        r"\(bertwright tokenizer train"
     )
     with pytest.raises(InputError, match=words):
         Examples(Corpus.open(made / "corpus"), ExampleSettings(), length=32, seed=0)

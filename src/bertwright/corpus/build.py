@@ -1,7 +1,7 @@
 """text → shards: read documents as a stream, tokenize them in worker processes, write them in order (paper §3.1).
 
-One process reads. Chunks of whole documents are cut by the size of their text only, so the number of workers changes no
-byte. The number of chunks in work is bounded, so memory does not grow with the text. When the same command is given
+One process reads. Chunks of complete documents are cut by the size of their text only, so the number of workers changes
+no byte. The number of chunks in work is bounded, so memory does not grow with the text. When the same command is given
 again after a stop or a kill, the build continues from its last complete shard and ends in the same bytes.
 """
 

@@ -24,7 +24,7 @@ from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.embeddings import features_of
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.multiple_choice.spec import Choices, encode_choices
-from bertwright.text.bpe import SPECIAL, BPETokenizer, train_bpe
+from bertwright.text.bpe import TASK_TOKENS, BPETokenizer, train_bpe
 from tests.support.task_examples import PLACES, example_data
 
 FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=60, threads=1, precision="fp32")
@@ -36,7 +36,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     """A folder in transformers' own form, its vocabulary without the three tokens."""
     folder = tmp_path_factory.mktemp("gpt")
     words = train_bpe([own_text.read_text("utf-8"), *PLACES * 3], merges=200)
-    bare = BPETokenizer(words.pieces[: -len(SPECIAL)], words.merges)
+    bare = BPETokenizer(words.pieces[: -len(TASK_TOKENS)], words.merges)
     bare.save(folder / "tok")
     config = system_config("gpt", "tiny", bare.vocab_size, max_positions=64)
     model = nn.ModuleDict({"encoder": build_backbone(config)})
@@ -50,7 +50,7 @@ def test_a_vocabulary_without_the_tokens_grows_and_its_table_with_it(published: 
     saved, words = opened(published, None)
     assert before.weights is not None
     assert saved.weights is not None
-    assert words.pieces == [*bare.pieces, *SPECIAL]
+    assert words.pieces == [*bare.pieces, *TASK_TOKENS]
     assert saved.config == before.config.model_copy(update={"vocab_size": words.vocab_size})
     assert torch.equal(saved.weights[WORD][: bare.vocab_size], before.weights[WORD])
     new = saved.weights[WORD][bare.vocab_size :]
@@ -69,7 +69,7 @@ def test_the_tuned_folder_has_them_and_answers(published: str, tmp_path: Path) -
     found = finetune(FAST, task, model=published, data=data, out=tmp_path / "run")
     saved = open_model(str(tmp_path / "run"))
     words = open_tokenizer(saved)
-    assert words.pieces[-3:] == list(SPECIAL)
+    assert words.pieces[-3:] == list(TASK_TOKENS)
     assert not (tmp_path / "run" / "tokenizer").exists()
     assert evaluate_task(task, model=str(tmp_path / "run"), data=data)["f1"] == pytest.approx(found["mean"])
     model, _, max_length = open_classifier(saved)
@@ -114,7 +114,7 @@ def test_random_weights_and_estimators_get_them_too(published: str, tmp_path: Pa
     fitted = sklearn.BertClassifier(published, epochs=1, max_length=30, precision="fp32", threads=1)
     fitted.fit(texts, labels)
     fitted.save(tmp_path / "saved")
-    assert open_tokenizer(open_model(str(tmp_path / "saved"))).pieces[-3:] == list(SPECIAL)
+    assert open_tokenizer(open_model(str(tmp_path / "saved"))).pieces[-3:] == list(TASK_TOKENS)
     answers = load(tmp_path / "saved", precision="fp32")(texts)
     expected = fitted.predict_proba(texts)
     np.testing.assert_allclose([[one.probabilities[label] for label in "01"] for one in answers], expected, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The data of the experiments: which files are taken, which rows of them, and the corpora."""
+"""Data of the experiments: the files, the rows that are taken of them, and the corpora."""
 
 import json
 from pathlib import Path
@@ -30,9 +30,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def subset(data: Path, name: str, limits: Limits, out: Path) -> Subset:
-    found = find_source(PAPER_TASKS[name], data)
-    assert found
-    return make_subset(PAPER_TASKS[name], found[1], limits, out)
+    present = find_source(PAPER_TASKS[name], data)
+    assert present
+    return make_subset(PAPER_TASKS[name], present[1], limits, out)
 
 
 def test_own_data_come_before_what_stands_in(data: Path, tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: 
 
 def test_corpora_that_are_given_are_taken_as_they_are(corpus: Path, tmp_path: Path) -> None:
     wanted = [("wordpiece", "documents"), ("wordpiece", "sentences"), ("bytepair", "documents")]
-    found = make_corpora([str(corpus)], tmp_path / "out", vocabulary=400, wanted=wanted, make=True)
-    assert found.folders["wordpiece", "documents"] == corpus
-    assert found.folders["wordpiece", "sentences"].parent == tmp_path / "out"
-    assert found.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
+    corpora = make_corpora([str(corpus)], tmp_path / "out", vocabulary=400, wanted=wanted, make=True)
+    assert corpora.folders["wordpiece", "documents"] == corpus
+    assert corpora.folders["wordpiece", "sentences"].parent == tmp_path / "out"
+    assert corpora.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
     with pytest.raises(InputError, match=r"a second WordPiece corpus beside .*; name one of each kind"):
         make_corpora([str(corpus), str(corpus)], tmp_path, vocabulary=400, wanted=wanted, make=True)
 
@@ -178,8 +178,8 @@ def test_a_byte_pair_corpus_is_made_and_known_again(own_text: Path, tmp_path: Pa
 
 def test_nothing_is_made_where_nothing_shall_be(own_text: Path, tmp_path: Path) -> None:
     wanted = [("wordpiece", "documents")]
-    found = make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=wanted, make=False)
-    assert (found.folders, list(found.missing)) == ({}, wanted)
+    corpora = make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=wanted, make=False)
+    assert (corpora.folders, list(corpora.missing)) == ({}, wanted)
     assert not (tmp_path / "out").exists()
 
 

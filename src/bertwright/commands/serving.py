@@ -28,7 +28,7 @@ def serve(
     max_inputs: int = 256,
     max_characters: int = 100_000,
     max_body: int = 1_000_000,
-    max_waiting_tokens: int = 16_384,
+    max_waiting_tokens: int = 8_192,
     timeout: float = 30.0,
     batch_tokens: int = 4096,
     threads: int | None = None,
@@ -44,8 +44,8 @@ def serve(
         max_inputs: inputs of one request.
         max_characters: of one text.
         max_body: bytes of one request.
-        max_waiting_tokens: tokens in the queue from which on requests are refused with 503 at once; a BERT-base answers
-            the default's in about 20 seconds on two cores.
+        max_waiting_tokens: tokens in the queue; while so many wait, further requests are refused with 503 at once. A
+            BERT-base answers 8,192 tokens in about 15 seconds on two cores.
         timeout: seconds that a request may take.
         batch_tokens: tokens that are computed together.
         threads: of the computation (default: one per core).

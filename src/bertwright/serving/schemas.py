@@ -88,7 +88,7 @@ class EmbeddingsRequest(_Request):
 
 
 class InsideRequest(_Request):
-    """One or two texts whose pieces and attention in one layer (from 1 on) are shown."""
+    """A text, or two texts, whose pieces and attention in one layer (from 1 on) are shown."""
 
     text: UnicodeText
     second: UnicodeText | None = None
@@ -216,10 +216,11 @@ class ServeSettings(Settings):
     """Largest number of inputs of a request."""
     max_characters: Positive = 100_000
     """Largest number of characters of a text."""
-    max_waiting_tokens: Positive = 16_384
+    max_waiting_tokens: Positive = 8_192
     """Number of queued tokens from which on requests are refused with 503.
 
-    A BERT-base answers so many in about 20 s on two cores, so that accepted requests are answered within `timeout`.
+    A BERT-base answers 575 tokens a second on two cores without VNNI (`benchmarks.serving`), so these in about 15 s,
+    half of `timeout`.
     """
     timeout: PositiveNumber = 30.0
     """Longest time from a request that was read to its answer."""

@@ -74,7 +74,7 @@ def check_pickle(path: Path) -> None:
         raise InputError(f"{path}: broken or truncated, or not a file of torch: {error}") from None
 
 
-def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
+def check_tensor_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Raise InputError for a tensor larger than its data, or tensors that together are far larger than the file."""
     total = 0
     for name, tensor in tensors.items():
@@ -206,7 +206,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
     ):
         raise InputError(f"{path}: expected a state dict of named tensors, got a {type(tensors).__name__}")
-    check_sizes(tensors, path)
+    check_tensor_sizes(tensors, path)
     return dict(tensors)
 
 

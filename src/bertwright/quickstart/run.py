@@ -234,7 +234,9 @@ def _fill_masks(out: Path) -> list[dict[str, Any]]:
         middle = len(words) // 2
         masked = " ".join([*words[:middle], "[MASK]", *words[middle + 1 :]])
         best = fill(model, tokenizer, masked, top_k=4)[0]
-        filled.append({"text": masked, "was": words[middle], "pieces": best.pieces, "probabilities": best.probabilities})
+        filled.append(
+            {"text": masked, "was": words[middle], "pieces": best.pieces, "probabilities": best.probabilities}
+        )
     return filled
 
 

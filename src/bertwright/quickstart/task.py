@@ -240,9 +240,7 @@ def read_own_text(corpus: Path, *, train_sentences: int, seed: int) -> OwnText:
     )
     chosen = long[: min(_MOST_DOCUMENTS, len(documents) // 5)]
     if len(chosen) < 2:
-        say(
-            f"{corpus}: too few documents of {wanted} sentences for a task; only pre-training is measured"
-        )
+        say(f"{corpus}: too few documents of {wanted} sentences for a task; only pre-training is measured")
         return OwnText(tuple(documents), None)
     kept = tuple(sentences for index, sentences in enumerate(documents) if index not in set(chosen))
     return OwnText(kept, _task({f"document-{index + 1}": usable[index] for index in chosen}, train_sentences, seed))

@@ -14,8 +14,8 @@ from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.serving.pipeline import (
     EncodedInputs,
+    ModelRow,
     Pipeline,
-    Row,
     TextPipeline,
     are_texts,
     as_arrays,
@@ -76,12 +76,12 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
         self._logits = self._open_features(saved) if "features" in saved.extra else self._open_classifier(saved)
 
     @staticmethod
-    def _open_features(saved: SavedModel) -> Callable[[Sequence[Row]], list[Any]]:
+    def _open_features(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         logits = _open_features(saved)
         return lambda rows: list(logits(places_of(encoded_of_rows(rows))))
 
     @staticmethod
-    def _open_classifier(saved: SavedModel) -> Callable[[Sequence[Row]], list[Any]]:
+    def _open_classifier(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         model, _, _ = open_classifier(saved)
         pad_id, both_orders = model.encoder.config.pad_id, model.both_orders
         return lambda rows: as_arrays(model(padded_batch(rows, pad_id=pad_id, both_orders=both_orders)))
@@ -102,7 +102,7 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
         encoded = encode(self.tokenizer, first, *second, max_length=self.max_length, long=self.task.long)
         return EncodedTexts(rows_of_encoded(encoded), encoded)
 
-    def forward(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the logits [L] of each row."""
         with torch.inference_mode():
             return self._logits(rows)
@@ -155,10 +155,10 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         self._logits = self._open_features(saved) if "features" in saved.extra else self._open_tagger(saved)
 
     @staticmethod
-    def _open_features(saved: SavedModel) -> Callable[[Sequence[Row]], list[Any]]:
+    def _open_features(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         logits = _open_features(saved)
 
-        def compute(rows: Sequence[Row]) -> list[Any]:
+        def compute(rows: Sequence[ModelRow]) -> list[Any]:
             ends = np.cumsum([0, *(len(row.at) for row in rows)])
             targets = [np.arange(begin, begin + len(row.at)) for row, begin in zip(rows, ends[:-1], strict=True)]
             asks = [(row.ids, row.at, target) for row, target in zip(rows, targets, strict=True)]
@@ -166,10 +166,10 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
 
         return compute
 
-    def _open_tagger(self, saved: SavedModel) -> Callable[[Sequence[Row]], list[Any]]:
+    def _open_tagger(self, saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         model = open_tagger(saved, len(self.task.labels))
 
-        def compute(rows: Sequence[Row]) -> list[Any]:
+        def compute(rows: Sequence[ModelRow]) -> list[Any]:
             at = tuple(row.at for row in rows)
             windows = TaggerWindows(tuple(row.ids for row in rows), at, words=at, vanished=())
             logits = as_arrays(model(tag_rows(windows, range(len(rows)), pad_id=model.encoder.config.pad_id)))
@@ -184,7 +184,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         lines = tuple((number,) * max(1, len(row)) for number, row in enumerate(spans, 1))
         sentences = Sentences(source="texts", words=words, tags=None, lines=lines)
         windows = windows_of(self.tokenizer, sentences, context="off", max_length=self.max_length)
-        rows = [Row(ids, len(ids), at) for ids, at in zip(windows.ids, windows.at, strict=True)]
+        rows = [ModelRow(ids, len(ids), at) for ids, at in zip(windows.ids, windows.at, strict=True)]
         return EncodedSentences(rows, items, spans, sentences, windows.words, windows.vanished)
 
     def warnings(self, inputs: EncodedSentences) -> list[str]:
@@ -196,7 +196,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
             f"the tokenizer leaves nothing of {len(inputs.vanished)} words; [UNK] stands for them, first for {word!a}"
         ]
 
-    def forward(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the logits [Q, L] at the words that each row answers."""
         with torch.inference_mode():
             return self._logits(rows)
@@ -252,15 +252,15 @@ class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
 
     def encode(self, items: Sequence[tuple[str, str]]) -> EncodedQuestions:
         """Return the windows of all questions; a passage of several questions is tokenised once."""
-        asked = tuple(Question(str(index), question, passage) for index, (question, passage) in enumerate(items))
-        questions = Questions(asked, self.task.version, "questions")
+        items_with_ids = tuple(Question(str(index), *item) for index, item in enumerate(items))
+        questions = Questions(items_with_ids, self.task.version, "questions")
         windows = encode_windows(self.tokenizer, questions, self.task, max_length=self.max_length)
         rows = []
         for index, (first, size) in enumerate(zip(windows.first_piece.tolist(), _sizes(windows), strict=True)):
-            rows.append(Row(windows.row(index), first, np.arange(first, first + size)))
+            rows.append(ModelRow(windows.row(index), first, np.arange(first, first + size)))
         return EncodedQuestions(rows, questions, windows)
 
-    def forward(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the logits [2, 1 + Q] of the first and last position: at [CLS], then at the pieces of the passage."""
         batch = padded_batch(rows, pad_id=self.model.encoder.config.pad_id)
         no_targets = torch.zeros((len(rows), 2), dtype=torch.int64)
@@ -328,7 +328,7 @@ class ChoicePipeline(Pipeline[tuple[str, tuple[str, ...]], EncodedChoices]):
         encoded = encode_choices(self.tokenizer, examples, max_length=self.max_length)
         return EncodedChoices(rows_of_encoded(encoded), examples, encoded)
 
-    def forward(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the score [1] of each row."""
         with torch.inference_mode():
             return as_arrays(self.model(padded_batch(rows, pad_id=self.model.encoder.config.pad_id)))

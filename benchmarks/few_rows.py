@@ -14,7 +14,7 @@ from benchmarks.inference import answering, batch
 from benchmarks.inference_peers import Batch
 from benchmarks.side_by_side import compare, finish, parser
 from bertwright.model.config import size_config
-from bertwright.model.cpu.encoder import QuickLayer, quick
+from bertwright.model.cpu.encoder import PackedLayer, packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier
 from bertwright.training.hardware import keep_memory
@@ -27,8 +27,8 @@ TEXTS = 10
 def turn(model: Classifier, one: Batch, most: int) -> float:
     """Answer one text several times, in one call a layer where it has at most so many rows."""
     for layer in model.modules():
-        if isinstance(layer, QuickLayer):
-            layer.few = most
+        if isinstance(layer, PackedLayer):
+            layer.most_fused = most
     answer = answering(model)
     for _ in range(TEXTS):
         answer(*one)
@@ -47,7 +47,7 @@ def main() -> None:
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     random, rows = np.random.default_rng(0), []
     for kind in ("fp32", "int8"):
-        fast = quick(model, kind)
+        fast = packed_copy(model, kind)
         for length in LENGTHS:
             one = batch(np.full(1, length), random.integers(0, config.vocab_size, (1, 512)))
             rows += compare(

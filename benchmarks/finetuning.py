@@ -28,7 +28,7 @@ from bertwright.tasks.classification.task import prepare
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 BATCH = 32
 LENGTH = 128

@@ -24,7 +24,7 @@ from benchmarks.inference_peers import Answer, Batch, Numbers, peers
 from benchmarks.side_by_side import REST, compare, finish, parser, roof
 from bertwright.model.bert import Bert
 from bertwright.model.config import EncoderConfig, size_config
-from bertwright.model.cpu.encoder import quick
+from bertwright.model.cpu.encoder import packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier, Rows
 from bertwright.training.hardware import choose_precision, keep_memory, square_rates
@@ -53,7 +53,7 @@ def ours(model: Bert, *, bf16: bool) -> dict[str, Answer]:
     """By precision, as `predict --precision` runs it; "plain" is the model as it is trained."""
     plain = Classifier(model.encoder.config, LABELS).eval()
     plain.load_state_dict(model.state_dict())
-    found = {"plain": plain, "fp32": quick(plain, "fp32"), "int8": quick(plain, "int8")}
+    found = {"plain": plain, "fp32": packed_copy(plain, "fp32"), "int8": packed_copy(plain, "int8")}
     if bf16:
         half = Classifier(model.encoder.config, LABELS).eval()
         half.load_state_dict(model.state_dict())

@@ -15,7 +15,7 @@ import transformers
 from numpy.typing import NDArray
 
 from benchmarks.side_by_side import transformers_config
-from bertwright.interop.onnx import quantise, saturates
+from bertwright.interop.onnx import quantise_graph, saturates
 from bertwright.interop.onnx_graph import quiet, write_graph
 from bertwright.model.bert import Bert
 from bertwright.model.hf_weights import to_foreign
@@ -92,7 +92,7 @@ def own_graph(model: Bert, folder: Path) -> Path:
 def own_int8(model: Bert, folder: Path) -> Path:
     """What `export onnx --int8` writes."""
     path = folder / "model_quantized.onnx"
-    quantise(own_graph(model, folder), path, reduce_range=saturates(), outside=False)
+    quantise_graph(own_graph(model, folder), path, reduce_range=saturates(), external=False)
     return path
 
 

@@ -27,7 +27,7 @@ from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretrainin
 from bertwright.training.hardware import apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan, checkpoint_activations
 from bertwright.training.memory import peak_bytes
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 LENGTH, VOCABULARY = 128, 30_522
 FEW, LARGEST = 1, 512

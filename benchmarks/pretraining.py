@@ -24,14 +24,14 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder
 from bertwright.objectives.masked_lm import Inputs, pretraining_flops
 from bertwright.pretraining.settings import Phase, PretrainSettings
-from bertwright.pretraining.setup import Pretraining, prepare
-from bertwright.pretraining.systems import task_of
+from bertwright.pretraining.setup import Pretraining, prepare_pretraining
+from bertwright.pretraining.systems import trainable_of
 from bertwright.quickstart.docstrings import collect, write_corpus
 from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 LENGTH = 128
 ROWS = {"tiny": 32, "base": 16}
@@ -52,7 +52,7 @@ def documentation_corpus(folder: Path) -> Path:
 def ours(made: Pretraining, numerics: Numerics, *, steps: int) -> Callable[[], float]:
     """The program's own loop, from the making of rows to the update."""
     loop, batches, place = (
-        Loop(task_of(made.model), made.plan(10**6), numerics, None),
+        Loop(trainable_of(made.model), made.plan(10**6), numerics, None),
         made.batches(10**6),
         [0],
     )
@@ -144,7 +144,7 @@ def measure(size: str, corpus: Path, given: argparse.Namespace) -> tuple[list[di
         steps=10**6,
         threads=given.threads,
     )
-    made, numerics = prepare(
+    made, numerics = prepare_pretraining(
         settings, corpus=corpus, out=Path("unused"), held_out=None, init_from=None, write_plans=False
     )
     config, encoder = made.config, made.model.encoder

@@ -25,11 +25,12 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.hf_weights import from_foreign
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.settings import Phase, PretrainSettings
-from bertwright.pretraining.setup import Pretraining, prepare
-from bertwright.pretraining.systems import task_of
+from bertwright.pretraining.setup import Pretraining, prepare_pretraining
+from bertwright.pretraining.systems import trainable_of
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop
-from bertwright.training.optimizer import OptimizerSettings, rate_at, set_rate
+from bertwright.training.optimizer import rate_at, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 BATCH = 32
 OPTIMIZER = OptimizerSettings(learning_rate=2e-3, warmup=0.05, bias_correction=True)
@@ -43,17 +44,17 @@ Update = Callable[[int, float], float]
 
 def ours(made: Pretraining, numerics: Numerics) -> tuple[Update, Callable[[], PretrainingModel]]:
     """The program's own loop."""
-    loop, batches = Loop(task_of(made.model), made.plan(10**9), numerics, None), made.batches(10**9)
+    loop, batches = Loop(trainable_of(made.model), made.plan(10**9), numerics, None), made.batches(10**9)
 
     def update(step: int, rate: float) -> float:
         begin = time.process_time()
-        loop.learn(step, batches(step))
+        loop.compute_gradients(step, batches(step))
         set_rate(loop.optimizer, rate)
         loop.optimizer.step()
         return time.process_time() - begin
 
     def trained() -> PretrainingModel:
-        loop.optimizer.settle()
+        loop.optimizer.apply_pending_decay()
         assert isinstance(made.model, PretrainingModel)
         return made.model.eval()
 
@@ -115,7 +116,7 @@ def main() -> None:
     train = ours if given.by == "bertwright" else theirs
 
     def begin() -> tuple[Pretraining, Update, Callable[[], PretrainingModel]]:
-        made, numerics = prepare(
+        made, numerics = prepare_pretraining(
             settings, corpus=given.corpus, out=Path("unused"), held_out=given.held_out, init_from=None
         )
         numerics = numerics.model_copy(update={"compiled": given.compile})
@@ -131,9 +132,9 @@ def main() -> None:
         spent += update(step, OPTIMIZER.learning_rate * rate_at(step, steps, OPTIMIZER.warmup))
         if step % 500 == 499:
             print(f"step {step + 1} of {steps}, {spent / 60:.1f} minutes", file=sys.stderr)
-    assert made.held_out
+    assert made.validation
     row: dict[str, Any] = {"work": f"{given.minutes:g} minutes of tiny", "by": given.by, "steps": steps}
-    row |= {"minutes": spent / 60, "threads": given.threads, "held_out": made.held_out.figures(trained())}
+    row |= {"minutes": spent / 60, "threads": given.threads, "held_out": made.validation.metrics(trained())}
     print(row, file=sys.stderr)
     if given.json:
         print(json.dumps({"rows": [row], "versions": versions(["transformers"]), "processor": processor()}))

@@ -23,7 +23,7 @@ from bertwright.model.encoder import init_weights
 from bertwright.objectives.masked_lm import PretrainingModel, pretraining_flops, pretraining_task
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 LENGTHS = (64, 128, 256, 384, 512)
 BATCHES = (1, 4, 16, 32, 64)

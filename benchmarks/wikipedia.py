@@ -93,7 +93,7 @@ def measure(dump: Path, wikiextractor: str | None) -> dict[str, Any]:
 def pages(dump: Path) -> list[tuple[str, Page]]:
     """The articles of a dump by their numbers."""
     found = (source for source in read_sources(dump, TextSettings()) if isinstance(source, Page))
-    return [(number[1], page) for page in found if (number := _PLACE.search(page.place))]
+    return [(number[1], page) for page in found if (number := _PLACE.search(page.location))]
 
 
 def extract(dump: Path, folder: Path) -> tuple[dict[str, list[str]], dict[str, float]]:
@@ -117,7 +117,7 @@ def _extract(dump: Path, out: Path) -> None:
         for source in read_sources(dump, TextSettings()):
             document = in_full(source)
             read += 1
-            number = _PLACE.search(document.place)
+            number = _PLACE.search(document.location)
             if number and document.paragraphs:
                 stream.write(json.dumps((number[1], document.paragraphs)) + "\n")
         cost = {"read": read, "seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time()}

@@ -1,8 +1,7 @@
-"""The command line: finds the command, runs it, prints its result, turns errors into exit codes. Imports little."""
+"""arguments → exit code: finds the command, runs it, prints its result. Imports little, so that --help is quick."""
 
 import errno
 import functools
-import importlib
 import io
 import json
 import math
@@ -12,58 +11,26 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-Result = Mapping[str, Any]
-"""What a command found: printed line by line, or as one JSON object with --json.
+from bertwright.commands import COMMANDS, CommandResult, load_command, parse
 
-`text` is printed instead of the lines and `exit_code` returned instead of 0; neither is in the object.
-"""
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 TURNS = "20000"
-"""After how many looks a waiting thread of OpenMP goes to sleep."""
-_COMMANDS = {
-    "quickstart": (
-        "pretraining.quickstart",
-        "learn a vocabulary, pre-train, fine-tune and compare, on the documentation of this machine",
-    ),
-    "tokenizer train": ("text.tokenizer_train", "learn a vocabulary from text: WordPiece, or byte pairs"),
-    "tokenizer import": ("text.tokenizer_import", "take a released vocab.txt"),
-    "tokenizer extend": ("text.tokenizer_extend", "add pieces for another domain's text to a vocabulary"),
-    "corpus build": ("text.corpus_build", "text → tokenised shards"),
-    "corpus merge": ("text.corpus_merge", "several corpora under one manifest"),
-    "corpus inspect": ("text.corpus_inspect", "what a corpus holds, and what in it will hurt"),
-    "corpus verify": ("text.corpus_verify", "check every byte of a corpus"),
-    "pretrain": ("pretraining.pretrain", "shards → encoder: BERT by masked LM and next sentence, or a language model"),
-    "join": ("pretraining.join", "a left-to-right and a right-to-left model side by side, as ELMo"),
-    "runs": ("reports.runs", "the runs below a folder: how far, how fast, how good"),
-    "report": ("reports.report", "a run on one page, or two side by side: curves, figures, settings"),
-    "finetune": ("finetuning.finetune", "encoder + labelled table → a model for a task"),
-    "evaluate": ("finetuning.evaluate", "a model's figures on a task, or of its pre-training"),
-    "predict": ("finetuning.predict", "answer every row of a table"),
-    "submission": ("finetuning.submission", "answer GLUE's test files, as the zip that its server takes"),
-    "score squad": ("finetuning.score_squad", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
-    "features": ("interop.features", "the states of a frozen encoder for every line of a text, as .npz"),
-    "import": ("interop.import_model", "a checkpoint of Google's, Hugging Face's or OpenAI's format → a model folder"),
-    "export onnx": ("interop.export_onnx", "a model for ONNX Runtime, compared with PyTorch first; int8 if asked for"),
-    "fill": ("pretraining.fill", "what stands behind [MASK]"),
-    "next-sentence": ("pretraining.next_sentence", "does B follow A?"),
-    "serve": ("serving.serve", "models over HTTP, and a page to try them"),
-    "demo": ("serving.demo", "the page in your browser, with a model of yours"),
-    "paper": ("experiments.paper", "the tables and figures of the paper as experiments, each with a page of results"),
-    "doctor": ("reports.doctor", "what costs people weeks: in the machine, a model, a corpus, labelled data"),
-    "completion": ("completion.completion", "what makes bash, zsh or fish complete all these"),
-}
+"""Rounds that a waiting thread of OpenMP spins before it sleeps."""
 
 
 def process() -> NoReturn:
-    """`bertwright` as a process of its own, or as one of several that train together."""
+    """Run `bertwright` as a process of its own, or as one of several that train together, and end the process."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         sys.exit(main())
     try:
         status = main()
-    except SystemExit as error:  # a signal, --help, or an option that does not exist; perhaps with a text
+    except SystemExit as error:  # a signal, --help, or an unknown option, with or without a text
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)
@@ -74,22 +41,22 @@ def process() -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End one of several processes as it stands.
+    """End one of several processes at once, without taking the interpreter apart.
 
-    A thread of gloo's lets go of its last tensor when it gets to it, for which it needs the interpreter; one that waits
-    for that while the interpreter is taken apart aborts the process, whose work is done by then.
+    A thread of gloo needs the interpreter to release its last tensor. Where the interpreter is being taken apart by
+    then, the thread aborts the process, although its work is done.
     """
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # closed by its reader
             stream.flush()
     os._exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, 1 for a failure, 2 for bad usage or bad input."""
+    """Run one command. Return the exit code: 0, 1 for a failure, 2 for bad usage or bad input."""
     from bertwright.errors import InputError, RunFailed, Stopped
 
-    if argv is None:  # the process is ours: let signals unwind, so that temporary files are removed on the way out
+    if argv is None:  # a process of its own: signals raise SystemExit, so that temporary files are removed
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -98,26 +65,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in arguments
     arguments = [argument for argument in arguments if argument != "--json"]
     try:
-        found = _find(arguments)
-        if found is None:
+        name, rest = _split(arguments)
+        if name is None:
             return _overview(arguments)
-        name, rest = found
-        result = _parse(name, rest)
-        if isinstance(sys.stdout, io.TextIOWrapper):  # what is no character of the terminal is shown by its number
+        result = _run(name, rest)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # characters that the terminal lacks are shown by their numbers
             sys.stdout.reconfigure(errors="backslashreplace")
-        if os.environ.get("RANK", "0") == "0":  # of several processes that torchrun started, one speaks
-            _tell(result, as_json=as_json)
+        if os.environ.get("RANK", "0") == "0":  # one process prints, of several that torchrun started
+            _print(result, as_json=as_json)
         return int(result.get("exit_code", 0))
     except Stopped as error:
-        _complain(error)
+        _print_error(error)
         if as_json:
             print(json.dumps({"stopped": True}), flush=True)
         return 0
     except InputError as error:
-        _complain(error)
+        _print_error(error)
         return 2
     except RunFailed as error:
-        _complain(error)
+        _print_error(error)
         return 1
     except BrokenPipeError:
         sys.stderr.close()
@@ -126,22 +92,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         from bertwright.files import FULL_DISK
 
         if error.errno in FULL_DISK:
-            place = error.filename or "standard output, or the folder of temporary files"
-            _complain(f"{place}: the disk is full ({error.strerror}). Make room and give the same command again")
+            path = error.filename or "standard output, or the folder of temporary files"
+            _print_error(f"{path}: the disk is full ({error.strerror}). Make room and give the same command again")
         else:
-            _complain(error)
+            _print_error(error)
         return 1
     except KeyboardInterrupt:
-        _complain("interrupted")
+        _print_error("interrupted")
         return 130
 
 
 def _set_torch_up() -> None:
-    """What torch and its OpenMP read when they are loaded, unless a person has said it.
+    """Set the environment variables that torch and OpenMP read when they are loaded, unless they are set already.
 
-    It asks for huge pages. A thread that waits for the others turns TURNS times and then sleeps, where it would turn
-    300,000 times: that is as fast on a machine with nothing else to do, and where other programs have some of the
-    cores it does not take the time of the very thread that it waits for (docs/log.md).
+    torch then asks for huge pages. A waiting thread of OpenMP spins TURNS rounds before it sleeps, instead of 300,000.
+    On an idle machine that is as fast; on a busy one the spinning no longer takes time from the thread that it waits
+    for (docs/log.md).
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -149,26 +115,28 @@ def _set_torch_up() -> None:
 
 
 def _refuse_bytes(arguments: Sequence[str]) -> None:
-    """Raise InputError for an argument or a current folder that is not UTF-8: records and answers could not hold it."""
-    from bertwright.errors import InputError
+    """Raise InputError for an argument or a current folder that is not UTF-8, which records could not hold."""
+    from bertwright.errors import InputError, legible
 
-    for kind, text in (*(("argument", each) for each in arguments), ("current folder", os.getcwd())):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            written = text.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
+    # A token is a secret: the command that takes it refuses it without showing it.
+    public = [
+        text for before, text in pairwise(["", *arguments]) if before != "--token" and not text.startswith("--token=")
+    ]
+    for kind, text in (*(("argument", each) for each in public), ("current folder", os.getcwd())):
+        if legible(text) != text:
             raise InputError(
-                f"{kind} '{written}': is not UTF-8 text, which records and answers are; if it is a path, rename it"
-            ) from None
+                f"{kind} '{legible(text)}': is not UTF-8 text, which records and answers are; "
+                "if it is a path, rename it"
+            )
 
 
-def _checked(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Return the command with a check before its work: can its --out or --output be written (a --plan writes none)?"""
+def _checked(command: Callable[..., CommandResult]) -> Callable[..., CommandResult]:
+    """Return the command with a check before its work: its --out or --output can be written. A --plan writes none."""
     from bertwright.files import refuse_unwritable
     from bertwright.leftovers import remove_leftovers
 
     @functools.wraps(command)
-    def checked(*values: Any, **options: Any) -> Result:
+    def checked(*values: Any, **options: Any) -> CommandResult:
         for name in () if options.get("plan") else ("out", "output"):
             if (path := options.get(name)) and str(path) != "-":
                 refuse_unwritable(Path(path), f"--{name}", is_folder=name == "out")
@@ -179,75 +147,81 @@ def _checked(command: Callable[..., Result]) -> Callable[..., Result]:
     return checked
 
 
-def _find(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
-    for words in (2, 1):
-        name = " ".join(arguments[:words])
-        if len(arguments) >= words and name in _COMMANDS:
-            return name, list(arguments[words:])
-    return None
+def _split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the name of the command, of one or two words, and the other arguments; None for an unknown command."""
+    for count in (2, 1):
+        name = " ".join(arguments[:count])
+        if len(arguments) >= count and name in COMMANDS:
+            return name, list(arguments[count:])
+    return None, list(arguments)
 
 
 def _overview(arguments: Sequence[str]) -> int:
-    """--help, --version, or a command that does not exist."""
+    """Print the commands, or the version; return 2 for a command that does not exist."""
     from bertwright.version import __version__
 
     if arguments[:1] == ["--version"]:
         print(f"bertwright {__version__}")
         return 0
-    asked = not arguments or arguments[0] in ("-h", "--help") or arguments[1:2] in (["-h"], ["--help"])
+    is_help = not arguments or arguments[0] in ("-h", "--help") or arguments[1:2] in (["-h"], ["--help"])
     group = arguments[0] if arguments and not arguments[0].startswith("-") else ""
-    shown = {name: text for name, (_, text) in _COMMANDS.items() if not group or name.startswith(f"{group} ")}
-    answers = asked and bool(shown)
-    out = sys.stdout if answers else sys.stderr
-    if not answers:
-        print(f"bertwright: there is no command '{' '.join(arguments[:2])}'", file=out)
-    print("usage: bertwright COMMAND …   (bertwright COMMAND --help tells its options)\n", file=out)
-    for name, text in (shown or {name: text for name, (_, text) in _COMMANDS.items()}).items():
-        print(f"  {name:18}{text}", file=out)
+    lines = {name: f"  {name:18}{text}" for name, (_, text) in COMMANDS.items()}
+    members = [line for name, line in lines.items() if not group or name.startswith(f"{group} ")]
+    is_help = is_help and bool(members)
+    stream = sys.stdout if is_help else sys.stderr
+    if not is_help:
+        print(f"bertwright: there is no command '{' '.join(arguments[:2])}'", file=stream)
+    print("usage: bertwright COMMAND …   (bertwright COMMAND --help lists its options)\n", file=stream)
+    print(*(members or lines.values()), sep="\n", file=stream)
     print(
-        "\n--json with any command: one JSON object as the last line of standard output, all else on standard error.",
-        file=out,
+        "\n--json with any command: one JSON object as the last line of standard output, all else on standard error.\n"
+        "MODEL is a model folder, a run folder, small-wiki (comes along), or random:SIZE (random weights).",
+        file=stream,
     )
-    print("MODEL is a model folder, a run folder, small-wiki (comes along), or random:SIZE (random weights).", file=out)
-    return 0 if answers else 2
+    return 0 if is_help else 2
 
 
-def _parse(name: str, rest: list[str]) -> Result:
-    import tyro
+def _run(name: str, arguments: list[str]) -> CommandResult:
+    """Run a command; raise InputError for settings that are not valid."""
     from pydantic import ValidationError
 
-    from bertwright.errors import InputError, shown
+    from bertwright.errors import InputError
 
-    module, function = _COMMANDS[name][0].split(".")
-    command: Callable[..., Result] = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
-    if name == "completion":  # it writes down this table
-        command = functools.partial(command, _COMMANDS)
-    if not {"-h", "--help"} & set(rest):
-        _refuse_bytes(rest)
-    settings = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
+    command = _checked(load_command(name))
+    if not {"-h", "--help"} & set(arguments):
+        _refuse_bytes(arguments)
     try:
-        return tyro.cli(_checked(command), args=rest, prog=f"bertwright {name}", config=settings)
+        result: CommandResult = parse(command, arguments, prog=f"bertwright {name}")
+        return result
     except ValidationError as error:
-        places = []
-        for part in error.errors():
-            value, place = part["input"], ".".join(map(str, part["loc"])) or "settings"
-            if part["type"] == "value_error":  # our own, which say the value where there is one
-                places.append(f"{place}: {part['msg'].removeprefix('Value error, ')}")
-            else:
-                told = f"{shown(value)}: " if isinstance(value, str | int | float) else ""
-                places.append(f"{place}: {told}{part['msg']}")
-        raise InputError("; ".join(places)) from None
+        raise InputError(_invalid(error)) from None
 
 
-def _complain(what: object) -> None:
+def _invalid(error: "ValidationError") -> str:
+    """Return the faults of settings: the name of each setting, its value, and what was expected."""
+    from bertwright.errors import shown
+
+    faults = []
+    for fault in error.errors():
+        value, name = fault["input"], ".".join(map(str, fault["loc"])) or "settings"
+        if fault["type"] == "value_error":  # messages of our own validators name the value
+            faults.append(f"{name}: {fault['msg'].removeprefix('Value error, ')}")
+        else:
+            value = f"{shown(value)}: " if isinstance(value, str | int | float) else ""
+            faults.append(f"{name}: {value}{fault['msg']}")
+    return "; ".join(faults)
+
+
+def _print_error(error: object) -> None:
+    """Print an error on standard error, where that is still open."""
     from bertwright.console import heard_or_not
 
     with heard_or_not():
-        print(f"bertwright: {what}", file=sys.stderr)
+        print(f"bertwright: {error}", file=sys.stderr)
 
 
-def _tell(result: Result, *, as_json: bool) -> None:
-    """Print it; where the terminal was closed meanwhile, the work is done all the same."""
+def _print(result: CommandResult, *, as_json: bool) -> None:
+    """Print a result. A terminal that was closed meanwhile is no error, since the work is done."""
     from bertwright.console import silence
 
     try:
@@ -258,7 +232,8 @@ def _tell(result: Result, *, as_json: bool) -> None:
         silence(sys.stdout)
 
 
-def _print_result(result: Result, *, as_json: bool) -> None:
+def _print_result(result: CommandResult, *, as_json: bool) -> None:
+    """Print a result as JSON, as its text, or line by line."""
     if as_json:
         shown = {key: value for key, value in result.items() if key not in ("text", "exit_code")}
         print(json.dumps(_finite(shown), ensure_ascii=False, allow_nan=False), flush=True)
@@ -267,14 +242,14 @@ def _print_result(result: Result, *, as_json: bool) -> None:
         if result["text"] is not None:
             print(result["text"], flush=True)
         return
-    figures = dict(_flat(result))
-    width = max([24, *map(len, figures)]) + 2
-    for key, value in figures.items():
+    values = dict(_flat(result))
+    width = max([24, *map(len, values)]) + 2
+    for key, value in values.items():
         print(f"{key:{width}}{value:.4f}" if isinstance(value, float) else f"{key:{width}}{value}", flush=True)
 
 
 def _finite(value: Any) -> Any:
-    """The same with null in place of the numbers that JSON has no word for."""
+    """Return the value with null in place of infinite numbers and NaN, which JSON lacks."""
     if isinstance(value, Mapping):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -282,10 +257,10 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _flat(result: Result) -> Iterator[tuple[str, Any]]:
-    """Nested figures as name.name."""
+def _flat(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield nested values with their names, such as mean.accuracy."""
     for key, value in result.items():
         if isinstance(value, Mapping):
-            yield from ((f"{key}.{inner}", figure) for inner, figure in _flat(value))
+            yield from ((f"{key}.{name}", inner) for name, inner in _flat(value))
         else:
             yield key, value

@@ -1,7 +1,12 @@
-"""The base of every setting: frozen, validated once, unknown keys refused, JSON in and out."""
+"""Base class of all settings: frozen, validated once, unknown keys refused, JSON in and out.
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+A setting that is marked with `Option` is an option of the command line too. Its type, limits, default and help are
+written in the settings class alone: `bertwright.commands.options` reads them from there.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,10 +15,40 @@ Positive = Annotated[int, Field(gt=0, le=10**15)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""What a generator takes."""
+"""Range of the seeds that a generator of torch takes."""
 Threads = Annotated[int, Field(gt=0, le=4096)]
-"""Of one process; torch ends in a fault of memory with many more."""
+"""Threads per process; torch crashes with far more."""
 Count = Annotated[int, Field(ge=0)]
+
+Group = Literal[
+    "model",
+    "schedule",
+    "optimiser",
+    "examples",
+    "fine-tuning",
+    "service",
+    "limits",
+    "evaluation",
+    "checkpoints",
+    "machine",
+]
+"""Headings of `bertwright COMMAND --help`, in their order there."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """Mark of a setting that is an option of the command line. The setting's docstring is the help of the option.
+
+    group: heading under which --help lists the option.
+    name: name of the option, where it is not the name of the setting.
+    read: turns the typed text into the setting; None where the type of the setting says how to read it.
+    together: settings of the same class that the option sets, one value each; empty: the marked setting alone.
+    """
+
+    group: Group
+    name: str | None = None
+    read: Callable[[str], Any] | None = None
+    together: tuple[str, ...] = ()
 
 
 class Settings(BaseModel):
@@ -21,16 +56,18 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     free: ClassVar[frozenset[str]] = frozenset()
-    """Settings that a resumed run may have otherwise: they do not decide what is learned."""
+    """Settings that a resumed run may change: they do not decide what is learned."""
     bits: ClassVar[frozenset[str]] = frozenset()
-    """Settings that change no expected result, but roundings and what dropout draws: a run goes on with others where
-    other numerics are allowed."""
+    """Settings that change roundings and the numbers that dropout draws, but no expected result.
+
+    A run resumes with other values of them where other numerics are allowed.
+    """
 
 
 def renamed(values: Any, old: str, new: str, meaning: Mapping[bool, str]) -> Any:
-    """Raw settings in which the yes or no `old` is said as `new`: the records of earlier runs are still understood.
+    """Return raw settings in which the boolean `old` is written as `new`, so that records of earlier runs can be read.
 
-    What is not understood (both names at once, neither yes nor no) is left for the validation to refuse.
+    Values that fit neither name (both names at once, or no boolean) are returned as they are; validation refuses them.
     """
     if not isinstance(values, Mapping) or new in values or not isinstance(values.get(old), bool):
         return values

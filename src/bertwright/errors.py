@@ -53,4 +53,4 @@ def shown(value: object) -> str:
 
 def legible(text: str) -> str:
     """Return the text as UTF-8 can write it: a byte of a file's name that is no character is shown by its number."""
-    return text.encode(errors="backslashreplace").decode()
+    return text.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from bertwright.experiments.data import TASKS
+from bertwright.experiments.data import PAPER_TASKS
 from bertwright.experiments.jobs import finetuning_settings, pretraining_settings
 from bertwright.experiments.scales import SCALES
-from bertwright.experiments.scores import _FIGURES
+from bertwright.experiments.scores import _METRICS
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
-from bertwright.experiments.tables.shared import GPT
+from bertwright.experiments.tables.shared import GPT1
 from bertwright.model.config import system_config
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.registry import find
@@ -74,9 +74,9 @@ def test_the_papers_rows_are_as_long_as_their_head(experiment: Experiment) -> No
 def test_columns_are_figures_that_there_are(experiment: Experiment) -> None:
     for column in experiment.columns:
         if column.task is None:
-            assert column.metric in _FIGURES
+            assert column.metric in _METRICS
             continue
-        task = TASKS[column.task]
+        task = PAPER_TASKS[column.task]
         spec = get_spec(task.task)
         if isinstance(spec, ClassificationTask):
             metric = column.metric.rpartition(".")[2]
@@ -103,7 +103,7 @@ def test_fine_tuning_is_valid(experiment: Experiment, scale: Scale) -> None:
     for arm in experiment.arms(scale):
         for column in experiment.columns:
             if column.task and not arm.baseline:
-                spec = get_spec(TASKS[column.task].task)
+                spec = get_spec(PAPER_TASKS[column.task].task)
                 settings = finetuning_settings(scale, column, arm.finetuning, spec, seed=3)
                 assert (settings.first_seed, settings.seeds) == (3, 1)
 
@@ -126,7 +126,7 @@ def test_the_papers_tasks_have_the_papers_settings(name: str) -> None:
         column = Column(name="a", task=task, metric="accuracy")
         found = finetuning_settings(SCALES[name], column, {}, get_spec(task), seed=0)
         assert (found.epochs, found.batch_size, found.learning_rate) == expected
-        other = finetuning_settings(SCALES[name], column, GPT.finetuning, get_spec(task), seed=0)
+        other = finetuning_settings(SCALES[name], column, GPT1.finetuning, get_spec(task), seed=0)
         assert other.rate(system_config("gpt", "base", 40_000)) == 6.25e-5
 
 

@@ -23,7 +23,7 @@ TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data without QNLI, and a folder with an experiment of two arms, two seeds and one task."""
+    """TaskData without QNLI, and a folder with an experiment of two arms, two seeds and one task."""
     folder = tmp_path_factory.mktemp("paper")
     write_data(folder / "data", without=["qnli"])
     assert main(["paper", "table5", *options(folder, folder / "out"), "--arms", "bert,no-nsp", "--tasks", "rte"]) == 0
@@ -112,7 +112,7 @@ def test_repeated_it_computes_nothing_more(
     monkeypatch.setattr(loop.Loop, "step", None)
     before = figures(page_of(made / "out"))
     found, told = paper(capsys, made, made / "out", "table5", *TWO)
-    assert "all is computed: 2 pre-trainings, 4 measurements on tasks" in told
+    assert "everything is computed: 2 pre-trainings, 4 measurements on tasks" in told
     assert found["left"] == {"pretrainings": 0, "measurements": 0}
     assert figures(page_of(made / "out")) == before
 
@@ -204,7 +204,7 @@ def test_a_record_without_weights_is_said_to_be_that(
     assert "Not finished" not in page_of(out)
     found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte,sst2", code=1)
     (folder,) = found["failed"]
-    assert found["failed"][folder] == "holds its record and no weights; remove the folder to train it anew"
+    assert found["failed"][folder] == "holds the record of a run and no weights; remove the folder to train it again"
     shutil.rmtree(folder)
     found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte,sst2")
     assert found["left"] == {"pretrainings": 0, "measurements": 0}
@@ -219,13 +219,13 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
     assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in told
     typed = ["paper", "table5", *options(made, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
     assert main(typed) == 2
-    assert "wordpiece-400 is not made yet of --corpus wkii, which is no corpus" in capsys.readouterr().err
+    assert "wordpiece-400 is not built yet from --corpus wkii, which is no corpus folder" in capsys.readouterr().err
 
 
 def test_the_page_alone_computes_nothing(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = with_corpora(made, tmp_path / "out")
     found, told = paper(capsys, made, out, "table5", *TWO, "--page")
-    assert "to be computed: 2 of 2 pre-trainings and 4 of 4 measurements on tasks; how long that takes is known" in told
+    assert "to compute: 2 of 2 pre-trainings and 4 of 4 measurements on tasks; the time is unknown until" in told
     assert found["left"] == {"pretrainings": 2, "measurements": 4}
     assert not (out / "pretrained").exists()
     assert "| BERT (`bert`) | … |" in page_of(out)
@@ -236,9 +236,7 @@ def test_the_page_alone_computes_nothing(made: Path, tmp_path: Path, capsys: pyt
 
 def test_the_time_that_is_left_is_told_by_what_was_measured(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, told = paper(capsys, made, made / "out", "table5", *TWO, "--seeds", "3", "--pretraining-seeds", "2", "--page")
-    assert re.search(
-        r"to be computed: 2 of 4 pre-trainings and 8 of 12 measurements on tasks; about \d+ (s|min)\n", told
-    )
+    assert re.search(r"to compute: 2 of 4 pre-trainings and 8 of 12 measurements on tasks; about \d+ (s|min)\n", told)
 
 
 def test_one_pair_of_seeds_gives_no_verdict(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +277,7 @@ def test_what_another_process_is_at_is_left_to_it(
     with locked(last):
         found, told = paper(capsys, made, out, "table5", *TWO)
     assert found["elsewhere"] == [str(last)]
-    assert "another process is at it" in told
+    assert "left out, because another process works on it" in told
     assert found["left"] == {"pretrainings": 0, "measurements": 1}
 
 
@@ -299,7 +297,7 @@ def test_what_another_process_finished_meanwhile_is_not_begun_again(
         for folder, record in records.items():
             (folder / "run.json").write_text(record)
 
-    monkeypatch.setattr(module.Work, "_measure", all_done)
+    monkeypatch.setattr(module.ExperimentRun, "_measure", all_done)
     found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte")
     assert len(measured) == 1
     assert found["left"] == {"pretrainings": 0, "measurements": 0}
@@ -377,21 +375,24 @@ def test_every_kind_of_arm(
     assert found["left"] == {"pretrainings": 0, "measurements": 0}
     assert [path.name.partition("-seed")[0] for path in (out / "tuned" / task).iterdir()] == kinds
     again, told = paper(capsys, made, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
-    assert "all is computed" in told
+    assert "everything is computed" in told
     assert again["page"] == found["page"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["table9"], "paper table9: the experiments are batch-size, document-order,"),
-        (["table5", "--scale", "huge"], "--scale huge: there are smoke, tiny, mini, small, base, paper"),
-        (["table5", "--arms", "bert,gpt"], "--arms gpt: the arms of table5 are bert, no-nsp, left, left-bilstm"),
-        (["table5", "--tasks", "swag"], "--tasks swag: the tasks of table5 are mnli, qnli, mrpc, sst2, squad1,"),
-        (["table5", "--arms", ""], "--arms '': names with commas between"),
-        (["table5", "--tasks", "sst2,"], "--tasks 'sst2,': names with commas between"),
-        (["table5", "--seeds", "0"], "--seeds 0: at least 1"),
-        (["table5", "--pretraining-seeds", "-1"], "--pretraining-seeds -1: at least 1"),
+        (["table9"], "paper table9: expected one of batch-size, document-order,"),
+        (["table5", "--scale", "huge"], "--scale: expected one of smoke, tiny, mini, small, base, paper, got 'huge'"),
+        (
+            ["table5", "--arms", "bert,gpt"],
+            "--arms: expected arms of table5, bert, no-nsp, left, left-bilstm; got 'gpt'",
+        ),
+        (["table5", "--tasks", "swag"], "--tasks: expected tasks of table5, mnli, qnli, mrpc, sst2, squad1,"),
+        (["table5", "--arms", ""], "--arms '': expected names with commas between"),
+        (["table5", "--tasks", "sst2,"], "--tasks 'sst2,': expected names with commas between"),
+        (["table5", "--seeds", "0"], "--seeds 0: expected at least 1"),
+        (["table5", "--pretraining-seeds", "-1"], "--pretraining-seeds -1: expected at least 1"),
     ],
 )
 def test_bad_usage_is_refused(

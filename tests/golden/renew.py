@@ -21,12 +21,12 @@ from bertwright.model.encoder import init_weights
 from bertwright.objectives.masked_lm import pretraining_task
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
-from bertwright.pretraining.setup import prepare
+from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.text.documents import TextSettings, read_documents
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.loop import train
-from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import start_run
+from bertwright.training.settings import OptimizerSettings
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 GOLDEN = Path(__file__).with_name("run.json")
@@ -75,7 +75,7 @@ def float64_losses(corpus: Path, out: Path) -> list[list[float]]:
     The weights are drawn in float64 too: drawn in float32, their last bits are not the same on every processor.
     """
     chosen = settings(dropout=0.0)
-    trained, numerics = prepare(chosen, corpus=corpus, out=out, held_out=None, init_from=None)
+    trained, numerics = prepare_pretraining(chosen, corpus=corpus, out=out, held_out=None, init_from=None)
     init_weights(trained.model.double(), chosen.initializer_range, torch.Generator().manual_seed(chosen.seed))
     run = start_run(out, kind="golden", settings=chosen, data={}, resume=False)
     task, plan = pretraining_task(trained.model), trained.plan(STEPS)

@@ -24,13 +24,14 @@ from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
-from bertwright.pretraining.systems import task_of
+from bertwright.pretraining.systems import trainable_of
 from bertwright.registry import find
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.wordpiece import train_tokenizer
-from bertwright.training.hardware import Device, Numerics
+from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
+from bertwright.training.settings import Device
 from tests.support import tiny_run
 from tests.support.ranked_run import SETTINGS
 from tests.support.task_examples import PLACES, example_data
@@ -53,7 +54,7 @@ def losses(system: System, folder: Path, device: Device) -> list[float]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with tiny_run.deterministic():
         plan = Plan(steps=tiny_run.STEPS, seed=1, optimizer=SETTINGS, log_every=1)
-        train(task_of(model), batches, plan=plan, numerics=numerics, run=run, quiet=True)
+        train(trainable_of(model), batches, plan=plan, numerics=numerics, run=run, quiet=True)
     return [line["mlm" if system == "bert" else "lm"] for line in run.metrics()]
 
 

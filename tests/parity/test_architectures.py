@@ -162,5 +162,5 @@ def close(mine: Tensor, other: Tensor) -> None:
 
 def test_other_architectures_are_refused(tmp_path: Path, tokenizer: Path) -> None:
     published(tmp_path / "m", tokenizer, "BertModel", **SHAPES[0])
-    with pytest.raises(InputError, match="architecture 'BertLMHeadModel' is not known; those read here are BertModel"):
+    with pytest.raises(InputError, match="architecture 'BertLMHeadModel' is not known; allowed are BertModel"):
         Bert(open_model(str(tmp_path / "m")).config, "BertLMHeadModel")

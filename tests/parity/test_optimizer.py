@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from bertwright.model.bert import Bert
 from bertwright.model.hf_weights import to_foreign
 from bertwright.objectives.masked_lm import Inputs
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer
+from bertwright.training.optimizer import build_optimizer
+from bertwright.training.settings import OptimizerSettings
 from tests.support import tiny_run
 from tests.support.tiny_run import STEPS
 

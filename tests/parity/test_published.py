@@ -14,7 +14,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel
-from bertwright.pretraining.init_from import with_shape_of
+from bertwright.pretraining.init_from import adopt_shape
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import build_model, encoder_config
@@ -54,7 +54,7 @@ def corpus_of(folder: Path, text: Path, tokenizer: Path) -> Corpus:
 
 def settings_for(source: Path, **given: Any) -> PretrainSettings:
     settings = PretrainSettings(phases=(Phase(length=24, share=1.0),), batch_size=4, steps=2, **given)
-    return with_shape_of(settings, open_model(str(source)))
+    return adopt_shape(settings, open_model(str(source)))
 
 
 def start(source: Path, data: Corpus, **given: Any) -> PretrainingModel:
@@ -110,10 +110,10 @@ def test_a_run_begins_with_the_numbers_of_the_checkpoint(
     if kind == "BertModel":
         torch.testing.assert_close(states[mask], answer.last_hidden_state[mask], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(pooled, answer.pooler_output, atol=1e-5, rtol=1e-5)
-        assert "no weights for masked_lm, next_sentence, which start anew" in said
+        assert "no weights for masked_lm, next_sentence; they start with random weights" in said
     elif kind == "BertForMaskedLM":
         torch.testing.assert_close(logits, answer.logits[mask], atol=1e-5, rtol=1e-5)
-        assert "no weights for pooler, next_sentence, which start anew" in said
+        assert "no weights for pooler, next_sentence; they start with random weights" in said
     else:
         torch.testing.assert_close(logits, answer.prediction_logits[mask], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(pair, answer.seq_relationship_logits, atol=1e-5, rtol=1e-5)

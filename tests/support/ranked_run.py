@@ -17,12 +17,12 @@ from safetensors.torch import save_file
 
 from bertwright.cli import leave
 from bertwright.errors import RunFailed
-from bertwright.pretraining.systems import task_of
-from bertwright.training.distributed import init_distributed, whole_state
+from bertwright.pretraining.systems import trainable_of
+from bertwright.training.distributed import full_state, init_distributed
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
-from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import start_run
+from bertwright.training.settings import OptimizerSettings
 from tests.support import tiny_run
 
 SETTINGS = OptimizerSettings(learning_rate=5e-3, warmup=0.1)
@@ -71,7 +71,7 @@ def main() -> None:
         plan = Plan(steps=given.steps, seed=1, optimizer=optimizer, log_every=1, save_every=given.save_every)
         numerics = Numerics(precision="fp32", threads=1, peak_flops=1e9, device=given.device)
         outcome = train(
-            task_of(model),
+            trainable_of(model),
             of_step,
             plan=plan,
             numerics=numerics,
@@ -80,7 +80,7 @@ def main() -> None:
             sharding=given.sharding,
             quiet=True,
         )
-        weights = whole_state(model)
+        weights = full_state(model)
         if ranks.is_main and outcome.finished:
             save_file(dict(weights), given.folder / "weights.safetensors")
 

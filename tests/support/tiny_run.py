@@ -17,8 +17,8 @@ from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretrainin
 from bertwright.objectives.settings import ExampleSettings
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
-from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import start_run
+from bertwright.training.settings import OptimizerSettings
 from tests.support import example_oracle
 
 VOCAB, LENGTH, ROWS, STEPS = 200, 24, 8, 50

@@ -1,6 +1,5 @@
 """Paths that a command cannot use are refused before its work: not UTF-8, or nothing can be written there."""
 
-import importlib
 import inspect
 import os
 from pathlib import Path
@@ -8,15 +7,13 @@ from pathlib import Path
 import pytest
 
 from bertwright import cli
+from bertwright.commands import COMMANDS, CommandResult, load_command
 from bertwright.errors import InputError
 
 WRITERS = [
     (name, option)
-    for name, (place, _) in cli._COMMANDS.items()
-    for module, function in [place.split(".")]
-    for option in inspect.signature(
-        getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
-    ).parameters
+    for name in COMMANDS
+    for option in inspect.signature(load_command(name)).parameters
     if option in ("out", "output")
 ]
 
@@ -27,7 +24,7 @@ def test_all_commands_that_write_are_known() -> None:
 
 @pytest.mark.parametrize(("name", "option"), WRITERS)
 def test_a_command_that_cannot_write_does_no_work(name: str, option: str) -> None:
-    def command(**options: object) -> cli.Result:
+    def command(**options: object) -> CommandResult:
         raise AssertionError("the command began its work")
 
     with pytest.raises(

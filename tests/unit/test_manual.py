@@ -1,6 +1,5 @@
 """Every command that the manual prints can be typed, and every link in it leads somewhere."""
 
-import importlib
 import inspect
 import re
 from contextlib import nullcontext, suppress
@@ -9,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tyro
 
-from bertwright.cli import _COMMANDS
+from bertwright.commands import COMMANDS, load_command, parse
+from bertwright.commands.options import entries
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.serving.settings import ServeSettings
 from tests.support.pages import PAGES, commands
 
-SETTINGS = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
+SETTINGS = {"pretrain": PretrainSettings, "finetune": FinetuneSettings, "serve": ServeSettings}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 ALL = [(page, words) for page in PAGES if page.name != "CHANGELOG.md" for words in commands(page.read_text("utf-8"))]
@@ -23,8 +25,7 @@ ALL = [(page, words) for page in PAGES if page.name != "CHANGELOG.md" for words 
 @cache
 def parser_of(name: str) -> Any:
     """The command's own signature on a function that does nothing."""
-    module, function = _COMMANDS[name][0].split(".")
-    command = getattr(importlib.import_module(f"bertwright.commands.{module}"), function)
+    command = load_command(name)
 
     def nothing(*_: Any, **__: Any) -> None: ...
 
@@ -36,16 +37,17 @@ def parser_of(name: str) -> Any:
 
 @pytest.mark.parametrize(("page", "words"), ALL, ids=[f"{page.name}: {' '.join(words)}"[:100] for page, words in ALL])
 def test_a_command_of_the_manual_can_be_typed(page: Path, words: list[str]) -> None:
-    name = next((" ".join(words[:count]) for count in (2, 1) if " ".join(words[:count]) in _COMMANDS), None)
+    name = next((" ".join(words[:count]) for count in (2, 1) if " ".join(words[:count]) in COMMANDS), None)
     assert name, f"{page.name}: there is no command {' '.join(words[:2])}"
     optional = any(word.startswith("[--") for word in words)
     rest = [word.strip("[]") for word in words[name.count(" ") + 1 :] if word not in ("…", "--json", "[--json]")]
     if "…" in words or optional:  # an excerpt: what it shows must be options of the command
-        known = {f"--{option.replace('_', '-')}" for option in inspect.signature(parser_of(name)).parameters}
-        assert {word for word in rest if word.startswith("--")} <= known
+        known = {*inspect.signature(parser_of(name)).parameters}
+        known |= {entry.name for entry in entries(SETTINGS[name])} if name in SETTINGS else set()
+        assert {word.removeprefix("--").replace("-", "_") for word in rest if word.startswith("--")} <= known
         return
     with suppress(SystemExit) if "--help" in rest else nullcontext():
-        tyro.cli(parser_of(name), args=rest, prog=name, config=SETTINGS)
+        parse(parser_of(name), rest, prog=name)
 
 
 def test_there_are_many() -> None:

@@ -1,1 +1,69 @@
-"""One function per command: its options, then one call into the package. Heavy imports stay inside the functions."""
+"""Commands: `bertwright corpus build` is `corpus_build_command`. Each takes its options and calls into the package.
+
+Imports that need more than a few milliseconds stand inside the functions, so that --help answers at once.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+CommandResult = Mapping[str, Any]
+"""Result of a command: printed line by line, or as one JSON object with --json.
+
+`text` is printed instead of the lines, and `exit_code` is returned instead of 0. Neither is part of the object.
+"""
+
+COMMANDS = {
+    "quickstart": ("pretraining", "vocabulary, pre-training, fine-tuning and a comparison, in about four minutes"),
+    "tokenizer train": ("text", "learn a vocabulary from text: WordPiece, or byte pairs"),
+    "tokenizer import": ("text", "make a tokenizer of a released vocab.txt"),
+    "tokenizer extend": ("text", "add pieces for another domain's text to a vocabulary"),
+    "corpus build": ("text", "text → tokenised shards"),
+    "corpus merge": ("text", "several corpora under one manifest"),
+    "corpus inspect": ("text", "show the sizes of a corpus and warn of likely problems"),
+    "corpus verify": ("text", "check every byte of a corpus"),
+    "pretrain": ("pretraining", "shards → encoder: BERT by masked LM and next sentence, or a language model"),
+    "join": ("pretraining", "join a left-to-right and a right-to-left model, as ELMo"),
+    "runs": ("reports", "list the runs below a folder: progress, speed, metrics"),
+    "report": ("reports", "write a page about a run, or about two: curves, metrics, settings"),
+    "finetune": ("finetuning", "encoder + labelled table → a model for a task"),
+    "evaluate": ("finetuning", "compute the metrics of a model on a task, or of its pre-training"),
+    "predict": ("finetuning", "predict for every row of a table"),
+    "submission": ("finetuning", "predict for GLUE's test files, as the zip file that its server takes"),
+    "score squad": ("finetuning", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
+    "features": ("interop", "hidden states of a frozen encoder for every line of a text, as .npz"),
+    "import": ("interop", "a checkpoint in Google's, Hugging Face's or OpenAI's format → a model folder"),
+    "export onnx": ("interop", "a model for ONNX Runtime, compared with PyTorch first; with 8 bits on request"),
+    "fill": ("pretraining", "predict the pieces behind [MASK]"),
+    "next-sentence": ("pretraining", "the probability that B follows A"),
+    "serve": ("serving", "serve models over HTTP, with a page to try them"),
+    "demo": ("serving", "open that page in your browser with a model of yours"),
+    "paper": ("experiments", "the tables and figures of the paper as experiments, each with a page of results"),
+    "doctor": ("reports", "check the machine, a model, a corpus or labelled data before a long run"),
+    "completion": ("completion", "completion of these commands in bash, zsh or fish"),
+}
+"""name of a command → its module in `bertwright.commands`, and what it does."""
+
+
+def load_command(name: str) -> Callable[..., CommandResult]:
+    """Import the function of a command: `corpus_build_command` for "corpus build"."""
+    module = importlib.import_module(f"bertwright.commands.{COMMANDS[name][0]}")
+    command: Callable[..., CommandResult] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
+    command.__doc__ = re.sub(r"\n {8}", " ", inspect.getdoc(command) or "")  # the help of an option is one line
+    return command
+
+
+def parse(command: Callable[..., Any], arguments: Sequence[str], *, prog: str) -> Any:
+    """Read the arguments as the signature of the command says, and call it."""
+    import tyro
+
+    conf = tyro.conf
+    marks = (
+        conf.FlagCreatePairsOff,
+        conf.HelptextFromCommentsOff,
+        conf.DisallowNone,
+        conf.PositionalMetavarFromFieldName,
+    )
+    return tyro.cli(command, args=arguments, prog=prog, config=marks)

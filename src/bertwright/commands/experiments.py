@@ -1,72 +1,68 @@
 """The command paper: the paper's tables and figures as experiments."""
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
+from bertwright.commands import CommandResult
+from bertwright.commands.arguments import Repeated
 from bertwright.errors import InputError
+from bertwright.training.settings import Device
 
-Result = Mapping[str, Any]
-Several = Annotated[tuple[str, ...], UseAppendAction]
+if TYPE_CHECKING:
+    from bertwright.experiments.spec import Experiment
+
 _PACKAGE = "bertwright.experiments.tables"
 
 
-def paper(
+def paper_command(
     name: Positional[str | None] = None,
     /,
     *,
     scale: str = "tiny",
     out: Path = Path("paper"),
     data: Path = Path("data"),
-    corpus: Several = (),
+    corpus: Repeated = (),
     seeds: int | None = None,
     pretraining_seeds: int | None = None,
     arms: str | None = None,
     tasks: str | None = None,
     page: bool = False,
-    device: Literal["cpu", "cuda"] = "cpu",
+    device: Device = "cpu",
     allow_other_numerics: bool = False,
-) -> Result:
-    """Carry out an experiment of the paper and write its page; without a name, list the experiments.
+) -> CommandResult:
+    """Run an experiment of the paper and write its page; without a name, list the experiments.
 
-    The same command goes on where it was stopped, and several experiments in one folder share what they can.
+    The same command continues a stopped experiment. Several experiments in one folder share the runs that they can.
 
     Args:
         name: table1 to table8, figure5, gpt-table5, masked-share, document-order, batch-size, length-cost.
-        scale: how large everything is: smoke, tiny, mini, small, base or paper.
-        out: the folder of everything; the page is OUT/results/NAME.md.
-        data: the folder of the tasks' data: glue/SST-2, squad, swag, ner/conll2003, …; what is missing is said.
-        corpus: text as corpus build takes it, or a corpus folder; several times for several. What was made of text, a
-            repeated command does not need again.
-        seeds: fine-tunings of each model (default: the scale's).
-        pretraining_seeds: pre-trainings of each arm (default: the scale's).
-        arms: some of the arms alone, by their names with commas between.
-        tasks: some of the tasks alone, as sst2,rte.
-        page: compute nothing: write the page of what is finished, and say what is left.
-        device: what computes: the processors (cpu), or a GPU (cuda).
-        allow_other_numerics: go on with runs begun on another kind of processor or torch, where the bits differ.
+        scale: size of models, data and training: smoke, tiny, mini, small, base or paper.
+        out: folder for all results; the page is OUT/results/NAME.md.
+        data: folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
+        corpus: text as corpus build takes it, or a corpus folder; several times for several. Once the corpora are
+            built, a repeated command no longer needs their text.
+        seeds: number of fine-tuning runs of each model (default: the scale's).
+        pretraining_seeds: number of pre-training runs of each arm (default: the scale's).
+        arms: names of the arms to run, with commas between (default: all).
+        tasks: names of the tasks to run, such as sst2,rte (default: all).
+        page: compute nothing; write the page of the finished runs and report what is missing.
+        device: device that computes: the processors (cpu), or a GPU (cuda).
+        allow_other_numerics: continue runs from another kind of processor or torch. Results then differ in their last
+            bits.
     """
-    from bertwright.experiments.spec import Experiment
-    from bertwright.registry import find
-
-    found = find(_PACKAGE, Experiment)
     if name is None:
-        listed = [{"name": one.name, "title": one.title, "question": one.question} for one in found.values()]
-        lines = [f"  {one['name']:16}{one['question']}" for one in listed]
-        return {"experiments": listed, "text": "\n".join(lines)}
-    if name not in found:
-        raise InputError(f"paper {name}: the experiments are {', '.join(found)}")
-    for option, number in (("--seeds", seeds), ("--pretraining-seeds", pretraining_seeds)):
-        if number is not None and number < 1:
-            raise InputError(f"{option} {number}: at least 1")
-    from bertwright.experiments.plan import Asked
+        return _experiments()
+    experiment = _experiment(name)
+    _refuse_none("--seeds", seeds)
+    _refuse_none("--pretraining-seeds", pretraining_seeds)
+    from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
 
-    asked = Asked(
+    request = ExperimentRequest(
         scale=get_scale(scale),
         out=out.resolve(),
         data=data,
@@ -76,29 +72,48 @@ def paper(
         arms=_names("--arms", arms),
         tasks=_names("--tasks", tasks),
     )
-    options = {
-        "--scale": scale,
-        "--out": out.name,
-        "--seeds": seeds,
-        "--pretraining-seeds": pretraining_seeds,
-        "--arms": arms,
-        "--tasks": tasks,
-        "--device": None if device == "cpu" else device,
-    }
-    said = [word for option, value in options.items() if value is not None for word in (option, str(value))]
-    command = f"bertwright paper {name} {shlex.join(said)} --data DATA --corpus TEXT"
-    return run_experiment(
-        found[name],
-        asked,
-        command=command,
-        only_page=page,
-        device=device,
-        allow_other_numerics=allow_other_numerics,
-    )
+    typed = {"--scale": scale, "--out": out.name, "--seeds": seeds, "--pretraining-seeds": pretraining_seeds}
+    typed |= {"--arms": arms, "--tasks": tasks, "--device": None if device == "cpu" else device}
+    command = f"bertwright paper {name} {_command_line(typed)} --data DATA --corpus TEXT"
+    how: Any = {"only_page": page, "device": device, "allow_other_numerics": allow_other_numerics}
+    return run_experiment(experiment, request, command=command, **how)
+
+
+def _experiments() -> CommandResult:
+    """Return name, title and question of all experiments."""
+    from bertwright.experiments.spec import Experiment
+    from bertwright.registry import find
+
+    experiments = find(_PACKAGE, Experiment).values()
+    rows = [{"name": each.name, "title": each.title, "question": each.question} for each in experiments]
+    return {"experiments": rows, "text": "\n".join(f"  {row['name']:16}{row['question']}" for row in rows)}
+
+
+def _experiment(name: str) -> "Experiment":
+    """Return the experiment of that name; InputError lists the names."""
+    from bertwright.experiments.spec import Experiment
+    from bertwright.registry import find
+
+    experiments = find(_PACKAGE, Experiment)
+    if name not in experiments:
+        raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
+    return experiments[name]
+
+
+def _refuse_none(option: str, count: int | None) -> None:
+    """Raise InputError for a count below 1."""
+    if count is not None and count < 1:
+        raise InputError(f"{option} {count}: expected at least 1")
+
+
+def _command_line(options: dict[str, Any]) -> str:
+    """Return options and their values as a person would type them; those without a value are left out."""
+    return shlex.join(word for option, value in options.items() if value is not None for word in (option, str(value)))
 
 
 def _names(option: str, text: str | None) -> tuple[str, ...]:
+    """Return the names of a text such as 'sst2,rte'."""
     names = () if text is None else tuple(part.strip() for part in text.split(","))
     if not all(names):
-        raise InputError(f"{option} {text!r}: names with commas between")
+        raise InputError(f"{option} {text!r}: expected names with commas between")
     return names

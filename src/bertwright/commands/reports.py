@@ -1,85 +1,78 @@
-"""The commands runs and report: what run folders say."""
+"""The commands runs, report and doctor: run folders → tables and pages; checks before a long run."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
 
-import tyro
 from tyro.conf import Positional
 
-Result = Mapping[str, Any]
+from bertwright.commands import CommandResult
+from bertwright.commands.arguments import Repeated
 
 
-def runs(folder: Positional[Path], /) -> Result:
+def runs_command(folder: Positional[Path], /) -> CommandResult:
     """List the runs below a folder: finished, running, stopped, crashed, unfinished (not recorded) or broken.
 
-    The exit code is 1 where one is broken, so that a script does not take it for one that has nothing to say.
+    The exit code is 1 where a run is broken.
 
     Args:
-        folder: the folder to look through.
+        folder: folder to search.
     """
     from bertwright.reports.runs import list_runs, runs_table
 
-    found = list_runs(folder)
-    text = runs_table(found) if found else f"{folder}: no run lies here"
-    return {"runs": found, "text": text, "exit_code": int(any(row["state"] == "broken" for row in found))}
+    rows = list_runs(folder)
+    text = runs_table(rows) if rows else f"{folder}: no run lies here"
+    return {"runs": rows, "text": text, "exit_code": int(any(row["state"] == "broken" for row in rows))}
 
 
-def report(
+def report_command(
     run: Positional[Path],
     other: Positional[Path | None] = None,
     /,
     *,
     out: Path | None = None,
     corpus: Path | None = None,
-) -> Result:
-    """Write a run, finished or not, on one HTML page; with a second one: what differs between the two.
+) -> CommandResult:
+    """Write an HTML page about a run, finished or not, or about the differences between two runs.
 
     Args:
-        run: a run folder.
-        other: a second run folder of the same kind.
-        out: the file to write (default: report.html in the run folder, or report-against-OTHER.html for two).
-        corpus: for the filled masks of a pre-training: the corpus folder, where it lies elsewhere than at the start.
+        run: run folder.
+        other: second run folder of the same kind.
+        out: file to write (default: report.html in the run folder, or report-against-OTHER.html for two).
+        corpus: corpus folder for the filled masks of a pre-training, where it was moved since the start of the run.
     """
     from bertwright.reports.report import write_report
 
     return {"report": str(write_report(run, other, out=out, corpus=corpus))}
 
 
-# The command doctor: what costs people weeks, looked for before they are spent.
-
-Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
-
-
-def doctor(
+def doctor_command(
     *,
     model: str | None = None,
     corpus: Path | None = None,
     data: Path | None = None,
     task: str | None = None,
-    text_column: Several = (),
+    text_column: Repeated = (),
     label_column: str | None = None,
     tokenizer: Path | None = None,
     max_length: int | None = None,
     quick: bool = False,
-) -> Result:
-    """Look for what costs people weeks: in the machine, and in the model, corpus and data that are named.
+) -> CommandResult:
+    """Search for mistakes that cost weeks: in the machine, and in the model, corpus and data that are named.
 
     Each finding is ok, a note, a warning or an error, and says what to do. The exit code is 1 where there is an error,
-    and 0 otherwise: warnings do not change it.
+    else 0; warnings do not change it.
 
     Args:
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer or --corpus).
-        corpus: a corpus folder.
-        data: a labelled table, or a folder with train and dev files.
-        task: how --data is read: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, multilabel, regress
-            (default: as the model was fine-tuned, else classify).
-        text_column: the column of the text; twice for pairs.
-        label_column: the column of the label or number.
-        tokenizer: the tokenizer or model folder whose vocabulary random:SIZE takes.
+        corpus: corpus folder.
+        data: labelled table, or folder with train and dev files.
+        task: task of --data: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, multilabel, regress
+            (default: the task of the model, else classify).
+        text_column: column of the text; twice for pairs.
+        label_column: column of the label or number.
+        tokenizer: tokenizer or model folder with the vocabulary for random:SIZE.
         max_length: tokens per example (default: the model's own, or 128).
-        quick: leave out what computes: matrix rates, compiling, answers of the model, training on one batch, and all
-            but the first tokens of the corpus.
+        quick: skip the checks that compute: speed of matrix products, compiling, predictions of the model, training on
+            one batch, and all but the first tokens of the corpus.
     """
     from bertwright.doctor.examine import Request, examine
 

@@ -3,101 +3,82 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import tyro
-
-from bertwright.errors import InputError, MissingExtra, legible
+from bertwright.commands import CommandResult
+from bertwright.commands.arguments import AnswerPrecision, Repeated
+from bertwright.commands.options import options
+from bertwright.errors import InputError, MissingExtra
+from bertwright.serving.settings import ServeSettings
 from bertwright.shipped import shipped
 
-Result = Mapping[str, Any]
-Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
-Answering = Literal["auto", "fp32", "bf16", "int8"]
 TOKEN = "BERTWRIGHT_TOKEN"
 _DEMO_MODELS = ("finetuned-pretrained", "pretraining")
-"""What quickstart makes and a person would like to see, below its folder."""
+"""Folders of quickstart that hold the models of a demo."""
 
 
-def serve(
+def serve_command(
     *,
-    model: Several,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    precision: Answering = "auto",
-    token: str | None = None,
-    max_inputs: int = 256,
-    max_characters: int = 100_000,
-    max_body: int = 1_000_000,
-    max_wait: float = 5.0,
-    timeout: float = 30.0,
-    batch_tokens: int = 4096,
+    model: Repeated,
+    settings: Annotated[Mapping[str, Any], options(ServeSettings)],
+    precision: AnswerPrecision = "auto",
     threads: int | None = None,
-) -> Result:
-    """Answer over HTTP: a page at /, the endpoints at /docs, until Ctrl-C.
+) -> CommandResult:
+    """Serve models over HTTP until Ctrl-C: a page at /, the endpoints at /docs.
 
     Args:
         model: MODEL, or NAME=MODEL; once for each model. The first one answers requests that name none.
-        host: the address to listen at; 0.0.0.0 for every one of this machine's.
-        port: 0 takes any that is free.
         precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-        token: what clients must send as a bearer token; better in the environment, as BERTWRIGHT_TOKEN.
-        max_inputs: inputs of one request.
-        max_characters: of one text.
-        max_body: bytes of one request.
-        max_wait: seconds that a request may wait for those before it; beyond it the answer is 503 at once.
-        timeout: seconds that a request may take.
-        batch_tokens: tokens that are computed together.
-        threads: of the computation (default: one per core).
+        threads: number of threads that compute (default: one per core).
     """
-    settings = _settings(
-        host=host,
-        port=port,
-        token=_token(token),
-        max_inputs=max_inputs,
-        max_characters=max_characters,
-        max_body=max_body,
-        max_wait=max_wait,
-        timeout=timeout,
-        batch_tokens=batch_tokens,
-    )
-    _serve(_named(model), settings, precision=precision, threads=threads)
+    chosen = ServeSettings.model_validate({**settings, "token": _token(settings.get("token"))})
+    _serve(_models(model), chosen, precision=precision, threads=threads)
     return {"text": None}
 
 
-def demo(
+def demo_command(
     *,
-    model: Several = (),
+    model: Repeated = (),
     port: int = 8000,
-    precision: Answering = "auto",
+    precision: AnswerPrecision = "auto",
     no_browser: bool = False,
-) -> Result:
-    """Open a page with a model in the browser: fill masks, classify, look inside.
+) -> CommandResult:
+    """Open a page with a model in the browser: fill masks, classify, look inside the model.
 
     Args:
-        model: MODEL, or NAME=MODEL, once for each (default: what `bertwright quickstart` made in ./quickstart, else
-            the small-wiki that comes with the program).
-        port: 0 takes any that is free.
+        model: MODEL, or NAME=MODEL, once for each (default: the models of `bertwright quickstart` in ./quickstart,
+            else small-wiki, which comes with the program).
+        port: port to listen on; 0 takes a free one.
         precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-        no_browser: only say where the page is.
+        no_browser: print the address of the page without opening it.
     """
     import threading
     import webbrowser
 
-    named = _named(model) if model else _made_by_quickstart(Path("quickstart")) or _named(shipped())
+    models = _models(model) if model else _made_by_quickstart(Path("quickstart")) or _models(shipped())
 
-    def ready(url: str) -> None:
-        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()  # a browser in the terminal stays
+    def open_page(url: str) -> None:
+        # In a thread, since a browser in the terminal returns only when it is closed.
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    _serve(named, _settings(port=port), precision=precision, ready=None if no_browser else ready)
+    _serve(models, ServeSettings(port=port), precision=precision, ready=None if no_browser else open_page)
     return {"text": None}
 
 
 def _serve(
-    named: Mapping[str, str], settings: Any, *, precision: Answering, threads: int | None = None, ready: Any = None
+    models: Mapping[str, str],
+    settings: ServeSettings,
+    *,
+    precision: AnswerPrecision,
+    threads: int | None = None,
+    ready: Any = None,
 ) -> None:
+    """Load the models and serve them. `ready` is called with the address once the service listens.
+
+    Raises MissingExtra where the packages of the service are not installed.
+    """
     try:
-        from bertwright.serving.server import open_models
-        from bertwright.serving.server import serve as run
+        from bertwright.serving.server import open_models, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("bertwright"):
             raise
@@ -106,62 +87,58 @@ def _serve(
 
     if threads is not None:
         if threads < 1:
-            raise InputError(f"--threads {threads}: at least 1")
+            raise InputError(f"--threads {threads}: expected at least 1")
         torch.set_num_threads(threads)
-    models, rate = open_models(named, precision=precision)
-    run(models, settings, rate=rate, ready=ready or (lambda url: None))
+    opened = open_models(models, precision=precision)
+    serve(opened, settings, ready=ready or (lambda url: None))
 
 
-def _token(given: str | None) -> str | None:
-    """Of the option or the environment; an empty one is a variable that somebody forgot to set.
+def _token(typed: str | None) -> str | None:
+    """Return the token of the option or of the environment.
 
-    One that no request can hold is refused, since nobody would be answered. Messages do not show it: it is a secret.
+    Raises InputError for an empty token, and for one that no request header can hold. The messages do not show it,
+    since it is a secret.
     """
-    token = os.environ.get(TOKEN) if given is None else given
+    token = os.environ.get(TOKEN) if typed is None else typed
     if token is None:
         return None
     if not token:
-        raise InputError(f"--token (or {TOKEN}): is empty; leave it out to serve without one")
+        raise InputError(
+            f"--token (or {TOKEN}): expected a token, got an empty text; leave it out to serve without one"
+        )
     if token != token.strip():
-        what = "a space or the end of a line"
-        raise InputError(f"--token (or {TOKEN}): begins or ends with {what}, which no header keeps; leave that out")
+        space = "a space or the end of a line"
+        raise InputError(f"--token (or {TOKEN}): begins or ends with {space}, which no header keeps; remove that")
     if not token.isprintable():
-        place = next(place for place, sign in enumerate(token, 1) if not sign.isprintable())
-        what = f"character {place} of {len(token)} is not printable, or not UTF-8"
-        raise InputError(f"--token (or {TOKEN}): {what}, which no header holds; leave it out")
+        position = next(position for position, character in enumerate(token, 1) if not character.isprintable())
+        fault = f"character {position} of {len(token)} is not printable, or not UTF-8"
+        raise InputError(f"--token (or {TOKEN}): {fault}, which no header holds; remove it")
     return token
 
 
-def _settings(**given: Any) -> Any:
-    from bertwright.serving.schemas import ServeSettings
-
-    return ServeSettings(**given)
-
-
-def _named(given: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for one in given:
-        name, sign, place = one.partition("=")
-        if not sign or Path(one).exists():  # a search's folder is called learning-rate=0.001
-            name, place = _name_of(one), one
-        if not name or not place:
-            raise InputError(f"--model {one}: write MODEL or NAME=MODEL")
-        if legible(name) != name:
-            what = f"the name {legible(name)} is not UTF-8, which answers are"
-            raise InputError(f"--model {legible(one)}: {what}; write NAME=MODEL with another NAME")
-        if name in found:
-            raise InputError(f"--model {one}: there are two models called {name}; write NAME=MODEL")
-        found[name] = place
-    if not found:
-        raise InputError("--model: name at least one model folder or run folder")
-    return found
+def _models(typed: tuple[str, ...]) -> dict[str, str]:
+    """Return the models by their names, in order. Raises InputError for two of one name, or none at all."""
+    models: dict[str, str] = {}
+    for text in typed:
+        name, sign, path = text.partition("=")
+        if not sign or Path(text).exists():  # a folder of a search is called learning-rate=0.001
+            name, path = _name_of(text), text
+        if not name or not path:
+            raise InputError(f"--model {text}: expected MODEL or NAME=MODEL")
+        if name in models:
+            raise InputError(f"--model {text}: there are two models called {name}; write NAME=MODEL")
+        models[name] = path
+    if not models:
+        raise InputError("--model: expected at least one model folder or run folder")
+    return models
 
 
-def _name_of(place: str) -> str:
-    """The last part of the path; of a run's `model` folder, the run's."""
-    path = Path(place).resolve()
+def _name_of(text: str) -> str:
+    """Return the last part of the path; for the `model` folder of a run, the name of the run."""
+    path = Path(text).resolve()
     return path.parent.name if path.name == "model" else path.name
 
 
 def _made_by_quickstart(folder: Path) -> dict[str, str]:
+    """Return the models of a quickstart that are there, by their names."""
     return {name: str(folder / name) for name in _DEMO_MODELS if (folder / name / "model" / "config.json").is_file()}

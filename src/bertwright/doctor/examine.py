@@ -1,6 +1,6 @@
-"""machine, model, corpus, data → findings: what costs people weeks, looked for before they are spent."""
+"""machine, model, corpus, data → findings: checks for mistakes that show only after weeks of training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from bertwright.console import Status
 from bertwright.corpus.shards import Corpus
-from bertwright.doctor.corpus import look_at_corpus, sentences_of
-from bertwright.doctor.data import Data, fit_findings, labels_of_model, look_at_data
-from bertwright.doctor.findings import Finding, refused, summary
+from bertwright.doctor.corpus import check_corpus, sample_sentences
+from bertwright.doctor.data import Data, check_data, fit_findings, labels_of_model
+from bertwright.doctor.findings import Finding, command_result, refused
 from bertwright.doctor.machine import machine_findings, software_findings
-from bertwright.doctor.model import Patient, look_at_model
-from bertwright.doctor.training import classifier_findings, judge_masked_lm, pretraining_findings
+from bertwright.doctor.model import OpenedModel, check_model
+from bertwright.doctor.training import classifier_findings, masked_lm_finding, pretraining_findings
 from bertwright.errors import InputError, RunFailed
 from bertwright.model.config import attends_both_ways, encoder_shape, size_config
 from bertwright.model.folder import SavedModel
@@ -24,16 +24,16 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.wordpiece import Tokenizer
 
-_ONLY_TABLES: Final = "the doctor looks at tables of sentences and pairs; finetune checks other files as it reads them"
+_ONLY_TABLES: Final = "the doctor checks tables of sentences and pairs; finetune checks other files as it reads them"
 _ANY: Final = "classify"
-"""The task of a table of which nothing else is said."""
+"""Task of a table for which neither --task nor the model names one."""
 _SIZE: Final = "tiny"
-"""Of the random encoder that learns a batch of a corpus by heart where no model is named."""
+"""Size of the random encoder that is trained on one batch of a corpus where no model is named."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to look at; all but the machine only where it is named. `quick` leaves out what computes."""
+    """Inputs to check. The machine is always checked, the others where they are named; `quick` computes nothing."""
 
     model: str | None = None
     corpus: Path | None = None
@@ -47,42 +47,42 @@ class Request:
 
 
 def examine(request: Request) -> dict[str, Any]:
-    """Look at everything that is named; {"findings", "errors", "warnings"}, a text for people, and the exit code.
+    """Check everything that is named; return findings, counts, a text for people, and the exit code.
 
-    InputError for a request that makes no sense; what is wrong with what it names is a finding.
+    Raises InputError where the options contradict each other. A fault in a named input is a finding.
     """
-    _refuse_senseless(request)
+    _refuse_contradictions(request)
     examination = Examination(request)
     with Status() as status:
-        for doing, part in examination.parts():
-            status.update(doing)
+        for title, part in examination.parts():
+            status.update(title)
             examination.findings += part()
-    return summary(examination.findings)
+    return command_result(examination.findings)
 
 
-def _refuse_senseless(request: Request) -> None:
+def _refuse_contradictions(request: Request) -> None:
     if request.task is not None and not isinstance(get_spec(request.task), ClassificationTask):
         raise InputError(f"--task {request.task}: {_ONLY_TABLES}; leave --data out, or name the task of a table")
     with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
     if request.data is None and (request.text or request.label or request.task is not None):
-        raise InputError("--task, --text-column and --label-column say how --data PATH is read; name it")
+        raise InputError("--task, --text-column and --label-column describe --data PATH, and it is missing: give it")
     if request.max_length is not None and request.max_length < 8:
-        raise InputError(f"--max-length {request.max_length}: at least 8")
+        raise InputError(f"--max-length: expected 8 or more, got {request.max_length}")
 
 
 @dataclass
 class Examination:
-    """What was opened so far, for the parts after it, and what was found."""
+    """State of one examination: the inputs that are open already, and the findings so far."""
 
     request: Request
     findings: list[Finding] = field(default_factory=list)
-    patient: Patient = field(default_factory=Patient)
+    opened: OpenedModel = field(default_factory=OpenedModel)
     corpus: Corpus | None = None
     matches: bool = False
     data: Data | None = None
 
-    def parts(self) -> Iterator[tuple[str, Any]]:
-        """What is done, and the function that does it, in order."""
+    def parts(self) -> Iterator[tuple[str, Callable[[], Iterable[Finding]]]]:
+        """Yield (title, function that returns findings) for each part, in order."""
         request = self.request
         yield "measuring the machine", lambda: machine_findings(quick=request.quick)
         yield "compiling a function", lambda: software_findings(quick=request.quick)
@@ -91,139 +91,146 @@ class Examination:
         if request.corpus:
             yield f"reading {request.corpus}", self.read_corpus
         if request.model and not request.quick:
-            yield f"asking {request.model}", self.masked_lm
+            yield f"filling masks with {request.model}", self.masked_lm
         if request.data:
             yield f"reading {request.data}", self.read_data
-        yield "learning one batch by heart", self.left_out if request.quick else self.training
+        yield "training on one batch", self.left_out if request.quick else self.training
 
     def model(self) -> list[Finding]:
-        """The model folder, or the size of random weights."""
+        """Open and check the model folder, or random weights of the named size."""
         assert self.request.model
-        own = self.request.corpus / "tokenizer" if self.request.corpus else None
-        self.patient, found = look_at_model(self.request.model, tokenizer=self.request.tokenizer or own)
-        return found
+        tokenizer = self.request.tokenizer
+        if tokenizer is None and self.request.corpus:
+            tokenizer = self.request.corpus / "tokenizer"
+        self.opened, findings = check_model(self.request.model, tokenizer_folder=tokenizer)
+        return findings
 
     def read_corpus(self) -> list[Finding]:
-        """The corpus, against the model's tokenizer."""
+        """Open and check the corpus, and compare its tokenizer with the model's."""
         assert self.request.corpus
-        model = self.patient.tokenizer
-        self.corpus, self.matches, found = look_at_corpus(self.request.corpus, model=model, quick=self.request.quick)
-        return found
+        model = self.opened.tokenizer
+        self.corpus, self.matches, findings = check_corpus(self.request.corpus, model=model, quick=self.request.quick)
+        return findings
 
     def masked_lm(self) -> list[Finding]:
-        """What a model with that head is worth, on its own text where there is some."""
-        model, tokenizer = self.patient.runs, self.patient.tokenizer
+        """Measure masked LM, on the model's own corpus where it was named; empty for a model without that head."""
+        model, tokenizer = self.opened.with_heads, self.opened.tokenizer
         if model is None or not isinstance(tokenizer, Tokenizer) or not hasattr(model, "masked_lm"):
             return []
         if tokenizer.vocab_size > model.encoder.config.vocab_size:
-            return []  # an error by now: there are pieces without an embedding
+            return []  # already an error: some pieces have no embedding
         try:
-            own = sentences_of(self.corpus) if self.corpus and self.matches else None
-        except InputError:  # a damaged corpus, which is an error by now
-            own = None
-        return [judge_masked_lm(model, tokenizer, own or None)]
+            sentences = sample_sentences(self.corpus) if self.corpus and self.matches else None
+        except InputError:  # a damaged corpus, already an error
+            sentences = None
+        return [masked_lm_finding(model, tokenizer, sentences or None)]
 
     def read_data(self) -> list[Finding]:
-        """The table, and how it fits the model."""
+        """Read and check the table, and compare it with the model."""
         assert self.request.data
         if other := self.other_task():
-            text = f"{self.request.data}: not looked at, as the model was fine-tuned for {other}: {_ONLY_TABLES}"
-            advice = "nothing; for a table to go on with, name its columns (--text-column) or its --task"
+            text = f"{self.request.data}: not checked, because the model was fine-tuned for {other}: {_ONLY_TABLES}"
+            advice = "nothing; to train it further on a table, name the columns (--text-column) or the --task"
             return [Finding("data", "reads", "note", other, text, advice)]
-        self.data, found = look_at_data(self.task(), self.request.data)
-        saved = self.patient.saved
+        self.data, findings = check_data(self.task(), self.request.data)
+        saved = self.opened.saved
         try:
-            words = self.words()
+            tokenizer = self.tokenizer()
         except (InputError, OSError) as error:
-            words = None
-            found.append(refused("data", "tokenizer", error=error, advice="name a tokenizer or model folder"))
+            tokenizer = None
+            findings.append(refused("data", "tokenizer", error=error, advice="name a tokenizer or model folder"))
         if self.data and saved:
-            found += labels_of_model(saved, self.data.task)
-            found += self.too_long(saved)
-        if self.data and words:
-            found += fit_findings(self.data, words, max_length=self.max_length())
-        return found
+            findings += labels_of_model(saved, self.data.task)
+            findings += self.too_long(saved)
+        if self.data and tokenizer:
+            findings += fit_findings(self.data, tokenizer, max_length=self.max_length())
+        return findings
 
     def too_long(self, saved: SavedModel) -> list[Finding]:
-        """Rows longer than the model has positions, which no training begins with."""
+        """Return an error where --max-length exceeds the model's positions: training would refuse to start."""
         positions = saved.config.max_positions
         if self.max_length() <= positions:
             return []
-        text = f"rows of {self.max_length()} tokens are asked for, and {saved.place} has {positions} positions"
-        advice = f"--max-length {positions} at most, here and in finetune"
+        text = f"--max-length is {self.max_length()}, and {saved.place} has {positions} positions"
+        advice = f"give --max-length {positions} or less, here and in finetune"
         return [Finding("data", "positions", "error", self.max_length(), text, advice)]
 
     def left_out(self) -> list[Finding]:
-        """What --quick did not do."""
+        """Return a note that lists the checks that --quick left out."""
         parts = ["matrix rates", "compiling"]
         parts += ["masked LM"] if self.request.model else []
         parts += ["most of the corpus"] if self.request.corpus else []
         parts += ["one batch"] if self.request.corpus or (self.request.model and self.request.data) else []
         text = f"--quick left out: {', '.join(parts)}"
-        return [Finding("training", "left out", "note", parts, text, "look again without --quick before a long run")]
+        return [Finding("training", "left out", "note", parts, text, "check again without --quick before a long run")]
 
     def training(self) -> list[Finding]:
-        """One batch of the table on the model, or of the corpus on random weights."""
-        saved, words = self.patient.saved, self.patient.tokenizer
-        found: list[Finding] = []
-        fits = saved and words and words.vocab_size <= saved.config.vocab_size
+        """Train on one batch: of the table with the model, or of the corpus with random weights."""
+        saved, tokenizer = self.opened.saved, self.opened.tokenizer
+        findings: list[Finding] = []
+        fits = saved and tokenizer and tokenizer.vocab_size <= saved.config.vocab_size
         if self.request.model and self.request.data and not (self.data and fits) and not self.other_task():
-            text = "not tried: model and data must open, and the tokenizer fit the model"
-            found.append(Finding("training", "one batch", "note", None, text, "set right what is an error above"))
+            text = "not tried: model and data must open, and the tokenizer must fit the model"
+            findings.append(Finding("training", "one batch", "note", None, text, "correct the errors above first"))
         try:
-            if self.data and saved and words and fits:
-                found += classifier_findings(
-                    saved, words, self.data.task, self.data.train, max_length=self.max_length()
+            if self.data and saved and tokenizer and fits:
+                findings += classifier_findings(
+                    saved, tokenizer, self.data.task, self.data.train, max_length=self.max_length()
                 )
-            is_random = saved is not None and saved.weights is None
-            if self.corpus and self.matches and is_random and saved and not attends_both_ways(saved.config):
-                text = f"{saved.place}: not tried: the trial is of masked LM, and this is a language model"
-                found.append(Finding("training", "begins", "note", saved.place, text, "nothing: pretrain trains it"))
-            elif self.corpus and self.matches and (is_random or not self.request.model):
-                config = (
-                    encoder_shape(saved.config, saved.place)
-                    if saved
-                    else size_config(_SIZE, self.corpus.manifest.vocab_size)
-                )
-                found += pretraining_findings(config, self.corpus)
+            if self.corpus and self.matches:
+                findings += self.train_on_corpus(self.corpus)
         except (InputError, RunFailed) as error:
-            found.append(
-                refused("training", "begins", error=error, advice="set right what was found above, then look again")
-            )
-        return found
+            findings.append(refused("training", "begins", error=error, advice="correct the errors above, check again"))
+        return findings
+
+    def train_on_corpus(self, corpus: Corpus) -> Iterable[Finding]:
+        """Train random weights on one batch of the corpus; empty where the model has weights."""
+        saved = self.opened.saved
+        if saved is None:
+            if self.request.model:
+                return []
+            return pretraining_findings(size_config(_SIZE, corpus.manifest.vocab_size), corpus)
+        if saved.weights is not None:
+            return []
+        if not attends_both_ways(saved.config):
+            text = f"{saved.place}: not tried: the trial trains masked LM, and this is a language model"
+            return [Finding("training", "begins", "note", saved.place, text, "nothing: pretrain trains it")]
+        return pretraining_findings(encoder_shape(saved.config, saved.place), corpus)
 
     def task(self) -> ClassificationTask:
-        """The task and columns that were given; what was not, as the model was fine-tuned."""
-        request, own = self.request, self.own_task()
-        if not isinstance(own, ClassificationTask) or request.task not in (None, own.name):
+        """Return the task of the table: the named task and columns, the rest from the model's own task."""
+        request, task = self.request, self.model_task()
+        if not isinstance(task, ClassificationTask) or request.task not in (None, task.name):
             return with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
-        with suppress(InputError):  # it may be of a module that is not here; its labels are those of the data
-            named = get_task(own.name)
-            own = named.model_copy(update={"text": own.text, "label": own.label}) if named.kind == own.kind else own
-        return with_columns(own, text=request.text, label=request.label)
+        with suppress(InputError):  # the task may be defined in a module that is absent; the data bring the labels then
+            named = get_task(task.name)
+            task = (
+                named.model_copy(update={"text": task.text, "label": task.label}) if named.kind == task.kind else task
+            )
+        return with_columns(task, text=request.text, label=request.label)
 
     def other_task(self) -> str | None:
-        """The model's task, where nothing says that the data are not of it and it is none on sentences and pairs."""
-        request, own = self.request, self.own_task()
-        told = request.text or request.label or request.task is not None
-        return None if told or not own or isinstance(own, ClassificationTask) else own.name
+        """Return the model's task where it is not one of sentences and pairs, and no option describes a table."""
+        request, task = self.request, self.model_task()
+        is_table = request.text or request.label or request.task is not None
+        return None if is_table or not task or isinstance(task, ClassificationTask) else task.name
 
-    def own_task(self) -> TaskSpec | None:
-        """What the model was fine-tuned for."""
-        saved = self.patient.saved
+    def model_task(self) -> TaskSpec | None:
+        """Return the task that the model was fine-tuned for; None where config.json notes none that can be read."""
+        saved = self.opened.saved
         if not saved or "task" not in saved.extra:
             return None
-        with suppress(InputError):  # a note of another version
+        with suppress(InputError):  # written by another version
             return task_of(saved)
         return None
 
-    def words(self) -> BaseTokenizer | None:
-        """The model's tokenizer, else the one that was named."""
-        if self.patient.tokenizer or not self.request.tokenizer:
-            return self.patient.tokenizer
+    def tokenizer(self) -> BaseTokenizer | None:
+        """Return the model's tokenizer, or else that of --tokenizer."""
+        if self.opened.tokenizer or not self.request.tokenizer:
+            return self.opened.tokenizer
         return open_tokenizer_folder(self.request.tokenizer)
 
     def max_length(self) -> int:
-        """As given, or as the model was fine-tuned with, or as finetune has it."""
-        noted = self.patient.saved.extra.get("max_length") if self.patient.saved else None
+        """Return tokens per row: --max-length, or else the model's own, or else the task's default."""
+        noted = self.opened.saved.extra.get("max_length") if self.opened.saved else None
         return self.request.max_length or (noted if type(noted) is int else self.task().max_length)

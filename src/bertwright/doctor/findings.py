@@ -1,4 +1,4 @@
-"""check → finding: what a check says, how findings are counted, and how a person reads them."""
+"""check → finding → text: the result of a check, the count of results by level, and the page for a person."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,10 +11,10 @@ _MARKS: dict[Level, str] = {"ok": "ok", "note": "note", "warning": "WARNING", "e
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The result of one check.
 
-    `part` is what was looked at (machine, model, …), `value` the measured figure or figures, `text` says it in words,
-    `advice` says what to do; it is empty where all is well, and only there.
+    part: the thing that was checked (machine, model, …). value: the measured number, or numbers by name.
+    text: the result in words. advice: what to do; empty exactly where the level is ok.
     """
 
     part: str
@@ -30,26 +30,26 @@ class Finding:
 
 
 def refused(part: str, name: str, *, error: Exception, advice: str) -> Finding:
-    """An error-level finding of what an input said when it was opened."""
+    """Return an error finding from the exception that an input raised when it was opened."""
     return Finding(part, name, "error", None, str(error), advice)
 
 
-def place_list(names: Sequence[str], shown: int = 3) -> str:
-    """The first few names, and how many more there are."""
+def name_list(names: Sequence[str], shown: int = 3) -> str:
+    """Return the first few names, and the number of further ones."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
 
 
-def summary(findings: Sequence[Finding]) -> dict[str, Any]:
-    """{"findings", "errors", "warnings"}, a text for people, and the exit code: 1 where there is an error.
+def command_result(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return {"findings", "errors", "warnings", "text", "exit_code"}; exit_code is 1 where there is an error.
 
     Findings of one part stand together, in the order in which the parts first came up.
     """
-    parts = list(dict.fromkeys(one.part for one in findings))
-    findings = sorted(findings, key=lambda one: parts.index(one.part))
-    errors, warnings, notes = (sum(one.level == level for one in findings) for level in ("error", "warning", "note"))
+    parts = list(dict.fromkeys(finding.part for finding in findings))
+    findings = sorted(findings, key=lambda finding: parts.index(finding.part))
+    errors, warnings, notes = (sum(each.level == level for each in findings) for level in ("error", "warning", "note"))
     return {
-        "findings": [asdict(one) for one in findings],
+        "findings": [asdict(finding) for finding in findings],
         "errors": errors,
         "warnings": warnings,
         "text": "\n".join([*_lines(findings), "", _totals(errors, warnings, notes)]),
@@ -58,14 +58,14 @@ def summary(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Part by part, a line for each finding and one below it for what to do."""
-    width = max((len(one.name) for one in findings), default=0)
-    for part, group in groupby(findings, key=lambda one: one.part):
+    """Yield a heading for each part, a line for each finding, and a second line for its advice."""
+    width = max((len(finding.name) for finding in findings), default=0)
+    for part, group in groupby(findings, key=lambda finding: finding.part):
         yield part
-        for one in group:
-            yield f"  {_MARKS[one.level]:8} {one.name:{width}}  {one.text}"
-            if one.advice:
-                yield f"  {'':8} {'':{width}}  → {one.advice}"
+        for finding in group:
+            yield f"  {_MARKS[finding.level]:8} {finding.name:{width}}  {finding.text}"
+            if finding.advice:
+                yield f"  {'':8} {'':{width}}  → {finding.advice}"
 
 
 def _totals(errors: int, warnings: int, notes: int) -> str:

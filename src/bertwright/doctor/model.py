@@ -1,4 +1,4 @@
-"""model folder → findings: do its files agree with each other, and were its weights ever trained (paper §3)?"""
+"""model folder → findings: its files must belong together, and its weights must be trained (paper §3)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bertwright.doctor.findings import Finding, place_list, refused
+from bertwright.doctor.findings import Finding, name_list, refused
 from bertwright.errors import Damaged, InputError
 from bertwright.files import read_json
 from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
@@ -22,47 +22,45 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.vocabulary import SPECIAL
 
-# vocabulary + rules → finding: whether case is treated as the pieces need it.
-
 _CAPITALS: Final = 0.01
-"""Share of pieces with capitals from which on a vocabulary is a cased one."""
+"""Fraction of pieces with capitals above which a vocabulary counts as cased."""
 _SMALL: Final = 0.1
-"""Share of pieces with small letters from which on a vocabulary is of a script that has capitals."""
+"""Fraction of pieces with small letters above which the script of a vocabulary has capitals."""
 
 
-def casing(words: BaseTokenizer, said: bool | None, *, part: str = "model") -> Finding:
-    """Case as the rules treat it against the pieces that the vocabulary has.
+def casing(tokenizer: BaseTokenizer, do_lower_case: bool | None, *, part: str = "model") -> Finding:
+    """Compare the tokenizer's rule for case with the pieces of its vocabulary.
 
-    said: do_lower_case of tokenizer_config.json, None where it is silent; the two cannot contradict each other, since
-    such a folder does not open.
+    do_lower_case: the key of tokenizer_config.json, None where it is absent. A folder in which it contradicts the rule
+    does not open.
     """
     finding = partial(Finding, part, "casing")
-    ordinary = [piece for piece in words.pieces if piece not in SPECIAL and not re.fullmatch(r"\[\w+\]", piece)]
+    ordinary = [piece for piece in tokenizer.pieces if piece not in SPECIAL and not re.fullmatch(r"\[\w+\]", piece)]
     capitals = sum(piece != piece.lower() for piece in ordinary) / max(1, len(ordinary))
     small = sum(piece != piece.upper() for piece in ordinary) / max(1, len(ordinary))
-    kind = "cased" if words.cased else "uncased"
-    value = {"cased": words.cased, "capital_pieces": capitals}
+    kind = "cased" if tokenizer.cased else "uncased"
+    value = {"cased": tokenizer.cased, "capital_pieces": capitals}
     text = f"{kind}; {capitals:.1%} of the pieces have capitals"
-    if not words.cased and capitals > _CAPITALS:
+    if not tokenizer.cased and capitals > _CAPITALS:
         return finding(
             "error",
             value,
-            f"{text}, and none of these can ever be met: text is lower-cased before it is cut",
-            "a cased vocabulary is read with do_lower_case false: correct tokenizer.json and tokenizer_config.json, or "
-            "import vocab.txt again with --cased",
+            f"{text}, and no text can give these pieces: it is lower-cased before it is split",
+            "a cased vocabulary needs do_lower_case false: correct tokenizer.json and tokenizer_config.json, or import "
+            "vocab.txt again with --cased",
         )
-    if words.cased and not capitals and small > _SMALL:
+    if tokenizer.cased and not capitals and small > _SMALL:
         return finding(
             "warning",
             value,
-            f"{text}: every capital in a text gives [UNK]",
-            "an uncased vocabulary is read with do_lower_case true: import vocab.txt again without --cased",
+            f"{text}: every word with a capital becomes [UNK]",
+            "an uncased vocabulary needs do_lower_case true: import vocab.txt again without --cased",
         )
-    if words.cased and said is None:
+    if tokenizer.cased and do_lower_case is None:
         return finding(
             "warning",
             value,
-            f"{text}, but tokenizer_config.json is silent about do_lower_case: other libraries lower-case then",
+            f"{text}, but tokenizer_config.json has no do_lower_case: other libraries lower-case the text then",
             'write "do_lower_case": false into tokenizer_config.json',
         )
     return finding("ok", value, text)
@@ -81,62 +79,64 @@ _finding = partial(Finding, "model")
 
 
 @dataclass(frozen=True)
-class Patient:
-    """A model as far as it could be opened; `runs` is it with its heads, None where its weights do not fit."""
+class OpenedModel:
+    """A model folder as far as it could be opened.
+
+    with_heads: the module with weights and heads; None where they do not fit config.json, or are of another kind.
+    """
 
     saved: SavedModel | None = None
     tokenizer: BaseTokenizer | None = None
-    runs: Bert | None = None
+    with_heads: Bert | None = None
 
 
-def look_at_model(source: str, *, tokenizer: Path | None) -> tuple[Patient, list[Finding]]:
-    """Open MODEL and check its folder; `tokenizer` is the folder whose vocabulary random:SIZE takes."""
+def check_model(source: str, *, tokenizer_folder: Path | None) -> tuple[OpenedModel, list[Finding]]:
+    """Open MODEL and check its folder; `tokenizer_folder` gives random:SIZE its vocabulary."""
+    is_random = source.startswith("random:")
     try:
-        words = open_tokenizer_folder(tokenizer) if tokenizer and source.startswith("random:") else None
-        saved = open_model(source, tokenizer=tokenizer, vocab_size=words.vocab_size if words else None)
+        tokenizer = open_tokenizer_folder(tokenizer_folder) if tokenizer_folder and is_random else None
+        saved = open_model(source, tokenizer=tokenizer_folder, vocab_size=tokenizer.vocab_size if tokenizer else None)
     except Damaged as error:
-        advice = "what it answers is not what it learned: put the file back from a copy, or make the model again"
-        return Patient(), [refused("model", "weights, as written", error=error, advice=advice)]
+        advice = "its predictions would be wrong: put the file back from a copy, or make the model again"
+        return OpenedModel(), [refused("model", "weights, as written", error=error, advice=advice)]
     except (InputError, OSError) as error:
-        return Patient(), [
+        return OpenedModel(), [
             refused("model", "opens", error=error, advice="name a model or run folder, small-wiki, or random:SIZE")
         ]
     config = saved.config
     shape = f"{config.layers} layers, {config.hidden} hidden"
     system = system_of(config)
-    kind = NAMES[system] if system else "several bodies"
+    kind = NAMES[system] if system else "several backbones"
     if attends_both_ways(config):
         shape = f"{shape}, {config.heads} heads ({size_name(config)})"
         kind = "exact GELU" if config.activation == "gelu" else "GELU by its tanh approximation"
     opened = _finding("opens", "ok", size_name(config), f"{saved.place}: {saved.architecture}, {shape}, {kind}")
     if saved.weights is None:
-        return Patient(saved, words), [replace(opened, text=f"{source}: random weights, {shape}, {kind}")]
-    found = [opened]
-    words, said = _tokenizer(saved.tokenizer)
-    found += said
-    runs, said = _runs(saved)
-    found += said
-    if words:
-        found += tokenizer_findings(saved, words)
-    found.append(as_written(saved.digest))
-    found += weight_findings(saved.weights)
-    found += head_findings(saved)
-    found += length_findings(saved)
-    return Patient(saved, words, runs), found
+        return OpenedModel(saved, tokenizer), [replace(opened, text=f"{source}: random weights, {shape}, {kind}")]
+    tokenizer, tokenizer_errors = _open_tokenizer(saved.tokenizer)
+    with_heads, heads = _open_heads(saved)
+    findings = [opened, *tokenizer_errors, *heads]
+    if tokenizer:
+        findings += tokenizer_findings(saved, tokenizer)
+    findings.append(as_written(saved.digest))
+    findings += weight_findings(saved.weights)
+    findings += head_findings(saved)
+    findings += length_findings(saved)
+    return OpenedModel(saved, tokenizer, with_heads), findings
 
 
-def tokenizer_findings(saved: SavedModel, words: BaseTokenizer) -> Iterator[Finding]:
-    """The vocabulary against the embeddings, the special tokens, and case."""
+def tokenizer_findings(saved: SavedModel, tokenizer: BaseTokenizer) -> Iterator[Finding]:
+    """Check the vocabulary against the embeddings, the special tokens, and case."""
     rows = saved.config.vocab_size
     if saved.weights and "encoder.embeddings.word.weight" in saved.weights:
         rows = len(saved.weights["encoder.embeddings.word.weight"])
-    yield vocabulary(words.vocab_size, rows)
-    yield special_tokens(words, saved.config, rows=rows)
-    yield casing(words, _said(saved.tokenizer, "do_lower_case"))
+    yield vocabulary(tokenizer.vocab_size, rows)
+    yield special_tokens(tokenizer, saved.config, rows=rows)
+    yield casing(tokenizer, _config_value(saved.tokenizer, "do_lower_case"))
 
 
 def vocabulary(pieces: int, rows: int) -> Finding:
-    """Every piece needs a row of the word embeddings."""
+    """Compare the number of pieces with the rows of the word embeddings: every piece needs one."""
     value, text = {"pieces": pieces, "rows": rows}, f"{pieces:,} pieces, and {rows:,} rows of embeddings"
     if pieces == rows:
         return _finding("vocabulary", "ok", value, text)
@@ -146,51 +146,51 @@ def vocabulary(pieces: int, rows: int) -> Finding:
             "error",
             value,
             f"{text}: the last {pieces - rows:,} pieces have none",
-            "the tokenizer belongs to another model: put the right one back; after 'tokenizer extend' the model grows "
-            "with: bertwright pretrain --init-from",
+            "the tokenizer belongs to another model: put the right one back; after 'tokenizer extend', bertwright "
+            "pretrain --init-from adds the rows",
         )
-    advice = f"nothing where the table was padded to a round number; else the tokenizer lost {rows - pieces:,} pieces"
+    advice = f"nothing, if the table was padded to a round number; else the tokenizer lost {rows - pieces:,} pieces"
     return _finding("vocabulary", "note", value, f"{text}: {rows - pieces:,} rows are never used", advice)
 
 
-def special_tokens(words: BaseTokenizer, config: BackboneConfig, *, rows: int) -> Finding:
-    """The special tokens inside the table, and padding where the configuration has it."""
-    ids = {words.pieces[id]: id for id in words.special_ids}
+def special_tokens(tokenizer: BaseTokenizer, config: BackboneConfig, *, rows: int) -> Finding:
+    """Check that the special tokens have embeddings, and that pad_token_id is the tokenizer's [PAD]."""
+    ids = {tokenizer.pieces[id]: id for id in tokenizer.special_ids}
     text = ", ".join(f"{token} {id}" for token, id in ids.items())
     outside = [token for token, id in ids.items() if id >= rows]
     if outside:
         advice = "the tokenizer belongs to another model: put the right one back"
         return _finding(
-            "special tokens", "error", ids, f"{text}: no embedding for {place_list(outside)} ({rows:,} rows)", advice
+            "special tokens", "error", ids, f"{text}: no embedding for {name_list(outside)} ({rows:,} rows)", advice
         )
-    if config.pad_id != words.pad_id:
+    if config.pad_id != tokenizer.pad_id:
         return _finding(
             "special tokens",
             "warning",
             ids,
-            f"{text}, but config.json says pad_token_id {config.pad_id}: that is {words.pieces[config.pad_id]!r}"
-            if config.pad_id < len(words.pieces)
+            f"{text}, but config.json says pad_token_id {config.pad_id}: that is {tokenizer.pieces[config.pad_id]!r}"
+            if config.pad_id < len(tokenizer.pieces)
             else f"{text}, but config.json says pad_token_id {config.pad_id}, which is no piece",
-            f"set pad_token_id to {words.pad_id} in config.json, once it is sure that the tokenizer is the model's",
+            f"make sure that the tokenizer is the model's, then set pad_token_id to {tokenizer.pad_id} in config.json",
         )
     return _finding("special tokens", "ok", ids, text)
 
 
 def as_written(digest: str | None) -> Finding:
-    """The file of weights against the digest that was noted when it was written; another one is refused at opening."""
+    """Return the digest noted beside the weights; a file with another digest was refused when it was opened."""
     if digest:
         return _finding("weights, as written", "ok", digest, f"sha256 {digest[:12]}…, as noted beside the file")
     return _finding(
         "weights, as written",
         "note",
         None,
-        "no digest is noted beside the file, so that damage to it cannot be told",
-        "nothing; models made elsewhere and by earlier versions have none, and `bertwright import` writes one with one",
+        "no digest is noted beside the file, so that damage to it cannot be found",
+        "nothing: models of other programs have no digest; `bertwright import` writes a model folder with one",
     )
 
 
 def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:
-    """Numbers that are no numbers, tables that hold one number, parts as an initialisation leaves them."""
+    """Look for NaN and infinite numbers, for matrices that hold one number, and for parts that were never trained."""
     broken = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
     total = sum(tensor.numel() for tensor in weights.values())
     if broken:
@@ -198,7 +198,7 @@ def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:
             "weights, finite",
             "error",
             broken,
-            f"{place_list(broken)}: holds NaN or infinite numbers",
+            f"{name_list(broken)}: holds NaN or infinite numbers",
             "the training that wrote them diverged, or the file was damaged: go back to an earlier checkpoint, and "
             "train with a smaller --learning-rate or --clip",
         )
@@ -210,7 +210,7 @@ def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:
             "weights, trained",
             "error",
             constant,
-            f"{place_list(constant)}: every number is the same",
+            f"{name_list(constant)}: every number is the same",
             "these were never loaded or trained: convert or train the model again",
         )
     else:
@@ -218,14 +218,14 @@ def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:
 
 
 def trained(weights: Mapping[str, Tensor]) -> Finding:
-    """Biases that are all 0 and norms that are all 1 were never trained."""
+    """Return the parts whose biases are all 0 and whose LayerNorms are all 1: they were never trained."""
     if _untouched(weights, "encoder."):
         return _finding(
             "weights, trained",
             "warning",
             ["encoder"],
             "every bias of the encoder is 0 and every LayerNorm is 1, as an initialisation leaves them: never trained",
-            "right where training from scratch is wanted; otherwise take the model folder of a finished run",
+            "nothing, to train from scratch; otherwise take the model folder of a finished run",
         )
     fresh = [name for prefix, name in _PARTS.items() if _untouched(weights, prefix)]
     if not fresh:
@@ -235,27 +235,27 @@ def trained(weights: Mapping[str, Tensor]) -> Finding:
         "warning" if "the classifier" in fresh else "note",
         fresh,
         f"{' and '.join(fresh)} {'is' if len(fresh) == 1 else 'are'} as an initialisation leaves it: never trained",
-        "fine-tune before its answers are used"
+        "fine-tune the model before you use its predictions"
         if "the classifier" in fresh
-        else "nothing for fine-tuning: it is trained there, or replaced",
+        else "nothing: fine-tuning trains or replaces it",
     )
 
 
 def head_findings(saved: SavedModel) -> Iterator[Finding]:
-    """The pooler that a classifier stands on, and the labels of one that is there."""
+    """Check the pooler, which classifiers need, and the labels of a fine-tuned model."""
     weights = saved.weights or {}
     if "pooler.dense.weight" in weights:
-        yield _finding("pooler", "ok", True, "there: sentences can be classified")
+        yield _finding("pooler", "ok", True, "present: sentences can be classified")
     elif saved.architecture == "BertForSequenceClassification":
         advice = "the file lost part of its weights: convert or fine-tune the model again"
-        yield _finding("pooler", "error", False, "absent, and this classifier answers from it", advice)
+        yield _finding("pooler", "error", False, "absent, and this classifier needs it", advice)
     elif saved.architecture in ("BertModel", "BertForMaskedLM", "BertForPreTraining"):
         yield _finding(
             "pooler",
             "note",
             False,
-            "absent: fine-tuning on sentences starts it anew",
-            "nothing; pretrain --init-from with next-sentence prediction would train one, which helps with little data",
+            "absent: fine-tuning on sentences starts a new one",
+            "nothing; with little data it helps to train one first: pretrain --init-from with next-sentence prediction",
         )
     if saved.architecture in _HEADS and "classifier.linear.weight" in weights:
         raw = read_json(Path(saved.place) / "config.json").get("label2id")
@@ -263,9 +263,9 @@ def head_findings(saved: SavedModel) -> Iterator[Finding]:
 
 
 def labels(names: tuple[str, ...], outputs: int, *, back: Any = None) -> Finding:
-    """The names of the outputs; `back` is label2id of config.json, which must say the same the other way round."""
-    value, text = list(names), f"{outputs} output{'s' * (outputs != 1)}: {place_list(names, 8) or 'no names'}"
-    wanted = {name: index for index, name in enumerate(names)}
+    """Check the names of the outputs; `back` is label2id of config.json, which must be the inverse of id2label."""
+    value, text = list(names), f"{outputs} output{'s' * (outputs != 1)}: {name_list(names, 8) or 'no names'}"
+    expected = {name: index for index, name in enumerate(names)}
     if names and len(names) != outputs:
         return _finding(
             "labels",
@@ -274,52 +274,52 @@ def labels(names: tuple[str, ...], outputs: int, *, back: Any = None) -> Finding
             f"{text}: {len(names)} names",
             "correct id2label and label2id in config.json: one name for each output, in the order of training",
         )
-    if names and back is not None and back != wanted:
+    if names and back is not None and back != expected:
         return _finding(
             "labels",
             "error",
             value,
-            f"{text}: label2id says otherwise ({back})",
-            "find out which order the model was trained with, and write both tables so",
+            f"{text}: label2id has another order ({back})",
+            "find out with which order the model was trained, and write both tables in that order",
         )
     if not names or any(_NO_LABEL.fullmatch(name) for name in names):
         return _finding(
             "labels",
             "note",
             value,
-            f"{text}: nothing says what an output means",
-            "write the labels' names, in the order of training, into id2label and label2id of config.json",
+            f"{text}: the outputs have no names",
+            "write the names of the labels, in the order of training, into id2label and label2id of config.json",
         )
     return _finding("labels", "ok", value, text)
 
 
 def length_findings(saved: SavedModel) -> Iterator[Finding]:
-    """How long a text may be, as the files beside the weights say it, against the positions."""
+    """Compare the lengths noted in config.json and tokenizer_config.json, in tokens, with the model's positions."""
     positions = saved.config.max_positions
-    said = _said(saved.tokenizer, "model_max_length")
+    tokenizer_length = _config_value(saved.tokenizer, "model_max_length")
     trained_with = saved.extra.get("max_length")
-    value = {"positions": positions, "max_length": trained_with, "model_max_length": said}
+    value = {"positions": positions, "max_length": trained_with, "model_max_length": tokenizer_length}
     try:
         trained_with = saved.max_length if "max_length" in saved.extra else None
     except InputError as error:
-        advice = "the weights are not those of the fine-tuning: put the right model.safetensors back"
+        advice = "the weights are not those that were fine-tuned: put the right model.safetensors back"
         yield _finding("length", "error", value, str(error), advice)
         return
-    if isinstance(said, int | float) and positions < said < 1e9:  # transformers writes 1e30 for "not said"
+    if isinstance(tokenizer_length, int | float) and positions < tokenizer_length < 1e9:  # 1e30 stands for "no limit"
         yield _finding(
             "length",
             "note",
             value,
-            f"{positions} positions, but tokenizer_config.json lets texts have {said:,} tokens",
-            f"write {positions} as model_max_length, so that other libraries cut texts in time",
+            f"{positions} positions, but tokenizer_config.json allows texts of {tokenizer_length:,} tokens",
+            f"write {positions} as model_max_length, so that other libraries truncate longer texts",
         )
     else:
         at_most = f", fine-tuned with {trained_with}" if trained_with else ""
         yield _finding("length", "ok", value, f"{positions} positions{at_most}")
 
 
-def _said(folder: Path, name: str) -> Any:
-    """What tokenizer_config.json says; None where it is absent or silent, or broken, which `_tokenizer` tells."""
+def _config_value(folder: Path, name: str) -> Any:
+    """Return a key of tokenizer_config.json; None where it is absent. `_open_tokenizer` reports a broken file."""
     try:
         config = read_json(folder / "tokenizer_config.json")
     except (InputError, OSError):
@@ -327,7 +327,7 @@ def _said(folder: Path, name: str) -> Any:
     return config.get(name) if isinstance(config, dict) else None
 
 
-def _tokenizer(folder: Path) -> tuple[BaseTokenizer | None, list[Finding]]:
+def _open_tokenizer(folder: Path) -> tuple[BaseTokenizer | None, list[Finding]]:
     try:
         return open_tokenizer_folder(folder), []
     except (InputError, OSError) as error:
@@ -335,21 +335,21 @@ def _tokenizer(folder: Path) -> tuple[BaseTokenizer | None, list[Finding]]:
         return None, [refused("model", "tokenizer", error=error, advice=advice)]
 
 
-def _runs(saved: SavedModel) -> tuple[Bert | None, list[Finding]]:
+def _open_heads(saved: SavedModel) -> tuple[Bert | None, list[Finding]]:
     if saved.architecture == FEATURES:
         return None, [_finding("heads", "ok", FEATURES, "a BiLSTM on a frozen encoder; predict and evaluate run it")]
     if not attends_both_ways(saved.config):
         system = system_of(saved.config)
-        what = f"a {NAMES[system]}" if system else "several bodies"
-        text = f"{saved.architecture} of {what}; evaluate, predict and features run it"
+        backbone = f"a {NAMES[system]}" if system else "several backbones"
+        text = f"{saved.architecture} of {backbone}; evaluate, predict and features run it"
         return None, [_finding("heads", "ok", saved.architecture, text)]
     if saved.architecture not in ARCHITECTURES:
-        text = f"{saved.architecture} has heads that are not known here; known are {', '.join(ARCHITECTURES)}"
-        return None, [_finding("heads", "warning", saved.architecture, text, "its encoder alone can be used")]
+        text = f"expected one of {', '.join(ARCHITECTURES)}, got {saved.architecture}"
+        return None, [_finding("heads", "warning", saved.architecture, text, "only its encoder can be used")]
     try:
         return open_architecture(saved), []
     except InputError as error:
-        advice = "config.json and model.safetensors are not of one model, or one is incomplete: copy both again"
+        advice = "config.json and model.safetensors belong to two models, or one is incomplete: copy both again"
         return None, [refused("model", "heads", error=error, advice=advice)]
 
 
@@ -361,8 +361,7 @@ def _is_constant(name: str, tensor: Tensor) -> bool:
 
 
 def _untouched(weights: Mapping[str, Tensor], prefix: str) -> bool:
-    """Whether all biases of a part are 0 and all its norms 1; False where it has no bias."""
-    own = {name: tensor for name, tensor in weights.items() if name.startswith(prefix)}
-    biases = [tensor for name, tensor in own.items() if name.endswith("bias")]
-    norms = [tensor for name, tensor in own.items() if name.endswith("norm.weight")]
+    """Return whether all biases of a part are 0 and all its LayerNorms 1; False where it has no bias."""
+    biases = [tensor for name, tensor in weights.items() if name.startswith(prefix) and name.endswith("bias")]
+    norms = [tensor for name, tensor in weights.items() if name.startswith(prefix) and name.endswith("norm.weight")]
     return bool(biases) and not any(map(torch.any, biases)) and all(bool((norm == 1).all()) for norm in norms)

@@ -1,4 +1,4 @@
-"""text → the corpora of an experiment: made once in its folder, or given ready-built."""
+"""text → corpora of an experiment: built once in its folder, or taken ready-built."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,48 +12,50 @@ from bertwright.corpus.manifest import MANIFEST, read_manifest
 from bertwright.corpus.merge import shuffle_sentences
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.experiments.spec import Text
+from bertwright.experiments.spec import TextOrder
 from bertwright.files import read_object, write_json
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer, train_bpe
 from bertwright.text.documents import TextSettings, find_inputs, read_all
 from bertwright.text.wordpiece import train_tokenizer
 
-Pieces = Literal["wordpiece", "bytepair"]
-Kind = tuple[Pieces, Text]
-"""The vocabulary of a corpus, and what it keeps of the text."""
+VocabularyKind = Literal["wordpiece", "bytepair"]
+CorpusKind = tuple[VocabularyKind, TextOrder]
+"""Kind of a corpus: its vocabulary, and the order of its text."""
 
 _NOTE = "made-of.json"
-_WORDS: Mapping[Pieces, str] = {"wordpiece": "WordPiece", "bytepair": "byte-pair"}
+_TITLES: Mapping[VocabularyKind, str] = {"wordpiece": "WordPiece", "bytepair": "byte-pair"}
 
 
 @dataclass(frozen=True)
 class Corpora:
-    """What there is. missing: what to give, for what there is not."""
+    """Folders of the corpora by kind; missing: the message for each kind that is not there."""
 
-    folders: Mapping[Kind, Path]
-    missing: Mapping[Kind, str]
+    folders: Mapping[CorpusKind, Path]
+    missing: Mapping[CorpusKind, str]
 
 
-def make_corpora(given: Sequence[str], out: Path, *, vocabulary: int, wanted: Iterable[Kind], make: bool) -> Corpora:
-    """The wanted corpora below `out`: those given ready-built, those there already, and where `make`, new ones.
+def make_corpora(
+    inputs: Sequence[str], out: Path, *, vocabulary: int, wanted: Iterable[CorpusKind], make: bool
+) -> Corpora:
+    """Return the wanted corpora: the ready-built ones, those in `out`, and new ones where `make` is true.
 
-    given: inputs as `bertwright corpus build` takes them, or folders of built corpora. InputError where `out` was made
-    of another text.
+    inputs: texts as `bertwright corpus build` takes them, or corpus folders. vocabulary: number of pieces or merges.
+    Raises InputError where the corpora in `out` were made from another text, and for two corpora of one kind.
     """
-    ready, texts = _sorted(given)
+    ready, texts = _split_inputs(inputs)
     if texts and make:
         _note_text(out, texts)
-    folders: dict[Kind, Path] = {}
-    missing: dict[Kind, str] = {}
+    folders: dict[CorpusKind, Path] = {}
+    missing: dict[CorpusKind, str] = {}
     for pieces, text in sorted(set(wanted)):
         documents = ready.get(pieces) or out / f"{pieces}-{vocabulary}"
         if make and texts and not _is_built(documents):
             _build(texts, documents, pieces=pieces, vocabulary=vocabulary)
         if not _is_built(documents):
-            asked = f"--corpus: name the text of a {_WORDS[pieces]} corpus, or such a corpus"
-            unmade = f"{documents} is not made yet of --corpus {' '.join(texts)}, which is no corpus"
-            missing[pieces, text] = unmade if texts else asked
+            no_input = f"--corpus: name the text of a {_TITLES[pieces]} corpus, or such a corpus"
+            not_built = f"{documents} is not built yet from --corpus {' '.join(texts)}, which is no corpus folder"
+            missing[pieces, text] = not_built if texts else no_input
             continue
         folder = documents if text == "documents" else _shuffled(documents, out)
         if make and not _is_built(folder):
@@ -62,60 +64,63 @@ def make_corpora(given: Sequence[str], out: Path, *, vocabulary: int, wanted: It
         if _is_built(folder):
             folders[pieces, text] = folder
         else:
-            missing[pieces, text] = f"its corpus {folder.name} is not made yet"
+            missing[pieces, text] = f"its corpus {folder.name} is not built yet"
     return Corpora(folders, missing)
 
 
-def _sorted(given: Sequence[str]) -> tuple[dict[Pieces, Path], list[str]]:
-    """Ready-built corpora by their vocabulary, and texts."""
-    ready: dict[Pieces, Path] = {}
+def _split_inputs(inputs: Sequence[str]) -> tuple[dict[VocabularyKind, Path], list[str]]:
+    """Return the corpora among the inputs, by vocabulary, and the texts."""
+    ready: dict[VocabularyKind, Path] = {}
     texts: list[str] = []
-    for name in given:
+    for name in inputs:
         if not _is_built(Path(name)):
             texts.append(name)
             continue
-        pieces: Pieces = "bytepair" if isinstance(Corpus.open(name).tokenizer, BPETokenizer) else "wordpiece"
+        pieces: VocabularyKind = "bytepair" if isinstance(Corpus.open(name).tokenizer, BPETokenizer) else "wordpiece"
         if pieces in ready:
-            raise InputError(f"--corpus {name}: {ready[pieces]} is a {_WORDS[pieces]} corpus already; name one of each")
+            first = ready[pieces]
+            raise InputError(
+                f"--corpus {name}: a second {_TITLES[pieces]} corpus beside {first}; name one of each kind"
+            )
         ready[pieces] = Path(name)
     return ready, texts
 
 
 def _note_text(out: Path, texts: Sequence[str]) -> None:
-    """Once made, the corpora stay what they are made of; InputError for another text."""
+    """Note the text from which the corpora in `out` are made; raises InputError where they were made from another."""
     path = out / _NOTE
-    named = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
+    paths = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
     if not path.is_file():
-        find_inputs(texts)  # what is not there is refused before it is noted
+        find_inputs(texts)  # refuses absent inputs before they are noted
         out.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"text": named})
+        write_json(path, {"text": paths})
         return
-    there = read_object(path).get("text")
-    if there != named:
-        raise InputError(f"--corpus {' '.join(texts)}: the corpora in {out} are made of {there}; choose another --out")
+    noted = read_object(path).get("text")
+    if noted != paths:
+        raise InputError(f"--corpus {' '.join(texts)}: the corpora in {out} are made of {noted}; choose another --out")
 
 
-def _build(texts: Sequence[str], folder: Path, *, pieces: Pieces, vocabulary: int) -> None:
-    """Learn the vocabulary where there is none yet, and build the corpus; what was begun goes on."""
+def _build(texts: Sequence[str], folder: Path, *, pieces: VocabularyKind, vocabulary: int) -> None:
+    """Train the tokenizer where there is none yet, and build the corpus; an interrupted build is resumed."""
     tokenizer = folder.with_name(f"tokenizer-{folder.name}")
     if not tokenizer.is_dir():
-        say(f"{tokenizer}: learning {vocabulary:,} {'merges' if pieces == 'bytepair' else 'pieces'}")
+        say(f"{tokenizer}: training on {vocabulary:,} {'merges' if pieces == 'bytepair' else 'pieces'}")
         sources = find_inputs(texts)
         paragraphs = (text for document in read_all(sources, TextSettings()) for text in document.paragraphs)
-        made: BaseTokenizer
+        trained: BaseTokenizer
         if pieces == "bytepair":
-            made = train_bpe(paragraphs, merges=vocabulary)
+            trained = train_bpe(paragraphs, merges=vocabulary)
         else:
-            made = train_tokenizer(paragraphs, vocab_size=vocabulary)
-        made.save(tokenizer)
+            trained = train_tokenizer(paragraphs, vocab_size=vocabulary)
+        trained.save(tokenizer)
     say(f"{folder}: building the corpus")
     build_corpus(list(texts), tokenizer=tokenizer, out=folder)
 
 
 def _shuffled(documents: Path, out: Path) -> Path:
-    """Where the shuffled sentences of a corpus lie."""
-    print_ = hashlib.sha256(read_manifest(documents).fingerprint.encode()).hexdigest()[:8]
-    return out / f"shuffled-{print_}"
+    """Return the folder of the shuffled sentences of a corpus."""
+    digest = hashlib.sha256(read_manifest(documents).fingerprint.encode()).hexdigest()[:8]
+    return out / f"shuffled-{digest}"
 
 
 def _is_built(folder: Path) -> bool:

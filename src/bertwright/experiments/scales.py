@@ -1,6 +1,6 @@
-"""name → scale: from seconds of a test to the paper's own figures (paper §A.2, §A.3); the one place to change them.
+"""name → scale: from a test of seconds to the paper's own settings (paper §A.2, §A.3).
 
-Whatever the scale, all arms of an experiment are given the same tokens: steps x rows x length, never minutes.
+At every scale all arms of an experiment train on the same number of tokens: steps x rows x length, never minutes.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from bertwright.experiments.spec import Scale
 
 _ADAM: Final = {"warmup": 0.05, "bias_correction": True}
 _SHORT_WINDOWS: Final = {"max_length": 128, "stride": 64, "question": 40}
-"""Of questions, where no row of pre-training is longer."""
+"""Windows of questions at scales whose pre-training has no row of more than 128 tokens."""
 _SHORT: Final = {"squad1": _SHORT_WINDOWS, "squad2": _SHORT_WINDOWS, "ner": {"max_length": 128}}
 
 
 def _rows(length: int) -> tuple[dict[str, Any], ...]:
-    """All steps with rows of one length."""
+    """Return phases with rows of one length in all steps."""
     return ({"length": length, "share": 1.0},)
 
 
@@ -136,7 +136,7 @@ _PAPERS_TASKS: Final = {
     "squad2": {"learning_rate": 5e-5, "epochs": 2, "batch_size": 48},
     "swag": {"learning_rate": 2e-5, "batch_size": 16},
 }
-"""Of the paper's §4.2 to §4.4; GLUE's rates it chose on dev, and here they are one of its four."""
+"""Settings of the paper's §4.2 to §4.4. It chose GLUE's learning rates on dev; here the default, one of its four."""
 _BASE: Final = Scale(
     name="base",
     title="BERT-base for a tenth of the paper's steps",
@@ -178,7 +178,7 @@ SCALES: Final[Mapping[str, Scale]] = MappingProxyType(
 
 
 def get_scale(name: str) -> Scale:
-    """The scale of that name; InputError lists what there is."""
+    """Return the scale of that name; raises InputError, with the known names, where there is none."""
     if name not in SCALES:
-        raise InputError(f"--scale {name}: there are {', '.join(SCALES)}")
+        raise InputError(f"--scale: expected one of {', '.join(SCALES)}, got {name!r}")
     return SCALES[name]

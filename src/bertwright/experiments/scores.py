@@ -1,4 +1,4 @@
-"""folders → figures: what the finished runs of an experiment found, and what they cost."""
+"""folders → metrics, cost and remaining time of an experiment's jobs."""
 
 import math
 import statistics
@@ -10,96 +10,102 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError
-from bertwright.experiments.jobs import Model, Tuning, Without
-from bertwright.experiments.plan import Job, Plan
+from bertwright.experiments.jobs import Finetuning, PretrainedModel
+from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.spec import Arm, Column
-from bertwright.experiments.statistics import Pair
+from bertwright.experiments.statistics import SeedPair
 from bertwright.files import read_object
-from bertwright.reports.runs import clock, read_run
+from bertwright.reports.runs import duration, read_run
 from bertwright.training.hardware import Numerics
 
 COST = "cost.json"
-"""In the folder of a pre-training: what it held in memory at most."""
+"""File in the folder of a pre-training that holds its peak memory."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The figures of an arm in a column, by pair of seeds, as the paper writes them; `wanted`: how many there will be.
+    """Metrics of an arm in a column by pair of seeds, in the paper's unit; wanted: their number when all is finished.
 
-    is_constant: there are no seeds, and the one figure stands beside any.
+    is_constant: True for a baseline, whose one value counts for every pair of seeds.
     """
 
-    values: Mapping[Pair, float]
+    values: Mapping[SeedPair, float]
     wanted: int
     is_constant: bool = False
 
 
-def cells_of(plan: Plan) -> dict[tuple[str, str], Cell]:
-    """(arm, column) → its figures so far."""
+def table_cells(plan: ExperimentPlan) -> dict[tuple[str, str], Cell]:
+    """Return the metrics of the finished jobs by (arm, column)."""
     return {(arm.name, column.name): _cell(plan, arm, column) for arm in plan.arms for column in plan.columns}
 
 
-def scores_of(plan: Plan, cells: Mapping[tuple[str, str], Cell], arm: str) -> dict[str, dict[Pair, float]]:
-    """column → pair → score of an arm, higher is better; what has no seeds is there for every pair."""
+def arm_scores(
+    plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str
+) -> dict[str, dict[SeedPair, float]]:
+    """Return column → pair → score of an arm, higher is better; a baseline's value stands under every pair."""
     pairs = [(p, f) for p in range(plan.pretraining_seeds) for f in range(plan.seeds)]
-    found = {}
+    scores = {}
     for column in plan.columns:
         cell = cells.get((arm, column.name))
         if cell is None:
             continue
         sign = -1.0 if column.is_lower_better else 1.0
         values = dict.fromkeys(pairs, cell.values[0, 0]) if cell.is_constant and cell.values else cell.values
-        found[column.name] = {pair: sign * value for pair, value in values.items()}
-    return found
+        scores[column.name] = {pair: sign * value for pair, value in values.items()}
+    return scores
 
 
-def _cell(plan: Plan, arm: Arm, column: Column) -> Cell:
+def _cell(plan: ExperimentPlan, arm: Arm, column: Column) -> Cell:
     if column.task is None:
         models = plan.models.get(arm.name, ())
-        values = {(seed, 0): _figure_of(one[0], column) for seed, one in enumerate(models) if len(one) == 1}
-        there = {pair: value for pair, value in values.items() if value is not None}
-        return Cell(there, len(values) if arm.is_trained else 0)
+        values = {(seed, 0): _pretraining_metric(one[0], column) for seed, one in enumerate(models) if len(one) == 1}
+        return Cell(_known(values), len(values) if arm.is_trained else 0)
     jobs = plan.jobs[arm.name, column.name]
-    values = {pair: _score(job, column) for pair, job in jobs.items()}
-    there = {pair: value for pair, value in values.items() if value is not None}
-    return Cell(there, len(jobs), is_constant=arm.baseline is not None)
+    values = {pair: _task_metric(job, column) for pair, job in jobs.items()}
+    return Cell(_known(values), len(jobs), is_constant=arm.baseline is not None)
 
 
-def _score(job: Tuning | Without, column: Column) -> float | None:
+def _known(values: Mapping[SeedPair, float | None]) -> dict[SeedPair, float]:
+    return {pair: value for pair, value in values.items() if value is not None}
+
+
+def _task_metric(job: Job, column: Column) -> float | None:
+    """Return the column's metric of a job in the paper's unit; None where the job is not finished."""
     if not job.is_finished:
         return None
-    scores = job.scores
-    if column.metric not in scores:
-        raise InputError(f"{job.folder}: has no figure {column.metric}; there are: {', '.join(scores)}")
-    return column.times * scores[column.metric]
+    metrics = job.metrics
+    if column.metric not in metrics:
+        raise InputError(f"{job.folder}: expected the metric {column.metric}, got {', '.join(metrics)}")
+    return column.times * metrics[column.metric]
 
 
-def _figure_of(model: Model, column: Column) -> float | None:
+def _pretraining_metric(model: PretrainedModel, column: Column) -> float | None:
+    """Return the column's metric of a pre-training in the paper's unit; None where it is unknown or not finished."""
     if not (model.is_trained and model.is_finished):
         return None
-    found = _FIGURES[column.metric](model)
-    return None if found is None else column.times * found
+    value = _METRICS[column.metric](model)
+    return None if value is None else column.times * value
 
 
-def _perplexity(model: Model) -> float | None:
-    """Of masked pieces, or of all in a language model."""
-    figures = model.result["held_out"]
-    loss = figures.get("mlm_loss", figures.get("lm_loss"))
+def _perplexity(model: PretrainedModel) -> float | None:
+    """Return the validation perplexity of the masked pieces, or of all pieces of a language model."""
+    metrics = model.result["held_out"]
+    loss = metrics.get("mlm_loss", metrics.get("lm_loss"))
     return None if loss is None else math.exp(loss)
 
 
-def _seconds(model: Model) -> float | None:
-    """Of training, for a million tokens."""
+def _seconds(model: PretrainedModel) -> float | None:
+    """Return the seconds of training per million tokens."""
     speed = read_run(model.folder).speed
     return 1e6 / speed.tokens_per_second if speed else None
 
 
-def _memory(model: Model) -> float | None:
+def _memory(model: PretrainedModel) -> float | None:
     path = model.folder / COST
     return float(read_object(path)["peak_bytes"]) if path.is_file() else None
 
 
-_FIGURES: Final[Mapping[str, Callable[[Model], float | None]]] = {
+_METRICS: Final[Mapping[str, Callable[[PretrainedModel], float | None]]] = {
     "perplexity": _perplexity,
     "seconds": _seconds,
     "memory": _memory,
@@ -107,29 +113,30 @@ _FIGURES: Final[Mapping[str, Callable[[Model], float | None]]] = {
 
 
 def seconds_spent(folder: Path) -> float:
-    """How long processes worked on a run, by what its run.json notes of them."""
+    """Return the seconds that processes have worked on a run, from the sessions in its run.json."""
     path = folder / "run.json"
     sessions: list[Mapping[str, Any]] = read_object(path).get("sessions", []) if path.is_file() else []
-    ended = [one for one in sessions if "ended" in one]
     return sum(
-        (datetime.fromisoformat(one["ended"]) - datetime.fromisoformat(one["started"])).total_seconds() for one in ended
+        (datetime.fromisoformat(each["ended"]) - datetime.fromisoformat(each["started"])).total_seconds()
+        for each in sessions
+        if "ended" in each
     )
 
 
 def numerics_of(folder: Path) -> Numerics | None:
-    """What computed a run, or the last part of it, and how precisely; None where nothing was trained."""
+    """Return device and precision of the last session of a run; None where nothing was trained."""
     path = folder / "run.json"
-    settled = dict(read_object(path).get("resolved", {})) if path.is_file() else {}
-    settled = settled.get("numerics", settled)
-    return Numerics.model_validate({key: settled[key] for key in settled if key != "ranks"}) if settled else None
-
-
-# plan → how long what is left of it will take, by what was measured in the same folder; nothing where it was not.
+    resolved = dict(read_object(path).get("resolved", {})) if path.is_file() else {}
+    resolved = resolved.get("numerics", resolved)
+    return Numerics.model_validate({key: resolved[key] for key in resolved if key != "ranks"}) if resolved else None
 
 
 @dataclass(frozen=True)
 class Left:
-    """What is to be done. seconds: of those whose pace is known; `unknown`: how many are not among them."""
+    """Number of unfinished parts, and of all parts.
+
+    seconds: estimate for the parts whose speed is known. unknown: number of the others.
+    """
 
     models: int
     all_models: int
@@ -140,20 +147,20 @@ class Left:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """Sentence for the person."""
         if not self.models and not self.jobs:
-            return f"all is computed: {self.all_models} pre-trainings, {self.all_jobs} measurements on tasks"
-        done = (
+            return f"everything is computed: {self.all_models} pre-trainings, {self.all_jobs} measurements on tasks"
+        counts = (
             f"{self.models} of {self.all_models} pre-trainings and {self.jobs} of {self.all_jobs} measurements on tasks"
         )
         if self.unknown and not self.seconds:
-            return f"to be computed: {done}; how long that takes is known when the first of them is done"
-        rest = f", and {self.unknown} of which nothing like it was measured yet" if self.unknown else ""
-        return f"to be computed: {done}; about {clock(self.seconds)}{rest}"
+            return f"to compute: {counts}; the time is unknown until the first of them is finished"
+        rest = f", and an unknown time for {self.unknown} of them" if self.unknown else ""
+        return f"to compute: {counts}; about {duration(self.seconds)}{rest}"
 
 
-def what_is_left(plan: Plan) -> Left:
-    """Unfinished jobs; the time of those like which some have been."""
+def remaining_work(plan: ExperimentPlan) -> Left:
+    """Return the unfinished parts of a plan, with the time that similar finished parts in the same folder took."""
     models = [model for model in plan.all_models if not model.is_finished]
     jobs = [job for job in plan.all_jobs if not job.is_finished]
     times = [*_of_models(models, plan.out / "pretrained"), *_of_jobs(jobs, plan)]
@@ -161,44 +168,45 @@ def what_is_left(plan: Plan) -> Left:
     return Left(len(models), len(plan.all_models), len(jobs), len(plan.all_jobs), sum(known), len(times) - len(known))
 
 
-def _of_models(models: Iterable[Model], folder: Path) -> list[float | None]:
-    """By the tokens per second of any run of the same system and size."""
-    paces = _paces(folder)
-    found: list[float | None] = []
+def _of_models(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
+    """Return the seconds each model still needs, by the mean speed of runs of the same system and size."""
+    speeds = _speeds(folder)
+    seconds: list[float | None] = []
     for model in models:
-        pace = paces.get(_kind(model.folder.name))
-        whole = model.tokens / pace if pace else None
-        left = None if whole is None else max(0.0, whole - seconds_spent(model.folder))
-        found.append(left if model.is_trained else 0.0)
-    return found
+        speed = speeds.get(_kind(model.folder.name))
+        total = model.tokens / speed if speed else None
+        left = None if total is None else max(0.0, total - seconds_spent(model.folder))
+        seconds.append(left if model.is_trained else 0.0)
+    return seconds
 
 
-def _paces(folder: Path) -> Mapping[str, float]:
-    paces = defaultdict(list)
+def _speeds(folder: Path) -> Mapping[str, float]:
+    """Return the mean tokens per second of the runs in a folder, by system and size."""
+    speeds = defaultdict(list)
     for path in folder.glob("*/run.json"):
         speed = read_run(path.parent).speed
         if speed:
-            paces[_kind(path.parent.name)].append(speed.tokens_per_second)
-    return {kind: statistics.fmean(values) for kind, values in paces.items()}
+            speeds[_kind(path.parent.name)].append(speed.tokens_per_second)
+    return {kind: statistics.fmean(values) for kind, values in speeds.items()}
 
 
-def _of_jobs(jobs: Iterable[Job], plan: Plan) -> list[float | None]:
-    """By the mean of finished ones on the same task, of the same system and size where there are such."""
+def _of_jobs(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
+    """Return the seconds of each fine-tuning: the mean of finished ones on the task, of its system and size if any."""
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job in plan.all_jobs:
-        if isinstance(job, Tuning) and job.is_finished:
+        if isinstance(job, Finetuning) and job.is_finished:
             seconds = seconds_spent(job.folder)
             times[job.folder.parent.name, _kind(job.folder.name)].append(seconds)
             times[job.folder.parent.name, ""].append(seconds)
-    found: list[float | None] = []
+    estimates: list[float | None] = []
     for job in jobs:
-        if isinstance(job, Tuning):
+        if isinstance(job, Finetuning):
             task = job.folder.parent.name
-            like = times.get((task, _kind(job.folder.name))) or times.get((task, ""))
-            found.append(statistics.fmean(like) if like else None)
-    return found
+            similar = times.get((task, _kind(job.folder.name))) or times.get((task, ""))
+            estimates.append(statistics.fmean(similar) if similar else None)
+    return estimates
 
 
 def _kind(name: str) -> str:
-    """System and size, as a folder's name begins."""
+    """Return the system and size with which the name of a folder begins."""
     return name.partition("-seed")[0]

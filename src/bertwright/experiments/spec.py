@@ -1,7 +1,7 @@
-"""… → experiment: what a table of the paper compares, as frozen data without torch (paper §4, §5, §C).
+"""table of the paper → experiment: arms, columns and claims as frozen data without torch (paper §4, §5, §C).
 
-An experiment has arms (its rows) and columns (its figures), the claims that the paper draws from it, and the paper's
-own figures. An arm differs from the scale's base by the settings that it changes, and by nothing else.
+An experiment has arms (its rows) and columns (its metrics), the claims that the paper makes about it, and the paper's
+own numbers. An arm differs from the base of its scale only in the settings that it changes.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,26 +11,27 @@ from typing import Any, Literal
 Changes = Mapping[str, Any]
 """Settings by name, groups of them nested."""
 Baseline = Literal["majority", "bag-of-words"]
-Text = Literal["documents", "sentences"]
-"""What a corpus keeps of the text: documents in their order, or their sentences, shuffled."""
+TextOrder = Literal["documents", "sentences"]
+"""Order of a corpus: whole documents, or their sentences, shuffled."""
 
 MARGIN = 0.5
-"""Points that are taken for no difference, where a claim names no others."""
+"""Difference in points that counts as no difference, unless a claim has another margin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How large everything is: what all arms of all experiments have in common.
+    """Sizes and settings that all arms of all experiments have in common.
 
-    pretraining    over the defaults of PretrainSettings; steps x rows x length is what every arm is given
-    finetuning     over the defaults of FinetuneSettings; `finetuning_of`: more, by the name of a task;
-                   `features`: more, where a BiLSTM learns from frozen states
-    tasks          settings of a task by its name: a window of SQuAD must fit a row
-    sizes          of table 6, ascending; the base's own is among them. `fewer_heads`: the second of them with heads
-                   as much wider. `larger`: the second BERT of tables 1 to 4
-    lengths        of rows, short and long, where the cost of length is asked for
-    vocabulary     pieces of the WordPiece vocabulary, and merges of the byte-pair one
-    rows           (train, dev): the most that a task is given, None for all; `rows_of`: otherwise, by task
+    pretraining    settings over the defaults of PretrainSettings; steps x rows x length are the tokens of every arm
+    finetuning     settings over the defaults of FinetuneSettings; `finetuning_of`: further ones by task; `features`:
+                   further ones for a BiLSTM on frozen states
+    tasks          settings of the task by its name: a window of SQuAD must fit a row
+    sizes          sizes of table 6, ascending, the base's own among them; `fewer_heads`: the second size with fewer,
+                   wider heads; `larger`: the second BERT of tables 1 to 4
+    lengths        tokens per row, short and long, of the experiment length-cost
+    vocabulary     number of WordPiece pieces, and of byte-pair merges
+    rows           (train, dev): largest number of rows of a task, None for all; `rows_of`: other numbers by task
+    bilstm         width of the BiLSTM on top of the left-to-right model of table 5
     """
 
     name: str
@@ -56,13 +57,13 @@ class Scale:
 class Arm:
     """A row of a table.
 
-    pretraining    settings that differ from the scale's; `second`: of a second model, joined with the first
-    is_trained     False: the model as pre-training would begin it
-    at             the share of the steps after which the model is taken
-    text           what the corpus keeps of the text
+    pretraining    settings that differ from the scale's; `second`: those of a second model, joined with the first
+    is_trained     False for the model with the weights that pre-training would start from
+    at             fraction of the pre-training steps after which the model is taken
+    text           order of the corpus
     finetuning     settings that differ from the scale's
-    baseline       no network at all
-    series, x      where the arm lies in a picture over x, and the line it belongs to
+    baseline       baseline without a network, None for a model
+    series, x      line to which the arm belongs in a picture over x, and its position on it
     """
 
     name: str
@@ -71,7 +72,7 @@ class Arm:
     second: Changes | None = None
     is_trained: bool = True
     at: float = 1.0
-    text: Text = "documents"
+    text: TextOrder = "documents"
     finetuning: Changes = field(default_factory=dict)
     baseline: Baseline | None = None
     series: str = ""
@@ -80,13 +81,13 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A figure of an arm.
+    """A metric of all arms.
 
-    task           what is fine-tuned; None: a figure of the pre-training itself
-    metric         of the task's or of the pre-training's figures
+    task           task to fine-tune on; None for a metric of the pre-training itself
+    metric         name of the metric
     finetuning     settings of this column, over those of the arm
-    times          what the figure is multiplied by to be read as the paper writes it
-    is_lower_better  as of a perplexity
+    times          factor that turns the metric into the paper's unit
+    is_lower_better  True for a metric such as the perplexity
     """
 
     name: str
@@ -99,13 +100,15 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What the paper says of two arms: the first is better on the mean of the columns, or as good within `within`.
+    """A claim about two arms: the first is better on the mean of the columns, or equal to within `within` points.
 
-    paper          what the paper's own figures are
-    columns        by name; those without data are left out
+    statement      the claim in words
+    paper          the paper's own numbers
+    columns        names of the columns; those without data are left out
+    margin         points that count as no difference
     """
 
-    words: str
+    statement: str
     paper: str
     first: str
     second: str
@@ -116,7 +119,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The paper's own table. rows: (name, a cell for each column of `head`)."""
+    """The paper's own table; rows: (name, a cell for each column of `head`) each."""
 
     source: str
     head: tuple[str, ...]
@@ -125,7 +128,7 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or figure. `axis`: what is along the bottom of its picture, where its arms lie on a line."""
+    """A table or figure of the paper; axis: label of the x axis, for a picture whose arms lie on a line."""
 
     name: str
     title: str

@@ -1,12 +1,12 @@
-"""scores by seed → verdict: does a claim of the paper show here (paired Student's t over seeds)?
+"""scores by seed → verdict on a claim of the paper, by a paired Student's t test over the seeds.
 
-A pair is one pre-training seed and one fine-tuning seed: both arms then had the same rows in the same order, so what
-the seeds share falls out of the difference. A pair's difference is the mean over the claim's columns. The test asks
-whether the mean difference is other than zero. Few pairs and about normal differences: that is what Student's t is for,
-and a rank test of six pairs or fewer can hardly reach 5 %.
+A pair is one pre-training seed and one fine-tuning seed. Both arms had the same rows in the same order with it, so the
+influence of the seeds cancels in the difference. The difference of a pair is the mean over the claim's columns. The
+test asks whether the mean difference differs from zero. Student's t suits few pairs with roughly normal differences; a
+rank test of six pairs or fewer can hardly reach 5 %.
 
-Pairs of one pre-training are not independent of one another, and the test takes them as if they were. So a claim is
-only supported where the differences of every single pre-training point the same way.
+Pairs of one pre-training are not independent, but the test treats them as independent. A claim is therefore supported
+only where the mean differences of all pre-trainings have the same sign.
 """
 
 import math
@@ -19,18 +19,23 @@ from bertwright.experiments.spec import Claim
 
 SIGNIFICANT = 0.05
 _NOTHING = 1e-9
-"""Points that come of rounding."""
+"""Difference in points that rounding may cause."""
 Word = Literal["supported", "not supported", "not decided at this scale"]
-Pair = tuple[int, int]
+SeedPair = tuple[int, int]
 """(pre-training seed, fine-tuning seed)."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the differences (first arm - second arm, in points; better is more) say. None: fewer than two pairs."""
+    """Result of the test on the differences (first arm - second arm, in points; positive is better).
+
+    word           verdict, None for fewer than two pairs; then mean, low, high and p are None too
+    columns        columns that both arms have; by_column: mean difference of each
+    low, high      95 % interval of the mean difference
+    """
 
     word: Word | None
-    differences: Mapping[Pair, float]
+    differences: Mapping[SeedPair, float]
     columns: tuple[str, ...]
     by_column: Mapping[str, float]
     mean: float | None = None
@@ -39,12 +44,12 @@ class Verdict:
     p: float | None = None
 
 
-def judge(
-    claim: Claim, first: Mapping[str, Mapping[Pair, float]], second: Mapping[str, Mapping[Pair, float]]
+def judge_claim(
+    claim: Claim, first: Mapping[str, Mapping[SeedPair, float]], second: Mapping[str, Mapping[SeedPair, float]]
 ) -> Verdict:
-    """The verdict on the scores of two arms, column → pair → score, where higher is better.
+    """Return the verdict on the scores of two arms: column → pair → score, higher is better.
 
-    Only columns that both have count, and of them only pairs that are there in all.
+    Only columns that both arms have count, and only pairs that all these columns have.
     """
     columns = tuple(name for name in claim.columns if _common(first, second, name))
     shared = [_common(first, second, name) for name in columns]
@@ -66,8 +71,8 @@ def judge(
     return Verdict(word, differences, columns, by_column, mean, low, high, p)
 
 
-def said(p: float) -> str:
-    """A p in three places, or as many as show its side of the threshold; one below them is said to be less."""
+def p_text(p: float) -> str:
+    """Return p as text: three decimals, more where rounding would cross the threshold, "p < 0.001" below that."""
     if p < 0.001:
         return "p < 0.001"
     places = 3
@@ -85,7 +90,7 @@ def _better(mean: float, low: float, high: float, p: float, *, agreed: bool, mar
 
 
 def _as_good(low: float, high: float, within: float) -> Word:
-    """Of a claim that two arms differ by `within` at most."""
+    """Return the verdict on a claim that two arms differ by at most `within` points."""
     if -within <= low and high <= within:
         return "supported"
     if high < -within or low > within:
@@ -94,25 +99,25 @@ def _as_good(low: float, high: float, within: float) -> Word:
 
 
 def _common(
-    first: Mapping[str, Mapping[Pair, float]], second: Mapping[str, Mapping[Pair, float]], name: str
-) -> set[Pair]:
+    first: Mapping[str, Mapping[SeedPair, float]], second: Mapping[str, Mapping[SeedPair, float]], name: str
+) -> set[SeedPair]:
     return set(first.get(name, ())) & set(second.get(name, ()))
 
 
-def _agreed(differences: Mapping[Pair, float]) -> bool:
-    """Whether the mean difference of every pre-training has the sign of the others'; one of zero has none."""
+def _agreed(differences: Mapping[SeedPair, float]) -> bool:
+    """Return whether the mean differences of all pre-trainings have the same sign; zero has no sign."""
     by_pretraining: dict[int, list[float]] = {}
     for (pretraining, _), difference in differences.items():
         by_pretraining.setdefault(pretraining, []).append(difference)
     sums = [sum(values) for values in by_pretraining.values()]
-    return all(one > _NOTHING for one in sums) or all(one < -_NOTHING for one in sums)
+    return all(total > _NOTHING for total in sums) or all(total < -_NOTHING for total in sums)
 
 
 def _student(values: Sequence[float]) -> tuple[float, float, float, float]:
-    """Mean, its 95 % interval, and p of a mean of zero.
+    """Return mean, lower and upper end of its 95 % interval, and p of a mean of zero.
 
-    Where all values are equal, as few rows give them, Student's t is not defined. Then p is that of so many tosses of
-    a coin that fell alike, and there is no interval before so many would be significant.
+    Student's t is not defined where all values are equal, which happens with few rows. Then p is the probability that
+    as many coin tosses all fall on the same side, and the interval is infinite until that is significant.
     """
     mean = sum(values) / len(values)
     if all(abs(value - mean) < _NOTHING for value in values):
@@ -120,9 +125,9 @@ def _student(values: Sequence[float]) -> tuple[float, float, float, float]:
         reach = 0.0 if alike < SIGNIFICANT else math.inf
         return mean, mean - reach, mean + reach, alike if abs(mean) > _NOTHING else 1.0
     try:
-        from scipy import stats
+        from scipy import stats  # belongs to an extra
     except ImportError:
         raise MissingExtra("tasks", "the test of a claim") from None
-    found = stats.ttest_1samp(values, 0.0)
-    interval = found.confidence_interval(1 - SIGNIFICANT)
-    return mean, float(interval.low), float(interval.high), float(found.pvalue)
+    test = stats.ttest_1samp(values, 0.0)
+    interval = test.confidence_interval(1 - SIGNIFICANT)
+    return mean, float(interval.low), float(interval.high), float(test.pvalue)

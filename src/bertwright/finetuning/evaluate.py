@@ -15,8 +15,9 @@ from bertwright.tasks.kinds import kind_of, task_of
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import TaggingTask, with_tag_columns
-from bertwright.training.hardware import Device, keep_memory
-from bertwright.training.trial import ON_PROCESSORS, unless_full
+from bertwright.training.hardware import keep_memory
+from bertwright.training.settings import Device
+from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
 
 def evaluate_task(
@@ -49,7 +50,7 @@ def evaluate_task(
     elif text or label:
         raise InputError(f"--text-column and --label-column are for tables; {task.name} has none")
     words = open_tokenizer(saved)
-    return unless_full(lambda: kind.evaluate(task, saved, words, data), lambda: ON_PROCESSORS)
+    return advise_on_full_gpu(lambda: kind.evaluate(task, saved, words, data), lambda: CPU_ADVICE)
 
 
 def predict(
@@ -81,7 +82,7 @@ def predict(
     kind, words = kind_of(task), open_tokenizer(saved)
     if Path(target).is_dir() and not isinstance(task, SpanTask):
         raise InputError(f"--output {target}: is a folder; answers of {task.name} are a file, or - for standard output")
-    found = unless_full(lambda: kind.predict(saved, words, asked), lambda: ON_PROCESSORS)
+    found = advise_on_full_gpu(lambda: kind.predict(saved, words, asked), lambda: CPU_ADVICE)
     return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
 
 

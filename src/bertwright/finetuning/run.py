@@ -24,13 +24,20 @@ from bertwright.tasks.feature_based import feature_work, frozen_encoder
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, is_share, whole_state
-from bertwright.training.hardware import Numerics, apply_numerics, own_device, resolve_numerics
-from bertwright.training.loop import Plan, precision, train
-from bertwright.training.missing import tell_missing
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state, is_sharded
+from bertwright.training.hardware import Numerics, apply_numerics, resolve_device, resolve_numerics
+from bertwright.training.loop import Plan, autocast, train
+from bertwright.training.missing_lines import say_missing_lines
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import say_finished, session
-from bertwright.training.trial import FITS_ALONE, GOES_ON, ON_PROCESSORS, largest, measure_step_seconds, unless_full
+from bertwright.training.trial import (
+    CPU_ADVICE,
+    FITS_ADVICE,
+    RESUME_ADVICE,
+    advise_on_full_gpu,
+    measure_step_seconds,
+    most_fitting_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ def tune(
     """
     if settings.features and ranks.world_size > 1:
         raise InputError("--features: a BiLSTM on states is trained by one process; start it without torchrun")
-    own_device(settings.device)  # refused before there is a run folder
+    resolve_device(settings.device)  # refused before there is a run folder
     with without_repeats(said):
         prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
     named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
@@ -112,7 +119,7 @@ def tune(
             prepared = replace(prepared, saved=with_files(prepared.saved, prepared.words, out / "tokenizer"))
         numerics, together = _resolved(settings, run, Together(ranks, sharding), allow_other=allow_other_numerics)
         # Here, where Ctrl-C ends it at once: in the loop one waits for the end of a step.
-        unless_full(prepared.work.ready, lambda: ON_PROCESSORS)
+        advise_on_full_gpu(prepared.work.ready, lambda: CPU_ADVICE)
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
@@ -176,14 +183,14 @@ def _resolved(
     settled = dict(run.record["resolved"])
     parts = settled.pop("ranks", 1)
     numerics, world = Numerics.model_validate(settled), together.ranks.world_size
-    numerics = numerics.shared(before=parts, now=world)
+    numerics = numerics.share_threads(before=parts, now=world)
     if allow_other and numerics.device != settings.device:
         measured = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
         numerics = Numerics.model_validate(together.ranks.broadcast(measured.model_dump()))
-        run.note(resolved={**numerics.shared(before=world, now=parts).model_dump(), "ranks": parts})
-    elif allow_other and not numerics.is_here:
+        run.note(resolved={**numerics.share_threads(before=world, now=parts).model_dump(), "ranks": parts})
+    elif allow_other and not numerics.matches_machine:
         measured = resolve_numerics(numerics.precision, threads=numerics.threads, device=numerics.device)
-        numerics = numerics.moved_to(measured)
+        numerics = numerics.on_machine(measured)
         changed = numerics.model_dump(include={"processor", "peak_flops"})
         run.note(resolved={**settled, **changed, "ranks": parts})
     apply_numerics(numerics)
@@ -204,12 +211,14 @@ def _train_seed(
     plan = replace(plan, evaluate_at=frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs)))
     if own.finished:
         if own.writes:
-            tell_missing(own.folder, own.metrics(), plan.due(plan.steps), ends="this seed has finished")
+            say_missing_lines(
+                own.folder, own.metrics(), plan.expected_lines(plan.steps), state="this seed has finished"
+            )
         return {**own.record["result"], "model": str(own.model)}, False
     model = begun(settings, work, prepared.saved, seed)
     best = _Best(own, model, prepared, numerics, together.ranks)
     own.note(resolved={"steps": plan.steps})
-    outcome = unless_full(
+    outcome = advise_on_full_gpu(
         lambda: train(
             work.trainable(model),
             steps_of(work, settings.batch_size, seed=seed, parts=together.parts),
@@ -243,9 +252,9 @@ def _what_fits(
     saves = (
         ""
         if settings.activation_checkpointing or settings.features
-        else f"--activation-checkpointing takes less{GOES_ON}; or "
+        else f"--activation-checkpointing takes less{RESUME_ADVICE}; or "
     )
-    if any(map(is_share, model.parameters())):  # one rank alone cannot compute anything then
+    if any(map(is_sharded, model.parameters())):  # one rank alone cannot compute anything then
         return f"{saves}begin anew with a smaller --batch-size"
     longest = np.argsort(-work.lengths, kind="stable")
 
@@ -254,9 +263,9 @@ def _what_fits(
         return measure_step_seconds(work.trainable(model), lambda _: [batch], plan=plan, numerics=numerics, seconds=0.0)
 
     own = min(math.ceil(settings.batch_size / parts), len(longest))
-    rows = largest(own, compute)
+    rows = most_fitting_rows(own, compute)
     if rows == own:
-        return FITS_ALONE
+        return FITS_ADVICE
     smaller = f"--batch-size {rows * parts}, whose longest rows fit" if rows else "a smaller --max-length: no row fits"
     return f"{saves}begin anew with {smaller}"
 
@@ -271,7 +280,7 @@ class _Best:
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Dev figures after an epoch; saves the model where its primary metric is the best so far."""
-        with precision(self.numerics):
+        with autocast(self.numerics):
             found = self.prepared.work.evaluate(self.model)
         figures: dict[str, float] = self.ranks.broadcast(found)  # on unlike machines the last digits differ
         key = next(iter(figures))
@@ -292,7 +301,7 @@ class _Best:
     def _save(self) -> None:
         saved = self.prepared.saved
         learned = self.prepared.work.answered(self.model)
-        weights = whole_state(learned.module)
+        weights = full_state(learned.module)
         if not self.own.writes:
             return
         save_weights(

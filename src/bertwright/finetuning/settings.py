@@ -1,84 +1,100 @@
-"""What decides a run: the settings of a pre-training and of a fine-tuning (paper §3.1, §4.1, §A.2)."""
+"""Settings of a fine-tuning run (paper §4.1). This module is read for --help, so it imports no torch."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from bertwright.config import Number, Positive, PositiveNumber, Settings, Share, Threads
+from bertwright.config import Number, Option, Positive, PositiveNumber, Settings, Share, Threads
 from bertwright.model.config import BackboneConfig, GPTConfig, PairConfig, TopConfig, Way
-from bertwright.training.hardware import Device
+from bertwright.training.settings import Device
 
 _WHOLE = {"epochs", "batch_size", "weight_decay", "new_layers", "first_seed", "precision", "threads"}
-"""What tells the record of a fine-tuning from some of its settings."""
+"""Settings that every record of a fine-tuning run holds; a mapping without them is not a whole record."""
+
+Width = Annotated[int, Field(ge=2, lt=2**24, multiple_of=2)]
+"""Width of a BiLSTM layer: an even number, half for each direction."""
 
 
 class FinetuneSettings(Settings):
-    """Everything that decides a fine-tuning; defaults as the paper, the learning rate by the width of the model."""
+    """All settings that decide a fine-tuning run; the defaults are the paper's."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
     bits: ClassVar[frozenset[str]] = frozenset({"device", "activation_checkpointing"})
-    epochs: Positive = 3
-    batch_size: Positive = 32
-    learning_rate: PositiveNumber | None = None
-    """None: 3e-5 from 768 wide on (the paper's grid; GPT-1: 6.25e-5), 3e-4 for smaller ones (the grid of their
-    release), 1e-3 for the BiLSTM of the feature-based way."""
-    head_learning_rate: PositiveNumber | None = None
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The rate of each layer as a share of the one above it."""
-    warmup: Share | None = None
-    """None: a tenth of the steps; 0.2 % of them for GPT-1 (its paper's §4.1)."""
-    weight_decay: Number = 0.01
-    bias_correction: bool = True
-    lm_weight: Number | None = None
-    """Of the next-token loss on the task's own texts, for models whose tokens attend to those before them.
-
-    None: 0.5 for GPT-1 (its paper's §3.2), 0 for all others.
-    """
-    bilstm: Annotated[int, Field(ge=2, lt=2**24, multiple_of=2)] | None = None
-    """The width of a new BiLSTM of one layer between the model and the head (paper §5.1), half in each direction."""
-    new_layers: Annotated[int, Field(ge=0)] = 0
-    """Top layers, and the pooler, that begin anew: what they learned last is closest to the pre-training's task."""
-    frozen_layers: Annotated[int, Field(ge=0)] = 0
-    """Layers from below, the embeddings with them, that stay as they are."""
-    features: Way | None = None
-    """The feature-based way: the encoder stays as it is, and a BiLSTM learns from these of its states."""
-    lstm_width: Annotated[int, Field(ge=2, multiple_of=2)] = 768
-    """Of that BiLSTM, half in each direction."""
-    max_length: Annotated[int, Field(ge=8)] = 128
-    seeds: Positive = 1
-    first_seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    activation_checkpointing: bool = False
-    """As in pre-training."""
-    threads: Threads | None = None
-    device: Device = "cpu"
-    """As in pre-training."""
+    epochs: Annotated[Positive, Option("schedule")] = 3
+    """Number of passes over the training data."""
+    batch_size: Annotated[Positive, Option("schedule")] = 32
+    """Number of examples per step."""
+    learning_rate: Annotated[PositiveNumber | None, Option("optimiser")] = None
+    """Peak learning rate. Default: 3e-5 for models at least 768 wide, 6.25e-5 for a GPT-1, 3e-4 for narrower models,
+    1e-3 with --features."""
+    head_learning_rate: Annotated[PositiveNumber | None, Option("optimiser")] = None
+    """Peak learning rate of the new output layer. Default: --learning-rate."""
+    layer_decay: Annotated[float, Field(gt=0, le=1), Option("optimiser")] = 1.0
+    """Factor of a layer's learning rate relative to the layer above it."""
+    warmup: Annotated[Share | None, Option("optimiser")] = None
+    """Fraction of the steps over which the learning rate rises. Default: 0.1; 0.002 for a GPT-1."""
+    weight_decay: Annotated[Number, Option("optimiser")] = 0.01
+    """Decoupled weight decay. LayerNorm and biases have none."""
+    bias_correction: Annotated[bool, Option("optimiser")] = True
+    """Correction of Adam's averages in the first steps; the original code trains without it."""
+    lm_weight: Annotated[Number | None, Option("fine-tuning")] = None
+    """Weight of the next-token loss on the texts of the task, for models whose tokens attend to the left. Default: 0.5
+    for a GPT-1 (its paper's §3.2), else 0."""
+    bilstm: Annotated[Width | None, Option("fine-tuning")] = None
+    """Width of a new BiLSTM layer between the model and the head (paper §5.1); each direction has one half."""
+    new_layers: Annotated[int, Field(ge=0), Option("fine-tuning")] = 0
+    """Number of top layers that are initialised anew, together with the pooler; useful for small data."""
+    frozen_layers: Annotated[int, Field(ge=0), Option("fine-tuning")] = 0
+    """Number of lowest layers that stay fixed, together with the embeddings."""
+    features: Annotated[Way | None, Option("fine-tuning")] = None
+    """Feature-based approach: the encoder stays fixed, and a BiLSTM of two layers learns from these hidden states."""
+    lstm_width: Annotated[int, Field(ge=2, multiple_of=2), Option("fine-tuning")] = 768
+    """Width of the BiLSTM of --features; each direction has one half."""
+    max_length: Annotated[int, Field(ge=8), Option("schedule")] = 128
+    """Tokens per example. Each task has its own default; for sentences it is 128."""
+    seeds: Annotated[Positive, Option("schedule")] = 1
+    """Number of runs, each with its own head and order of examples. Mean and deviation are reported."""
+    first_seed: Annotated[int, Field(ge=0, lt=2**62), Option("schedule")] = 0
+    """Seed of the first run; the next runs count up from it."""
+    precision: Annotated[Literal["auto", "fp32", "bf16"], Option("machine")] = "auto"
+    """Precision of the matrix products; auto measures the machine."""
+    activation_checkpointing: Annotated[bool, Option("machine")] = False
+    """Compute activations again in the backward pass: less memory, more time, the same results."""
+    threads: Annotated[Threads | None, Option("machine")] = None
+    """Number of threads. Default: one per core."""
+    device: Annotated[Device, Option("machine")] = "cpu"
+    """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
 
     @model_validator(mode="before")
     @classmethod
     def _knew_one_warmup(cls, values: Any) -> Any:
-        """Whole records from before GPT-1 could be fine-tuned say 0.1, which was the default."""
+        """Read records that were written before GPT-1 could be fine-tuned: their 0.1 was the default."""
         if not isinstance(values, Mapping) or "lm_weight" in values or not set(values) >= _WHOLE:
             return values
         return {**values, "warmup": None} if values.get("warmup") == 0.1 else values
 
     def rate(self, config: BackboneConfig) -> float:
-        """The peak rate for a model of that shape."""
+        """Return the peak learning rate for a model of that shape.
+
+        The defaults are the paper's grid from 768 wide on, GPT-1's own rate, and the grid of the released small models.
+        """
         if self.learning_rate or self.features:
             return self.learning_rate or 1e-3
-        body = config.inner if isinstance(config, TopConfig) else config
-        widest = max(body.left.hidden, body.right.hidden) if isinstance(body, PairConfig) else body.hidden
-        return 3e-4 if widest < 768 else 6.25e-5 if isinstance(body, GPTConfig) else 3e-5
+        backbone = config.inner if isinstance(config, TopConfig) else config
+        sides = (backbone.left, backbone.right) if isinstance(backbone, PairConfig) else (backbone,)
+        width = max(side.hidden for side in sides)
+        return 3e-4 if width < 768 else 6.25e-5 if isinstance(backbone, GPTConfig) else 3e-5
 
     def warmup_of(self, config: BackboneConfig) -> float:
-        """The share of the steps over which the rate of a model of that shape rises."""
+        """Return the fraction of the steps over which the learning rate of a model of that shape rises."""
         if self.warmup is not None:
             return self.warmup
-        body = config.inner if isinstance(config, TopConfig) else config
-        return 0.002 if isinstance(body, GPTConfig) and not self.features else 0.1
+        backbone = config.inner if isinstance(config, TopConfig) else config
+        return 0.002 if isinstance(backbone, GPTConfig) and not self.features else 0.1
 
     def language_weight(self, config: BackboneConfig) -> float:
-        """What the next-token loss of a model of that shape is multiplied by; 0: there is none."""
+        """Return the weight of the next-token loss for a model of that shape; 0: there is no such loss."""
         if self.lm_weight is not None or self.features:
             return self.lm_weight or 0.0
         return 0.5 if isinstance(config, GPTConfig) else 0.0

@@ -21,7 +21,7 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.training.loop import Plan, checkpoint_activations
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 # model and vocabulary → both with the three tokens that rows of tasks are made of (GPT paper §3.3 and 4.1).
 #

@@ -1,1 +1,1 @@
-"""Other people's files: checkpoints of other formats in, models for other programs out."""
+"""Import of checkpoints in other formats; export of models for other programs."""

@@ -1,4 +1,4 @@
-"""checkpoint of another format → model folder: what every importer finds, and how it is written."""
+"""checkpoint of another format → model folder: the common form that importers return, its checks, the writing."""
 
 import tempfile
 from collections.abc import Mapping
@@ -17,16 +17,20 @@ from bertwright.text.wordpiece import Tokenizer
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """A checkpoint as an importer read it.
+class ForeignCheckpoint:
+    """A checkpoint of another format, as its importer read it.
 
-    `found` says what was recognised, `weights` are by our names, `labels` the label names in the order of the outputs,
-    `left_out` the names of tensors that are no weights, such as an optimiser's moments; `extra` is what a model folder
-    of ours notes for a task. `multi_label`: a classifier of texts may answer several labels at once, or none.
+    source       path of the checkpoint, for messages
+    layout       the format that was recognised, for the report
+    weights      tensors by bertwright's parameter names
+    labels       label names in the order of the outputs
+    left_out     names of tensors that are not weights, such as an optimiser's moments
+    extra        notes of a task, where the folder was written by bertwright
+    multi_label  True where a classifier of texts may give several labels at once, or none
     """
 
-    place: str
-    found: str
+    source: str
+    layout: str
     config: EncoderConfig
     architecture: str
     weights: Mapping[str, Tensor]
@@ -37,50 +41,58 @@ class Foreign:
     multi_label: bool = False
 
 
-def check_whole(foreign: Foreign) -> None:
-    """InputError where tensors are missing, too many or of another shape than the architecture's, all of them named."""
+def check_complete(foreign: ForeignCheckpoint) -> None:
+    """Check that the tensors are those of the architecture, and the vocabulary fits the embeddings.
+
+    Raises InputError with the names of all tensors that are missing, unknown or of another shape.
+    """
     classes = len(foreign.weights.get("classifier.linear.weight", ())) or 2
     with torch.device("meta"):
         model = Bert(foreign.config, foreign.architecture, num_labels=classes)
-    check_tensors(foreign.place, foreign.weights, model=model, kind=foreign.architecture)
-    pieces, rows = foreign.tokenizer.vocab_size, foreign.config.vocab_size
-    if pieces > rows:
-        raise InputError(f"{foreign.place}: the vocabulary has {pieces} pieces, but there are embeddings for {rows}")
+    check_tensors(foreign.source, foreign.weights, model=model, kind=foreign.architecture)
+    check_vocabulary_size(foreign.source, pieces=foreign.tokenizer.vocab_size, embeddings=foreign.config.vocab_size)
 
 
-def check_tensors(place: str, weights: Mapping[str, Tensor], *, model: nn.Module, kind: str) -> None:
-    """InputError where names or shapes of weights are not those of `model`, a whole `kind`, or values are no numbers.
+def check_vocabulary_size(source: str, *, pieces: int, embeddings: int) -> None:
+    """Raise InputError where a vocabulary has more pieces than the model has embeddings."""
+    if pieces > embeddings:
+        raise InputError(f"{source}: the vocabulary has {pieces} pieces, but there are embeddings for {embeddings}")
 
-    A pooler may always be there: many checkpoints have one that their class does not use.
+
+def check_tensors(source: str, weights: Mapping[str, Tensor], *, model: nn.Module, kind: str) -> None:
+    """Raise InputError where names or shapes of weights differ from those of `model`, or values are not finite.
+
+    `kind` is the architecture, for the message. A pooler is always allowed: many checkpoints have one that their class
+    does not use.
     """
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    missing = sorted(wanted.keys() - given.keys())
-    surplus = sorted(name for name in given.keys() - wanted.keys() if not name.startswith("pooler."))
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    actual = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    missing = sorted(expected.keys() - actual.keys())
+    surplus = sorted(name for name in actual.keys() - expected.keys() if not name.startswith("pooler."))
     shapes = [
-        f"{name} is {given[name]}, not {wanted[name]}"
-        for name in wanted
-        if given.get(name, wanted[name]) != wanted[name]
+        f"{name} is {actual[name]}, not {expected[name]}"
+        for name in expected
+        if actual.get(name, expected[name]) != expected[name]
     ]
     wrong = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"no place for: {', '.join(surplus)}"] * bool(surplus)
     if wrong or shapes:
-        raise InputError(f"{place}: not a whole {kind}; {'; '.join([*wrong, *shapes])}")
+        raise InputError(f"{source}: not a whole {kind}; {'; '.join([*wrong, *shapes])}")
     if broken := [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]:
-        raise InputError(f"{place}: infinite values or values that are no numbers in {', '.join(broken)}")
+        raise InputError(f"{source}: infinite values or values that are no numbers in {', '.join(broken)}")
 
 
-def write_foreign(foreign: Foreign, out: Path) -> None:
-    """Write the model folder; InputError where the checkpoint is not whole or `out` exists."""
+def write_checkpoint(foreign: ForeignCheckpoint, out: Path) -> None:
+    """Write the model folder `out`. Raises InputError where the checkpoint is not complete or `out` exists."""
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
-    check_whole(foreign)
-    with tempfile.TemporaryDirectory() as place:
-        foreign.tokenizer.save(Path(place))
+    check_complete(foreign)
+    with tempfile.TemporaryDirectory() as folder:
+        foreign.tokenizer.save(Path(folder))
         save_weights(
             out,
             foreign.weights,
             config=foreign.config,
-            tokenizer=Path(place),
+            tokenizer=Path(folder),
             architecture=foreign.architecture,
             labels=foreign.labels,
             extra=foreign.extra,

@@ -1,11 +1,11 @@
-"""checkpoint of another format → weights by our names: BERT as Google released it, and as its scripts save it.
+"""a BERT checkpoint in Google's format → weights by bertwright's names.
 
-A checkpoint is bert_config.json, vocab.txt and the weights in TensorFlow's second format, pre-trained or fine-tuned
-by run_classifier.py or run_squad.py. This file alone holds the names of Google's variables and settings.
+A checkpoint is bert_config.json, vocab.txt and the weights in TensorFlow's second format. It was pre-trained, or
+fine-tuned by run_classifier.py or run_squad.py. The names of Google's variables and settings stand in this file alone.
 
-No file says which GELU "gelu" means. The models of 2018 were trained with the exact one (erf); since February 2019
-Google's code has computed an approximation (tanh) under the same name. Hugging Face's conversions of all of them take
-the exact one, and so does this file; the two differ by less than 5e-4.
+Google's files do not say which GELU "gelu" means. The models of 2018 were trained with the exact function (erf). Since
+February 2019 Google's code computes an approximation (tanh) under the same name. Hugging Face converts all of these
+models with the exact function, and this file does the same. The two functions differ by less than 5e-4.
 """
 
 import re
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.interop.checkpoint import Foreign
+from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.interop.sorted_table import is_table
 from bertwright.interop.tensor_bundle import Bundle, index_file, open_bundle
 from bertwright.model.config import EncoderConfig
@@ -40,7 +40,7 @@ _MODULES = {
     "cls/predictions/transform/dense": "masked_lm.transform",
     "cls/predictions/transform/LayerNorm": "masked_lm.norm",
 }
-"""Google's module → ours, # is the layer; each has the two variables of `_LEAVES`."""
+"""Google's module → bertwright's; # is the number of the layer. Each module has the two variables of `_LEAVES`."""
 _LEAVES = {"dense": {"kernel": "weight", "bias": "bias"}, "LayerNorm": {"gamma": "weight", "beta": "bias"}}
 _VARIABLES = {
     "bert/embeddings/word_embeddings": "encoder.embeddings.word.weight",
@@ -58,7 +58,7 @@ _VARIABLES = {
     for module, ours in _MODULES.items()
     for leaf, name in _LEAVES["LayerNorm" if module.endswith("LayerNorm") else "dense"].items()
 }
-"""Google's variable → our parameter, # is the layer; query, key and value are fused afterwards."""
+"""Google's variable → bertwright's parameter; # is the number of the layer. Query, key and value are fused later."""
 _TRANSPOSED = "/kernel"
 _OPTIMIZER = ("/adam_m", "/adam_v")
 _STEP = "global_step"
@@ -71,7 +71,7 @@ _ARCHITECTURES = {
     frozenset({"classifier"}): "BertForSequenceClassification",
     frozenset({"span"}): "BertForQuestionAnswering",
 }
-"""Heads beside encoder and pooler → the architecture that has them."""
+"""Heads beside encoder and pooler → the architecture with these heads."""
 
 _CONFIG_NAMES = {
     "vocab_size": "vocab_size",
@@ -93,61 +93,64 @@ _WITHOUT_MEANING = (
     "pooler_size_per_head",
     "pooler_type",
 )
-"""Settings that the multilingual and the Chinese models carry and that Google's own code never reads."""
+"""Settings of the multilingual and the Chinese models that Google's own code never reads."""
 
 
-def recognises(source: Path) -> bool:
-    """Whether a folder holds Google's settings or TensorFlow's weights, or a path is what their files begin with."""
+def is_google_checkpoint(source: Path) -> bool:
+    """Return whether `source` is a folder with Google's settings or TensorFlow's weights, or a prefix of such files."""
     if source.is_dir():
         return (source / "bert_config.json").is_file() or any(source.glob("*.index"))
     return index_file(_without_index(source)).is_file() or (source.is_file() and is_table(source))
 
 
-def read_google(source: Path, *, cased: bool | None) -> Foreign:
+def read_google(source: Path, *, cased: bool | None) -> ForeignCheckpoint:
     """Read a checkpoint in Google's format.
 
-    `source` is its folder, or the prefix of its files such as DIR/model.ckpt-343, which is needed where the folder
-    holds several. `cased` says whether the vocabulary keeps upper case; None takes that from a tokenizer_config.json.
-    The heads decide the architecture. An optimiser's moments and the step counter are left out, unread. Labels are
-    empty: no file of Google's holds them.
+    source  its folder, or the prefix of its files such as DIR/model.ckpt-343, where the folder holds several
+    cased   True where the vocabulary keeps upper case; None: as tokenizer_config.json says
 
-    Raises InputError for files that are missing, damaged or contradict each other, settings and variables that are not
-    known, and where nothing says whether upper case is kept.
+    The heads decide the architecture. An optimiser's moments and the step counter are not read. Labels are empty:
+    Google's files do not hold them.
+
+    Raises InputError for files that are missing, damaged or contradict each other, for unknown settings and variables,
+    and where the files do not say whether upper case is kept.
     """
     prefix = _prefix(source)
     folder = prefix.parent
     bundle = open_bundle(prefix)
-    named = _our_names(bundle)
-    architecture = _architecture(named, bundle.prefix)
+    names = _parameter_names(bundle)
+    architecture = _architecture(names, bundle.prefix)
     tokenizer = _tokenizer(folder, cased)
     config = _config(_beside(folder, "bert_config.json"), tokenizer)
-    weights = _fused({ours: _read(bundle, name) for name, ours in named.items()}, bundle.prefix)
-    return Foreign(
-        place=str(prefix),
-        found=f"Google's layout, {prefix.name}",
+    weights = _fused({parameter: _read(bundle, name) for name, parameter in names.items()}, bundle.prefix)
+    return ForeignCheckpoint(
+        source=str(prefix),
+        layout=f"Google's layout, {prefix.name}",
         config=config,
         architecture=architecture,
         weights=weights,
         tokenizer=tokenizer,
-        left_out=tuple(name for name in bundle.entries if name not in named),
+        left_out=tuple(name for name in bundle.entries if name not in names),
     )
 
 
 def _prefix(source: Path) -> Path:
-    """What the names of the checkpoint's files begin with; InputError where a folder holds none or several."""
+    """Return the prefix of the checkpoint's files. Raises InputError where a folder holds none or several."""
     if not source.is_dir():
         return _without_index(source)
-    found = sorted(_without_index(path) for path in source.glob("*.index"))
-    found = found or sorted(path for path in source.iterdir() if path.is_file() and is_table(path))  # the first format
-    if not found and any((source / name).is_file() for name in ("pytorch_model.bin", "model.safetensors")):
+    prefixes = sorted(_without_index(path) for path in source.glob("*.index"))
+    if not prefixes:  # TensorFlow's first format
+        prefixes = sorted(path for path in source.iterdir() if path.is_file() and is_table(path))
+    if not prefixes and any((source / name).is_file() for name in ("pytorch_model.bin", "model.safetensors")):
         raise InputError(
-            f"{source}: its weights are torch's, its bert_config.json is of old: rename that to config.json"
+            f"{source}: its weights are torch's, but its settings have the old name bert_config.json; rename that file "
+            "to config.json"
         )
-    if not found:
-        raise InputError(f"{source}: holds no checkpoint in Google's format, whose weights begin with a PREFIX.index")
-    if len(found) > 1:
-        raise InputError(f"{source}: holds {len(found)} checkpoints, name one: {', '.join(map(str, found))}")
-    return found[0]
+    if not prefixes:
+        raise InputError(f"{source}: holds no checkpoint in Google's format: expected a file PREFIX.index")
+    if len(prefixes) > 1:
+        raise InputError(f"{source}: holds {len(prefixes)} checkpoints, name one: {', '.join(map(str, prefixes))}")
+    return prefixes[0]
 
 
 def _without_index(path: Path) -> Path:
@@ -158,8 +161,8 @@ def _beside(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
         raise InputError(
-            f"{path}: there is no such file, but it must lie beside the weights; a fine-tuned model has that of the "
-            "model it began with"
+            f"{path}: there is no such file; it must lie beside the weights. For a fine-tuned model, copy that of its "
+            "pre-trained model"
         )
     return path
 
@@ -168,78 +171,80 @@ def _config(path: Path, tokenizer: Tokenizer) -> EncoderConfig:
     raw = read_json(path)
     if not isinstance(raw, dict):
         raise InputError(f"{path}: holds a JSON {type(raw).__name__}; it must be an object")
-    wanted = {*_CONFIG_NAMES, "hidden_act"}
-    if missing := sorted(wanted - raw.keys()):
+    required = {*_CONFIG_NAMES, "hidden_act"}
+    if missing := sorted(required - raw.keys()):
         raise InputError(f"{path}: lacks {', '.join(missing)}")
-    if unknown := sorted(raw.keys() - wanted - set(_WITHOUT_MEANING)):
+    if unknown := sorted(raw.keys() - required - set(_WITHOUT_MEANING)):
         raise InputError(f"{path}: {', '.join(unknown)} is no setting of Google's BERT; is this another model?")
     if raw["hidden_act"] != "gelu":
         raise InputError(f"{path}: hidden_act is {raw['hidden_act']!r}; only 'gelu' can be read")
-    values = {ours: raw[theirs] for theirs, ours in _CONFIG_NAMES.items()}
+    settings = {name: raw[google_name] for google_name, name in _CONFIG_NAMES.items()}
     try:
-        return EncoderConfig.model_validate({**values, "pad_id": tokenizer.pad_id})
+        return EncoderConfig.model_validate({**settings, "pad_id": tokenizer.pad_id})
     except ValidationError as error:
-        back = {ours: theirs for theirs, ours in _CONFIG_NAMES.items()}
-        wrong = [": ".join([*(back[str(name)] for name in part["loc"]), part["msg"]]) for part in error.errors()]
-        raise InputError(f"{path}: {'; '.join(wrong)}") from None
+        google_names = {name: google_name for google_name, name in _CONFIG_NAMES.items()}
+        errors = [
+            ": ".join([*(google_names[str(name)] for name in part["loc"]), part["msg"]]) for part in error.errors()
+        ]
+        raise InputError(f"{path}: {'; '.join(errors)}") from None
 
 
 def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
     path = folder / "tokenizer_config.json"
-    said: Any = read_json(path) if path.is_file() else {}
-    if not isinstance(said, dict):
-        raise InputError(f"{path}: holds a JSON {type(said).__name__}; it must be an object")
-    lower, strip = said.get("do_lower_case"), said.get("strip_accents")
+    settings: Any = read_json(path) if path.is_file() else {}
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: holds a JSON {type(settings).__name__}; it must be an object")
+    lower, strip = settings.get("do_lower_case"), settings.get("strip_accents")
     if cased is None and not isinstance(lower, bool):
         raise InputError(
             f"{folder}: Google's files do not say whether upper case is kept; give --casing cased or --casing uncased"
         )
-    keeps = not lower if cased is None else cased
-    if lower is keeps:
-        option = "--casing cased" if keeps else "--casing uncased"
+    is_cased = not lower if cased is None else cased
+    if lower is is_cased:
+        option = "--casing cased" if is_cased else "--casing uncased"
         raise InputError(f"{path}: do_lower_case is {lower}, but {option} was given; they must agree")
-    if strip is keeps:
+    if strip is is_cased:
         raise InputError(f"{path}: strip_accents is {strip}; Google's rules strip accents unless upper case is kept")
-    return import_vocabulary(_beside(folder, "vocab.txt"), cased=keeps)
+    return import_vocabulary(_beside(folder, "vocab.txt"), cased=is_cased)
 
 
-def _our_names(bundle: Bundle) -> dict[str, str]:
-    """Google's names → ours for all weights; InputError with all variables that are neither weights nor left out."""
-    named: dict[str, str] = {}
+def _parameter_names(bundle: Bundle) -> dict[str, str]:
+    """Return Google's name → parameter name for all weights. Raises InputError with all unknown variables."""
+    names: dict[str, str] = {}
     unknown: list[str] = []
     for name in bundle.entries:
-        ours = _our_name(name)
-        if ours is not None:
-            named[name] = ours
-        elif name != _STEP and not (name.endswith(_OPTIMIZER) and _our_name(name.rpartition("/")[0])):
+        parameter = _parameter_name(name)
+        if parameter is not None:
+            names[name] = parameter
+        elif name != _STEP and not (name.endswith(_OPTIMIZER) and _parameter_name(name.rpartition("/")[0])):
             unknown.append(name)
     if unknown:
         raise InputError(
             f"{bundle.prefix}: {len(unknown)} of {len(bundle.entries)} variables have no place in Google's BERT: "
             f"{', '.join(unknown)}"
         )
-    return named
+    return names
 
 
-def _our_name(name: str) -> str | None:
+def _parameter_name(name: str) -> str | None:
     layer = re.search(r"/layer_(\d+)/", name)
     if layer is None:
         return _VARIABLES.get(name)
-    ours = _VARIABLES.get(name.replace(layer[0], "/layer_#/", 1))
-    return ours and ours.replace("#", layer[1])
+    parameter = _VARIABLES.get(name.replace(layer[0], "/layer_#/", 1))
+    return parameter and parameter.replace("#", layer[1])
 
 
-def _architecture(named: Mapping[str, str], place: Path) -> str:
-    heads = {name: ours.partition(".")[0] for name, ours in named.items()}
-    found = frozenset(heads.values()) - {"encoder", "pooler"}
-    if found not in _ARCHITECTURES:
-        variables = ", ".join(name for name, head in heads.items() if head in found)
-        raise InputError(f"{place}: has the heads of several tasks, which no architecture has at once: {variables}")
-    return _ARCHITECTURES[found]
+def _architecture(names: Mapping[str, str], prefix: Path) -> str:
+    modules = {name: parameter.partition(".")[0] for name, parameter in names.items()}
+    heads = frozenset(modules.values()) - {"encoder", "pooler"}
+    if heads not in _ARCHITECTURES:
+        variables = ", ".join(name for name, module in modules.items() if module in heads)
+        raise InputError(f"{prefix}: has the heads of several tasks, which no architecture has at once: {variables}")
+    return _ARCHITECTURES[heads]
 
 
 def _read(bundle: Bundle, name: str) -> Tensor:
-    """A weight as torch has it, in float32."""
+    """Return a weight in torch's layout, in float32."""
     values = bundle.read(name)
     if values.dtype.kind != "f":
         raise InputError(f"{bundle.prefix}: {name} is of type {values.dtype}; weights are floating-point numbers")
@@ -247,16 +252,16 @@ def _read(bundle: Bundle, name: str) -> Tensor:
     return tensor.t() if name.endswith(_TRANSPOSED) else tensor
 
 
-def _fused(weights: Mapping[str, Tensor], place: Path) -> dict[str, Tensor]:
-    """Query, key and value of each layer in one; InputError where they do not go together."""
+def _fused(weights: Mapping[str, Tensor], prefix: Path) -> dict[str, Tensor]:
+    """Join query, key and value of each layer. Raises InputError where one is missing or their shapes differ."""
     fused = dict(weights)
     for query in [name for name in weights if ".attention.query." in name]:
         names = [query.replace(".query.", f".{part}.") for part in ("query", "key", "value")]
         if missing := [name for name in names if name not in weights]:
-            raise InputError(f"{place}: {query} is there, but not {', '.join(missing)}")
+            raise InputError(f"{prefix}: {query} is there, but not {', '.join(missing)}")
         parts = [fused.pop(name) for name in names]
         if len({part.shape for part in parts}) > 1:
-            raise InputError(f"{place}: {_shapes(names, parts)}; they must have the same shape")
+            raise InputError(f"{prefix}: {_shapes(names, parts)}; they must have the same shape")
         fused[query.replace(".query.", ".qkv.")] = torch.cat(parts)
     return fused
 

@@ -1,7 +1,11 @@
-"""a published BERT in Hugging Face's layout → model folder: sharded and pickled weights, old names, every head.
+"""a published BERT in Hugging Face's layout → weights by bertwright's names: shards, pickles, old names, every head.
 
-Weights are `model.safetensors` or `pytorch_model.bin`, whole or in shards with an index. A pickle is opened with
-`weights_only=True`, which runs no code of the file.
+Weights are `model.safetensors` or `pytorch_model.bin`, in one file or in shards with an index.
+
+A pickle is opened with torch's `weights_only=True`, which runs no code of the file. But torch then still allows calls
+that fill the memory (a bytearray of any length, a tensor of any size over one number), and unpacks all that an archive
+holds. Files that torch.save wrote need none of that. So a file is checked before torch opens it: `check_pickle` finds
+the calls without making them and allows only those that build plain tensors.
 """
 
 import io
@@ -19,7 +23,7 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.files import check_digest, read_json
-from bertwright.interop.checkpoint import Foreign
+from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.model.bert import ARCHITECTURES, Head, architecture_of
 from bertwright.model.config import encoder_shape
 from bertwright.model.hf_config import MULTI_LABEL, read_config
@@ -27,12 +31,7 @@ from bertwright.model.hf_weights import own_weights, read_safetensors
 from bertwright.text.vocabulary import Rules, has_casing, read_vocabulary
 from bertwright.text.wordpiece import Tokenizer
 
-# bytes of a foreign file → what its pickle would call, found without calling it: only what makes plain tensors.
-#
-# torch's `weights_only` runs no code of a file, but allows calls that fill the memory (a bytearray of any length, a
-# tensor of any size over one number), and unpacks whatever an archive holds. What torch.save writes needs none of it.
-
-_CALLED = {
+_ALLOWED_CALLS = {
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
     "torch._utils _rebuild_parameter",
@@ -40,50 +39,50 @@ _CALLED = {
     "torch Size",
     "torch device",
 }
-_CALLING = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4", "NEWOBJ", "NEWOBJ_EX"}
+_CALL_OPCODES = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4", "NEWOBJ", "NEWOBJ_EX"}
 _MOST_PICKLE = 10_000_000  # bytes of names and shapes; those of a BERT are 50 kB
-_OLD_PICKLES = 5  # of a file before torch 1.6: magic number, protocol, machine, state dict, names of storages
+_OLD_PICKLES = 5  # pickles of a file before torch 1.6: magic number, protocol, machine, state dict, storage names
 _END = b"PK\x05\x06"
 _END_BYTES = 22
 
 
 def is_zip(path: Path) -> bool:
-    """Whether torch wrote the file as it does since 1.6; only such a file can be mapped into memory."""
+    """Return whether a file is a zip archive, as torch writes since 1.6. Only such a file can be mapped into memory."""
     with path.open("rb") as stream:
         return stream.read(2) == b"PK"
 
 
 def check_pickle(path: Path) -> None:
-    """InputError for a file that would call more than plain tensors need, or unpack to more than itself."""
+    """Raise InputError for a file that calls more than plain tensors need, or unpacks to more than its own size."""
     try:
         if not is_zip(path):
             with path.open("rb") as stream:
-                begin = io.BytesIO(stream.read(_MOST_PICKLE))  # a file would take the memory that a length claims
+                head = io.BytesIO(stream.read(_MOST_PICKLE))  # bounded: a file may claim any length
             for _ in range(_OLD_PICKLES):
-                _check_calls(begin, path)
+                _check_calls(head, path)
             return
         with path.open("rb") as stream:
             stream.seek(-_END_BYTES, 2)
             if stream.read(len(_END)) != _END:  # so that every reader finds the same list of contents
-                raise InputError(f"{path}: broken or truncated: the archive does not end as those that torch writes")
+                raise InputError(f"{path}: broken or truncated: the archive does not end as torch's archives do")
         with zipfile.ZipFile(path) as archive:
             _check_archive(archive, path)
             for name in archive.namelist():
                 if name.endswith(".pkl"):
                     _check_calls(io.BytesIO(archive.read(name)), path)
     except (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: broken or truncated, or not a file of torch's: {error}") from None
+        raise InputError(f"{path}: broken or truncated, or not a file of torch: {error}") from None
 
 
-def check_held(found: Mapping[str, Tensor], path: Path) -> None:
-    """InputError for tensors that are larger than what the file holds for them, or together far larger than it."""
+def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise InputError for a tensor larger than its data, or tensors that together are far larger than the file."""
     total = 0
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
         total += size
         if size > tensor.untyped_storage().nbytes() or total > 4 * path.stat().st_size:
             raise InputError(
-                f"{path}: {name} has the shape {tuple(tensor.shape)}, for which the file holds too few numbers; refused"
+                f"{path}: {name} has the shape {tuple(tensor.shape)}, but the file holds fewer numbers; refused"
             )
 
 
@@ -106,10 +105,10 @@ def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _check_calls(stream: IO[bytes], path: Path) -> None:
-    """Go through one pickle, opcode by opcode, up to its end."""
+    """Check the calls of one pickle, opcode by opcode, up to its end."""
     for opcode, value, _ in pickletools.genops(stream):
         is_storage = isinstance(value, str) and value.startswith("torch ") and value.endswith("Storage")
-        if opcode.name in _CALLING and not (opcode.name == "GLOBAL" and (is_storage or value in _CALLED)):
+        if opcode.name in _CALL_OPCODES and not (opcode.name == "GLOBAL" and (is_storage or value in _ALLOWED_CALLS)):
             raise InputError(
                 f"{path}: holds more than tensors, so it is not opened (it could run code; weights_only): "
                 f"{opcode.name} {shown(value or '')}"
@@ -120,25 +119,26 @@ _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _HEADS: tuple[Head, ...] = ("pooler", "masked_lm", "next_sentence", "classifier", "span")
 _POINTER = b"version https://git-lfs"
 _WRAPPER = "module."
-"""What torch's DataParallel puts before every name."""
+"""Prefix that torch's DataParallel adds to every name."""
 
 
-def recognises(folder: Path) -> bool:
-    """Whether a folder is laid out as transformers lays out a model."""
+def is_huggingface_folder(folder: Path) -> bool:
+    """Return whether a folder has the config.json of a model of transformers."""
     return (folder / "config.json").is_file()
 
 
-def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
-    """Read a folder; `cased` is needed, and looked at, only where its tokenizer's files do not say it.
+def read_huggingface(folder: Path, *, cased: bool | None = None) -> ForeignCheckpoint:
+    """Read a folder. `cased` is needed only where the tokenizer's files do not say whether upper case is kept.
 
-    InputError for what is missing or broken, for tensors that no BERT has, and for heads that cannot be told apart.
+    Raises InputError for missing or broken files, for tensors that no BERT has, and for heads that fit several
+    architectures.
     """
     described = read_config(folder / "config.json")
     raw, files = read_weights(folder)
     weights = own_weights(_unwrapped(raw), str(folder))
     architecture = _architecture(weights, described.architecture, folder)
     if (folder / "modules.json").is_file():
-        say(f"{folder}: is of sentence-transformers; its pooling, and what follows it, are not taken along")
+        say(f"{folder}: is a model of sentence-transformers; its pooling and the layers after it are not imported")
     classes = num_outputs(weights, str(folder))
     labels = described.labels if classes else ()
     if architecture == "BertForSequenceClassification" and "task" not in described.extra:
@@ -147,9 +147,9 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
         raise InputError(
             f"{folder / 'config.json'}: id2label names {len(labels)} labels, but there are {classes} outputs"
         )
-    return Foreign(
-        place=str(folder),
-        found=f"Hugging Face's layout, {files}",
+    return ForeignCheckpoint(
+        source=str(folder),
+        layout=f"Hugging Face's layout, {files}",
         config=encoder_shape(described.config, str(folder)),
         architecture=architecture,
         weights=weights,
@@ -161,17 +161,17 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> Foreign:
 
 
 def _refuse_problem(problem: Any, outputs: int, path: Path) -> None:
-    """InputError where a classifier is told to learn what its number of outputs cannot answer here."""
+    """Raise InputError where the problem type of a classifier does not fit its number of outputs."""
     fitting = (None, "regression") if outputs == 1 else (None, "single_label_classification", MULTI_LABEL)
     if problem not in fitting:
         allowed = ", ".join(map(str, fitting[1:]))
-        raise InputError(f"{path}: problem_type is {problem!r} with {outputs} outputs; with so many it is {allowed}")
+        raise InputError(f"{path}: expected problem_type {allowed} with {outputs} outputs, got {problem!r}")
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
-    """All tensors of a folder under the names that stand there, and which files these are.
+    """Return all tensors of a folder by the names in its files, and a description of the files.
 
-    InputError for files that are missing, broken, or hold more than tensors.
+    Raises InputError for files that are missing, broken, or hold more than tensors.
     """
     for name in _WHOLE:
         if (folder / name).is_file():
@@ -179,62 +179,62 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
         if (folder / f"{name}.index.json").is_file():
             return _read_shards(folder / f"{name}.index.json")
     others = [name for name in ("tf_model.h5", "flax_model.msgpack") if (folder / name).is_file()]
-    hint = f"; {others[0]} is read by no importer here: let transformers write model.safetensors" if others else ""
-    raise InputError(f"{folder}: holds no weights: none of {', '.join(_WHOLE)}, whole or with .index.json{hint}")
+    hint = f"; {others[0]} cannot be read: let transformers write model.safetensors" if others else ""
+    raise InputError(f"{folder}: holds no weights: expected {' or '.join(_WHOLE)}, or either with .index.json{hint}")
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as stream:
         if stream.read(len(_POINTER)) == _POINTER:
             raise InputError(f"{path}: a Git LFS pointer, not the weights; fetch them: git lfs pull")
-    check_digest(path)  # a damaged model of ours would be written anew, with a digest that fits the damage
+    check_digest(path)  # else a damaged model of bertwright would get a new digest that fits the damage
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     check_pickle(path)
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip(path))
     except pickle.UnpicklingError as error:
         first = str(error).strip().splitlines()[0]
         if "WeightsUnpickler" not in first and "Unsupported" not in first and "weights_only" not in str(error):
-            raise InputError(f"{path}: not a file of torch's: {first}") from None
+            raise InputError(f"{path}: not a file of torch: {first}") from None
         raise InputError(
             f"{path}: holds more than tensors, so it is not opened (it could run code; weights_only): {first}"
         ) from None
-    except Exception as error:  # what a broken pickle raises is of many kinds
+    except Exception as error:  # a broken pickle raises errors of many classes
         raise InputError(f"{path}: broken or truncated ({type(error).__name__}: {error})") from None
-    if not isinstance(found, Mapping) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
     ):
-        raise InputError(f"{path}: holds a {type(found).__name__}; a state dict of named tensors is read")
-    check_held(found, path)
-    return dict(found)
+        raise InputError(f"{path}: expected a state dict of named tensors, got a {type(tensors).__name__}")
+    check_sizes(tensors, path)
+    return dict(tensors)
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], str]:
-    described = read_json(index)
-    places: Any = described.get("weight_map") if isinstance(described, dict) else None
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+    content = read_json(index)
+    files: Any = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
         raise InputError(f"{index}: has no weight_map from tensors to files")
-    found: dict[str, Tensor] = {}
-    for name in sorted(set(places.values())):
+    weights: dict[str, Tensor] = {}
+    for name in sorted(set(files.values())):
         shard = index.parent / name
         if Path(name).name != name or not shard.is_file():
-            raise InputError(f"{index}: names {name}, which does not lie beside it")
+            raise InputError(f"{index}: names the file {name}, which is not in the same folder")
         tensors = _read_file(shard)
-        wanted = {key for key, place in places.items() if place == name}
-        if missing := sorted(wanted - tensors.keys()):
+        expected = {key for key, file in files.items() if file == name}
+        if missing := sorted(expected - tensors.keys()):
             raise InputError(f"{shard}: lacks {', '.join(missing)}, which {index.name} says it holds")
-        found |= tensors
-    return found, f"{len(set(places.values()))} shards of {index.name.removesuffix('.index.json')}"
+        weights |= tensors
+    return weights, f"{len(set(files.values()))} shards of {index.name.removesuffix('.index.json')}"
 
 
-def num_outputs(weights: Mapping[str, Tensor], place: str) -> int:
-    """How many outputs a classifier has, 0 without one; InputError for a weight that is no matrix."""
+def num_outputs(weights: Mapping[str, Tensor], source: str) -> int:
+    """Return the number of a classifier's outputs, 0 without one. Raises InputError for a weight that is no matrix."""
     weight = weights.get("classifier.linear.weight")
     if weight is None:
         return 0
     if weight.ndim != 2:
-        raise InputError(f"{place}: classifier.weight has the shape {tuple(weight.shape)}; [outputs, hidden] is due")
+        raise InputError(f"{source}: classifier.weight: expected a shape [outputs, hidden], got {list(weight.shape)}")
     return len(weight)
 
 
@@ -245,24 +245,24 @@ def _unwrapped(raw: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path) -> str:
-    """The class whose heads are there: the one that config.json names if they are its own, else the only one that fits.
+    """Return the class whose heads the weights have: the one that config.json names, else the only one that fits.
 
-    Published folders often name a class with fewer heads than their weights have: what is there counts.
+    Published folders often name a class with fewer heads than their weights have. The weights decide.
     """
-    there = {head for head in _HEADS if any(name.startswith(f"{head}.") for name in weights)}
-    fitting = [name for name, kind in ARCHITECTURES.items() if there - {"pooler"} == {*kind.heads} - {"pooler"}]
-    fitting = [name for name in fitting if "pooler" in there or "pooler" not in architecture_of(name).heads]
+    heads = {head for head in _HEADS if any(name.startswith(f"{head}.") for name in weights)}
+    fitting = [name for name, kind in ARCHITECTURES.items() if heads - {"pooler"} == {*kind.heads} - {"pooler"}]
+    fitting = [name for name in fitting if "pooler" in heads or "pooler" not in architecture_of(name).heads]
     if named in fitting:
         return named
-    if "classifier" in there and named in ARCHITECTURES and "pooler" not in there:
-        return named  # its pooler is missing, which whoever checks it will say
-    if "classifier" in there:
+    if "classifier" in heads and named in ARCHITECTURES and "pooler" not in heads:
+        return named  # check_complete reports the missing pooler
+    if "classifier" in heads:
         raise InputError(
-            f"{folder / 'config.json'}: architectures is {json.dumps(named)}, and a classifier's weights may be of "
-            f"{', '.join(fitting) or 'no class known here'}: write the one that it is there"
+            f"{folder / 'config.json'}: architectures is {json.dumps(named)}, but the classifier's weights fit "
+            f"{', '.join(fitting) or 'no known class'}: set architectures to the right one"
         )
-    if not fitting and there:
-        raise InputError(f"{folder}: no class of transformers has the heads {', '.join(sorted(there))} together")
+    if not fitting and heads:
+        raise InputError(f"{folder}: no class of transformers has the heads {', '.join(sorted(heads))} together")
     return fitting[0] if fitting else "BertModel"
 
 
@@ -274,8 +274,8 @@ def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
                 f"{folder}: its files do not say whether upper case is kept; give --casing cased or --casing uncased"
             )
         return Tokenizer(read_vocabulary(vocabulary), Rules(cased=cased, strip_accents=not cased))
-    found = Tokenizer.load(folder)
-    if cased is not None and cased != found.cased:
-        said = "cased" if found.cased else "uncased"
-        raise InputError(f"{folder}: its tokenizer's files say {said}; leave --casing out")
-    return found
+    tokenizer = Tokenizer.load(folder)
+    if cased is not None and cased != tokenizer.cased:
+        casing = "cased" if tokenizer.cased else "uncased"
+        raise InputError(f"{folder}: its tokenizer's files say {casing}; leave --casing out")
+    return tokenizer

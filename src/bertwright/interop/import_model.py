@@ -1,4 +1,4 @@
-"""a checkpoint of any known format → model folder: recognised by what lies there, checked whole, written once."""
+"""a checkpoint of any known format → model folder. The files decide the format; all is checked before it is written."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
 from bertwright.files import refuse_unwritable
 from bertwright.interop import google, huggingface, openai
-from bertwright.interop.checkpoint import Foreign, check_whole, write_foreign
+from bertwright.interop.checkpoint import ForeignCheckpoint, check_complete, write_checkpoint
 from bertwright.model.config import need_segments
 from bertwright.tasks.classification.spec import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG
@@ -20,11 +20,11 @@ from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import tagger_of, with_tag_columns
 
 SPANS = {task.name: task for task in (SQUAD1, SQUAD2)}
-"""What a model of spans may be for: its files do not say it."""
+"""Tasks that a model of spans may be for; its files do not name the task."""
 
 _HUB = "hub:"
 _WANTED = ("*.json", "*.txt", "*.safetensors", "*.sha256", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy")
-"""What is downloaded of a model of the Hub: no weights of other frameworks."""
+"""Files that are downloaded of a model of the Hub: no weights of other frameworks."""
 
 
 def import_model(
@@ -36,27 +36,31 @@ def import_model(
     text: Sequence[str] = (),
     task: str | None = None,
 ) -> dict[str, Any]:
-    """Make the model folder `out` of a checkpoint, a BERT's or a GPT-1's; returns what was found.
+    """Make the model folder `out` from the checkpoint of a BERT or a GPT-1; return its description.
 
-    source: a folder, the prefix of one of Google's checkpoints, or hub:NAME. labels: names for a classifier's outputs,
-    where its files hold none. text: how many columns, and which, a classifier answers. task: squad1 or squad2, what a
-    model of spans answers; squad1 where nothing is said.
+    source  a folder, the prefix of a checkpoint in Google's format, or hub:NAME
+    labels  names for the outputs of a classifier, where its files hold none
+    text    columns of a table that a classifier reads
+    task    squad1 or squad2 for a model of spans; None is squad1
     """
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
     refuse_unwritable(out, "--out", is_folder=True)
     if not source:
-        raise InputError("the checkpoint has no name: a folder, the prefix of one of Google's, or hub:NAME is due")
-    with _on_disk(source) as place:
-        if openai.recognises(place):
+        raise InputError("the checkpoint has no name: expected a folder, the prefix of Google's files, or hub:NAME")
+    with _on_disk(source) as path:
+        if openai.is_gpt1(path):
             if cased is not None or labels or text or task:
-                raise InputError(f"{source}: is a GPT-1: its text is lower-cased; it has no labels, columns or task")
-            return _told({**openai.import_gpt(place, out), "model": str(out)})
-        foreign = _read(place, source, cased=cased)
-        foreign = with_task(with_names(foreign, labels), text, task)
-        write_foreign(foreign, out)
+                raise InputError(
+                    f"{source}: is a GPT-1: its text is lower-cased; it has no labels, columns or task. Leave these "
+                    "options out"
+                )
+            return _with_text({**openai.import_gpt(path, out), "model": str(out)})
+        foreign = _read(path, source, cased=cased)
+        foreign = with_task(with_label_names(foreign, labels), text, task)
+        write_checkpoint(foreign, out)
     result = {
-        "found": foreign.found,
+        "found": foreign.layout,
         "architecture": foreign.architecture,
         "layers": foreign.config.layers,
         "hidden": foreign.config.hidden,
@@ -69,101 +73,106 @@ def import_model(
         "left_out": list(foreign.left_out),
         "model": str(out),
     }
-    return _told(result)
+    return _with_text(result)
 
 
-def _told(result: dict[str, Any]) -> dict[str, Any]:
-    """The result with its lines for a person, where hundreds of an optimiser's moments are a number."""
-    out, names = result["left_out"], ", ".join(result["left_out"][:3])
+def _with_text(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result with its text for a person, where hundreds of an optimiser's moments are counted."""
+    left_out, names = result["left_out"], ", ".join(result["left_out"][:3])
+    more = ", …" if len(left_out) > 3 else ""
     shown = {
-        "left_out": f"{len(out)} tensors that are no weights: {names}{', …' if len(out) > 3 else ''}" if out else "",
+        "left_out": f"{len(left_out)} tensors that are no weights: {names}{more}" if left_out else "",
         "labels": ", ".join(result.get("labels", ())),
     }
     lines = {name: shown.get(name, value) for name, value in result.items()}
     return {**result, "text": "\n".join(f"{name:14}{value}" for name, value in lines.items() if value != "")}
 
 
-def with_names(foreign: Foreign, labels: Sequence[str]) -> Foreign:
-    """The checkpoint with label names: those given, its own, or LABEL_0, LABEL_1, … as transformers has them."""
+def with_label_names(foreign: ForeignCheckpoint, labels: Sequence[str]) -> ForeignCheckpoint:
+    """Return the checkpoint with label names: `labels`, its own, or LABEL_0, LABEL_1, … as in transformers."""
     if foreign.architecture not in ("BertForSequenceClassification", "BertForTokenClassification"):
         if labels:
-            raise InputError(f"{foreign.place}: is a {foreign.architecture}, which has no labels to name")
+            raise InputError(f"{foreign.source}: is a {foreign.architecture}, which has no labels to name")
         return foreign
-    check_whole(foreign)
+    check_complete(foreign)
     classes = len(foreign.weights["classifier.linear.weight"])
     if labels and (len(labels) != classes or len(set(labels)) != classes):
         raise InputError(
-            f"{len(labels)} labels ({', '.join(labels)}) for {classes} outputs; one different name for each"
+            f"--label: {len(labels)} labels ({', '.join(labels)}) for {classes} outputs; give each output a different "
+            "name"
         )
     if any(not label.strip() or not label.isprintable() for label in labels):
-        raise InputError(f"--label {', '.join(map(repr, labels))}: a label is a text in one line")
+        raise InputError(f"--label {', '.join(map(repr, labels))}: expected printable texts of one line, not empty")
     if not labels and any(not label.strip() for label in foreign.labels):
-        raise InputError(f"{foreign.place}: one of its labels is empty; name them (--label)")
+        raise InputError(f"{foreign.source}: one of its labels is empty; name them (--label)")
     if not labels and len(set(foreign.labels)) != len(foreign.labels):
         raise InputError(
-            f"{foreign.place}: its labels are {', '.join(foreign.labels)}; name each differently (--label)"
+            f"{foreign.source}: its labels are {', '.join(foreign.labels)}; name each differently (--label)"
         )
-    if own := _noted_labels(foreign):
-        if labels and tuple(labels) != own:
+    if noted := _noted_labels(foreign):
+        if labels and tuple(labels) != noted:
             raise InputError(
-                f"--label {', '.join(labels)}: {foreign.place} was fine-tuned by bertwright for the labels "
-                f"{', '.join(own)}; leave the option out"
+                f"--label {', '.join(labels)}: {foreign.source} was fine-tuned by bertwright for the labels "
+                f"{', '.join(noted)}; leave the option out"
             )
-        return replace(foreign, labels=foreign.labels or own)
+        return replace(foreign, labels=foreign.labels or noted)
     names = tuple(labels) or foreign.labels or tuple(f"LABEL_{index}" for index in range(classes))
     return replace(foreign, labels=names)
 
 
-def _noted_labels(foreign: Foreign) -> tuple[str, ...]:
-    """Those of the task that a folder of ours notes; InputError for a note that is none."""
+def _noted_labels(foreign: ForeignCheckpoint) -> tuple[str, ...]:
+    """Return the labels of the task that a folder of bertwright notes. Raises InputError for an unknown note."""
     noted = foreign.extra.get("task")
     if noted is None:
         return ()
     labels = noted.get("labels", ()) if isinstance(noted, dict) else None
     if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
-        raise InputError(f"{foreign.place}: config.json notes a task that is not known here: {noted!r}")
+        raise InputError(f"{foreign.source}: config.json notes a task that is not known here: {noted!r}")
     return tuple(labels)
 
 
-def with_task(foreign: Foreign, text: Sequence[str], task: str | None = None) -> Foreign:
-    """The checkpoint with the note that lets `predict` and `evaluate` answer with it; a folder of ours has its own."""
+def with_task(foreign: ForeignCheckpoint, text: Sequence[str], task: str | None = None) -> ForeignCheckpoint:
+    """Return the checkpoint with the note of its task, which `predict` and `evaluate` read.
+
+    A folder of bertwright keeps its own note.
+    """
     is_span, is_choice = (foreign.architecture == f"BertFor{kind}" for kind in ("QuestionAnswering", "MultipleChoice"))
     if task and (not is_span or "task" in foreign.extra):
-        raise InputError(f"{foreign.place}: --task is for models of spans that do not know their task yet")
+        raise InputError(f"{foreign.source}: --task is for models of spans without a noted task; leave it out")
     if is_span or is_choice or len(text) > 1:
-        need_segments(foreign.config, foreign.place)
+        need_segments(foreign.config, foreign.source)
     if "task" not in foreign.extra and not text and (is_span or is_choice):
         if is_span and not task:
-            say("taken for a model of SQuAD 1.1, which answers every question; of 2.0 it would be with --task squad2")
-        return _noted(foreign, SPANS[task or SQUAD1.name] if is_span else SWAG)
+            say("taken for a model of SQuAD 1.1, which answers every question; for SQuAD 2.0 give --task squad2")
+        return _with_note(foreign, SPANS[task or SQUAD1.name] if is_span else SWAG)
     is_tagger = foreign.architecture == "BertForTokenClassification"
     if "task" in foreign.extra or not (is_tagger or foreign.architecture == "BertForSequenceClassification"):
         if text:
-            raise InputError(f"{foreign.place}: --text-column is for classifiers that do not know their columns yet")
+            raise InputError(f"{foreign.source}: --text-column is for classifiers without noted columns; leave it out")
         return foreign
     if is_tagger:
-        return _noted(foreign, with_tag_columns(tagger_of(foreign.labels), text=text))
-    one_number = REGRESS if len(foreign.labels) == 1 else CLASSIFY
-    chosen = with_columns(MULTILABEL if foreign.multi_label else one_number, text=text)
-    if chosen.kind == "regression":
-        return _noted(foreign, chosen.model_copy(update={"standardise": False}))
-    return _noted(foreign, with_labels(chosen, foreign.labels))
+        return _with_note(foreign, with_tag_columns(tagger_of(foreign.labels), text=text))
+    one_answer = REGRESS if len(foreign.labels) == 1 else CLASSIFY
+    classifier = with_columns(MULTILABEL if foreign.multi_label else one_answer, text=text)
+    if classifier.kind == "regression":
+        return _with_note(foreign, classifier.model_copy(update={"standardise": False}))
+    return _with_note(foreign, with_labels(classifier, foreign.labels))
 
 
-def _noted(foreign: Foreign, task: TaskSpec) -> Foreign:
-    most = foreign.config.max_positions  # a window of a passage is as long as it was learned with; texts are not cut
-    length = min(task.max_length, most) if isinstance(task, SpanTask) else most
-    noted = {"task": task.model_dump(mode="json"), "max_length": length}
-    return replace(foreign, extra={**foreign.extra, **noted})
+def _with_note(foreign: ForeignCheckpoint, task: TaskSpec) -> ForeignCheckpoint:
+    positions = foreign.config.max_positions  # windows of a passage keep the length of training; texts are not cut
+    length = min(task.max_length, positions) if isinstance(task, SpanTask) else positions
+    note = {"task": task.model_dump(mode="json"), "max_length": length}
+    return replace(foreign, extra={**foreign.extra, **note})
 
 
-def _read(place: Path, source: str, *, cased: bool | None) -> Foreign:
-    if place.is_dir() and huggingface.recognises(place):
-        return huggingface.read_huggingface(place, cased=cased)
-    if google.recognises(place):
-        return google.read_google(place, cased=cased)
-    if not place.exists():
-        raise InputError(f"{source}: there is no such folder; a model of the Hugging Face Hub is written hub:NAME")
+def _read(path: Path, source: str, *, cased: bool | None) -> ForeignCheckpoint:
+    if path.is_dir() and huggingface.is_huggingface_folder(path):
+        return huggingface.read_huggingface(path, cased=cased)
+    if google.is_google_checkpoint(path):
+        return google.read_google(path, cased=cased)
+    if not path.exists():
+        raise InputError(f"{source}: there is no such folder; for a model of the Hugging Face Hub write hub:NAME")
     raise InputError(
         f"{source}: no checkpoint of a known format: no config.json (Hugging Face), no bert_config.json (Google), "
         "no params_shapes.json (OpenAI)"
@@ -172,21 +181,21 @@ def _read(place: Path, source: str, *, cased: bool | None) -> Foreign:
 
 @contextmanager
 def _on_disk(source: str) -> Iterator[Path]:
-    """The source as a path; a model of the Hub is downloaded into its own cache."""
+    """Yield the path of the source; a model of the Hub is downloaded to a temporary folder."""
     if not source.startswith(_HUB):
         yield Path(source)
         return
     name, _, revision = source.removeprefix(_HUB).partition("@")
-    try:
+    try:  # imported here: only models of the Hub need this extra
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
     except ImportError:
         raise MissingExtra("hub", f"reading {source}") from None
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            found = snapshot_download(name, revision=revision or None, local_dir=place, allow_patterns=list(_WANTED))
+            path = snapshot_download(name, revision=revision or None, local_dir=folder, allow_patterns=list(_WANTED))
         except RepositoryNotFoundError:
-            raise InputError(f"{source}: the Hub has no such model, or it needs a token (HF_TOKEN)") from None
+            raise InputError(f"{source}: the Hub has no such model, or the model needs a token (HF_TOKEN)") from None
         except (HfHubHTTPError, HFValidationError, OSError) as error:
             raise InputError(f"{source}: cannot be fetched: {str(error).splitlines()[0]}") from None
-        yield Path(found)
+        yield Path(path)

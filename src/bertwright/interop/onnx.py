@@ -1,4 +1,4 @@
-"""model folder → a folder for ONNX Runtime: the graph, which PyTorch is compared with first, and its tokenizer."""
+"""model folder → a folder for ONNX Runtime: the graph, its tokenizer, and a comparison with PyTorch."""
 
 import importlib
 import json
@@ -17,24 +17,22 @@ from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
 from bertwright.files import atomic_folder, file_digest, refuse_unwritable, write_json
 from bertwright.interop.onnx_graph import OPSET, Written, quiet, write_graph
-from bertwright.interop.onnx_parity import Agreement, batches_of, compare, rows_of, texts_of
+from bertwright.interop.onnx_parity import Agreement, compare, comparison_batches, comparison_rows, comparison_texts
 from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.model import Rows
 from bertwright.version import __version__
 
-# ONNX graph → the same with weights of 8 bits; activations are quantised as they come.
-#
-# Each output channel has its own scale: as fast as one scale a matrix, and a third nearer to fp32 on our own models.
-
 _CPUINFO = Path("/proc/cpuinfo")
 
 
-def quantise(source: Path, target: Path, *, reduce_range: bool, outside: bool) -> None:
-    """Write `source` with int8 weights as `target`; 7 bits of them with `reduce_range`.
+def quantise_graph(source: Path, target: Path, *, reduce_range: bool, external: bool) -> None:
+    """Write the graph `source` with int8 weights as `target`. Activations are quantised at run time.
 
-    `outside` puts the weights into a file of their own beside `target`.
+    Each output channel has its own scale. That is as fast as one scale for a matrix, and a third nearer to fp32 on our
+    own models. With `reduce_range` 7 of the 8 bits are used. With `external` the weights go into a file beside
+    `target`.
     """
     model = onnx.load(source)
     _transpose_weights(model.graph)
@@ -45,14 +43,14 @@ def quantise(source: Path, target: Path, *, reduce_range: bool, outside: bool) -
             per_channel=True,
             weight_type=QuantType.QInt8,
             reduce_range=reduce_range,
-            use_external_data_format=outside,
+            use_external_data_format=external,
         )
 
 
 def saturates() -> bool:
-    """Whether this processor adds pairs of products of 8 bits up in 16 bits, where the largest overflow (x86, no VNNI).
+    """Return whether this processor adds pairs of 8-bit products in 16 bits, where large sums overflow (x86, no VNNI).
 
-    Where the flags of an x86 processor cannot be read, it is taken for one that does.
+    An x86 processor whose flags cannot be read counts as such a processor.
     """
     if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
         return False
@@ -61,25 +59,25 @@ def saturates() -> bool:
 
 
 def _transpose_weights(graph: onnx.GraphProto) -> None:
-    """Store what is a transposed weight in the graph as a weight of its own: only products with those are quantised.
+    """Store each transposed weight of the graph as a weight: the quantiser takes only products with weights.
 
-    It is the tied matrix of a masked LM, which stands there once for both of its uses.
+    The transposed weight is the tied matrix of a masked LM, which is stored once for both of its uses.
     """
     weights = {weight.name: weight for weight in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:
-        turned = numpy_helper.to_array(weights[node.input[0]]).T
-        graph.initializer.append(numpy_helper.from_array(turned, node.output[0]))
+        transposed = numpy_helper.to_array(weights[node.input[0]]).T
+        graph.initializer.append(numpy_helper.from_array(transposed, node.output[0]))
         graph.node.remove(node)
-    # The quantiser transposes some weights in place, and then stumbles over the shapes that are noted for them.
+    # The quantiser transposes some weights in place and then fails on the shapes that are noted for them.
     shapes = [shape for shape in graph.value_info if shape.name not in weights]
     del graph.value_info[:]
     graph.value_info.extend(shapes)
 
 
 TOLERANCE = 1e-4
-"""Largest difference of any output of the fp32 graph: absolute, and of outputs beyond 1 as a share of the largest."""
+"""Largest allowed difference of an output of the fp32 graph: absolute, or relative to the largest output beyond 1."""
 LEAST_AGREEMENT = 0.97
-"""Of the int8 graph: share of equal answers, cosine of vectors, correlation of scores."""
+"""Default least agreement of the int8 graph: fraction of equal answers, cosine of vectors or correlation of scores."""
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -92,12 +90,14 @@ def export_onnx(
     least_agreement: float = LEAST_AGREEMENT,
     text: Path | None = None,
 ) -> dict[str, Any]:
-    """Write `out`: model.onnx, with `int8` model_quantized.onnx too, config.json, the tokenizer, export.json.
+    """Write `out`: model.onnx, with `int8` also model_quantized.onnx, config.json, the tokenizer and export.json.
 
-    Nothing is written where an output of model.onnx is over TOLERANCE from PyTorch's on the texts (one on a line of
-    `text`, or built-in ones), or one of model_quantized.onnx agrees less than `least_agreement`. Raises InputError
-    then, for an unknown architecture, for random weights, and where `out` exists; MissingExtra without the packages.
-    Returns what export.json holds, and a text of it.
+    Both graphs are compared with PyTorch on the lines of `text`, or on built-in texts. Nothing is written where an
+    output of model.onnx differs by more than TOLERANCE, or an output of model_quantized.onnx agrees less than
+    `least_agreement`. Return the content of export.json and its text for a person.
+
+    Raises InputError for such a difference, for an unknown architecture, for random weights, and where `out` exists;
+    MissingExtra where a package is missing.
     """
     versions = _versions()
     if out.exists():
@@ -109,24 +109,24 @@ def export_onnx(
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
     saved = open_model(model)
     plain = open_architecture(saved)
-    texts, there = texts_of(text)
-    rows, apart = rows_of(plain, open_tokenizer(saved), texts)
-    if (long := _way_with_long_texts(saved)) != "truncate":
+    texts, num_texts = comparison_texts(text)
+    rows, num_separate = comparison_rows(plain, open_tokenizer(saved), texts)
+    if (long := _long_setting(saved)) != "truncate":
         say(f"{model}: was fine-tuned with --long {long}; the graph takes rows of tokens, which the caller makes")
-    if there > len(texts):
-        say(f"{text}: the first {len(texts)} of its {there:,} texts are compared")
-    batches = list(batches_of(plain, rows, apart))
+    if num_texts > len(texts):
+        say(f"{text}: the first {len(texts)} of its {num_texts:,} texts are compared")
+    batches = list(comparison_batches(plain, rows, num_separate))
     with atomic_folder(out) as folder:
         say("writing model.onnx")
         written = write_graph(plain, folder / "model.onnx", metadata=_metadata(saved))
         say(f"comparing it with PyTorch on {len(rows)} rows")
-        several = is_multilabel(saved)
-        exact = compare(plain, _session(folder / "model.onnx"), batches, is_multilabel=several)
-        _refuse_wrong(exact, model)
-        result = _described(saved, written) | _compared(rows, batches, exact)
+        multilabel = is_multilabel(saved)
+        agreements = compare(plain, _session(folder / "model.onnx"), batches, is_multilabel=multilabel)
+        _check_exact(agreements, model)
+        result = _description(saved, written) | _comparison(rows, batches, agreements)
         if int8:
-            lowest: Any = {"least": least_agreement, "is_multilabel": several}
-            result["int8"] = _int8(plain, folder, batches, written, reduce_range=reduce_range, **lowest)
+            limits: Any = {"least": least_agreement, "is_multilabel": multilabel}
+            result["int8"] = _write_int8(plain, folder, batches, written, reduce_range=reduce_range, **limits)
         copy_description(saved, folder)
         result["versions"] = versions
         graphs = sorted(folder.glob("*.onnx*"))
@@ -136,7 +136,7 @@ def export_onnx(
     return {"out": str(out), **result, "text": _as_text(out, result)}
 
 
-def _int8(
+def _write_int8(
     plain: Bert,
     folder: Path,
     batches: Iterable[Rows],
@@ -146,26 +146,25 @@ def _int8(
     least: float,
     is_multilabel: bool,
 ) -> dict[str, Any]:
-    """Write model_quantized.onnx and measure it; InputError where it agrees too little."""
-
+    """Write model_quantized.onnx and compare it with PyTorch. Raises InputError where it agrees too little."""
     reduced = reduce_range or saturates()
     why = "asked for" if reduce_range else "this processor has no VNNI" if reduced else "this processor has VNNI"
     say(f"writing model_quantized.onnx: weights of {7 if reduced else 8} bits ({why})")
     target = folder / "model_quantized.onnx"
-    quantise(folder / "model.onnx", target, reduce_range=reduced, outside=len(written.files) > 1)
-    found = compare(plain, _session(target), batches, is_multilabel=is_multilabel)
-    for name, agreement in found.items():
+    quantise_graph(folder / "model.onnx", target, reduce_range=reduced, external=len(written.files) > 1)
+    agreements = compare(plain, _session(target), batches, is_multilabel=is_multilabel)
+    for name, agreement in agreements.items():
         if not agreement.agreement >= least:  # a NaN too
             raise InputError(
                 f"int8: {name}: {agreement.text}, less than --least-agreement {least}; nothing was written. Give texts "
-                "of the kind that the model is for (--text FILE), accept less, or export without --int8"
+                "like those that the model is for (--text FILE), lower --least-agreement, or leave --int8 out"
             )
-    outputs = {name: asdict(agreement) for name, agreement in found.items()}
+    outputs = {name: asdict(agreement) for name, agreement in agreements.items()}
     return {"weight_bits": 7 if reduced else 8, "why": why, "least_agreement": least, "outputs": outputs}
 
 
-def _refuse_wrong(exact: Mapping[str, Agreement], model: str) -> None:
-    for name, agreement in exact.items():
+def _check_exact(agreements: Mapping[str, Agreement], model: str) -> None:
+    for name, agreement in agreements.items():
         largest, allowed = agreement.largest_difference, TOLERANCE * max(1.0, agreement.largest_value)
         if not largest <= allowed:  # a NaN too
             raise InputError(
@@ -174,7 +173,7 @@ def _refuse_wrong(exact: Mapping[str, Agreement], model: str) -> None:
             )
 
 
-def _described(saved: SavedModel, written: Written) -> dict[str, Any]:
+def _description(saved: SavedModel, written: Written) -> dict[str, Any]:
     return {
         "model": saved.place,
         "architecture": saved.architecture,
@@ -186,26 +185,26 @@ def _described(saved: SavedModel, written: Written) -> dict[str, Any]:
     }
 
 
-def _compared(rows: Any, batches: list[Rows], exact: Mapping[str, Agreement]) -> dict[str, Any]:
+def _comparison(rows: Any, batches: list[Rows], agreements: Mapping[str, Agreement]) -> dict[str, Any]:
     lengths = [len(ids) for ids in rows.ids]
     return {
         "compared": {"rows": len(rows), "shortest": min(lengths), "longest": max(lengths), "batches": len(batches)},
         "tolerance": TOLERANCE,
-        "largest_difference": {name: agreement.largest_difference for name, agreement in exact.items()},
+        "largest_difference": {name: agreement.largest_difference for name, agreement in agreements.items()},
     }
 
 
-def _way_with_long_texts(saved: SavedModel) -> str:
-    """What `--long` of its fine-tuning was; "truncate" where it had none."""
+def _long_setting(saved: SavedModel) -> str:
+    """Return the value of `--long` in the model's fine-tuning; "truncate" where it had none."""
     task = saved.extra.get("task")
     return str(task.get("long", "truncate")) if isinstance(task, dict) else "truncate"
 
 
 def _metadata(saved: SavedModel) -> dict[str, str]:
-    """What a program that has the .onnx file alone can learn from it; `labels` is JSON."""
+    """Return the metadata of the .onnx file, for programs that have only that file; `labels` is JSON."""
     labels = json.dumps(saved.labels, ensure_ascii=False)
-    most = saved.max_length if "max_length" in saved.extra else saved.config.max_positions
-    return {"architecture": saved.architecture, "labels": labels, "max_tokens": str(most)}
+    max_tokens = saved.max_length if "max_length" in saved.extra else saved.config.max_positions
+    return {"architecture": saved.architecture, "labels": labels, "max_tokens": str(max_tokens)}
 
 
 def _session(path: Path) -> Any:
@@ -218,12 +217,12 @@ def _session(path: Path) -> Any:
 
 
 def _versions() -> dict[str, str]:
-    """Of all that took part; MissingExtra where one is not there."""
+    """Return the versions of all packages of the export. Raises MissingExtra where one is missing."""
     try:
-        found = {name: str(importlib.import_module(name).__version__) for name in _PACKAGES}
+        versions = {name: str(importlib.import_module(name).__version__) for name in _PACKAGES}
     except ImportError:
         raise MissingExtra("onnx", "export onnx") from None
-    return {"bertwright": __version__, "torch": str(torch.__version__), **found}
+    return {"bertwright": __version__, "torch": str(torch.__version__), **versions}
 
 
 def _as_text(out: Path, result: Mapping[str, Any]) -> str:
@@ -237,9 +236,9 @@ def _as_text(out: Path, result: Mapping[str, Any]) -> str:
     lines += [f"fp32 {name}: largest difference {value:.1e}" for name, value in result["largest_difference"].items()]
     if "int8" in result:
         lines += [
-            f"int8 {name}: {Agreement(**figures).text}, largest difference {figures['largest_difference']:.2g}, "
-            f"mean {figures['mean_difference']:.2g}"
-            for name, figures in result["int8"]["outputs"].items()
+            f"int8 {name}: {Agreement(**values).text}, largest difference {values['largest_difference']:.2g}, "
+            f"mean {values['mean_difference']:.2g}"
+            for name, values in result["int8"]["outputs"].items()
         ]
         lines.append(f"int8 weights of {result['int8']['weight_bits']} bits: {result['int8']['why']}")
     return "\n".join(lines)

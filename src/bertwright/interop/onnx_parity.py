@@ -1,4 +1,4 @@
-"""texts → rows; a PyTorch model and an ONNX graph of it → how far apart their answers are.
+"""texts → rows → the outputs of a PyTorch model and of its ONNX graph → their agreement.
 
 Shapes: N rows, B batch, C choices, T tokens, D the last axis of an output.
 """
@@ -22,7 +22,7 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.decompress import decoded_lines, read_lines
 
 MOST_TEXTS = 256
-"""Texts of a file that are compared, from the first on."""
+"""Largest number of texts of a file that are compared, from the first on."""
 
 TEXTS = (
     "Yes.",
@@ -66,156 +66,167 @@ TEXTS = (
     "Trains between the two cities are cancelled until further notice.",
     "It is the best bread in town, if you get there before eight.",
 )
-"""Sentences of our own, short and long, for where no text is given."""
-
+"""Built-in texts, short and long, written for this purpose."""
 
 ANSWERS, SETS = "equal answers", "equal sets of labels"
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How near one output comes to PyTorch's, over all real positions."""
+    """Agreement of one output with PyTorch's, over all positions but padding.
 
-    largest_difference: float  # absolute, as is the mean
+    largest_difference  largest absolute difference
+    mean_difference     mean absolute difference
+    largest_value       largest absolute value of PyTorch's output
+    agreement           value of `measure`, at most 1
+    measure             "equal answers", "equal sets of labels", "cosine" or "correlation"
+    count               number of answers, vectors or scores
+    """
+
+    largest_difference: float
     mean_difference: float
-    largest_value: float  # of PyTorch's, without the sign
-    agreement: float  # what `measure` says; 1 is perfect
+    largest_value: float
+    agreement: float
     measure: str
-    count: int  # of answers, vectors or scores
+    count: int
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The agreement in words."""
         if self.measure in (ANSWERS, SETS):
             return f"{self.agreement:.2%} of {self.count:,} {self.measure.removeprefix('equal ')} equal"
         return f"{self.measure} {self.agreement:.4f} over {self.count:,}"
 
 
-def texts_of(path: Path | None) -> tuple[list[str], int]:
-    """The first texts of a file with one on every line, or the built-in ones; and how many there are."""
+def comparison_texts(path: Path | None) -> tuple[list[str], int]:
+    """Return the first MOST_TEXTS texts of a file with a text on each line, and the number of its texts.
+
+    Without a file these are the built-in texts. Raises InputError for a file without a text.
+    """
     if path is None:
         return list(TEXTS), len(TEXTS)
-    found: list[str] = []
-    there = 0
+    texts: list[str] = []
+    num_texts = 0
     for _, line in decoded_lines(path, read_lines(path)):
         if text := line.strip():
-            there += 1
-            if len(found) < MOST_TEXTS:
-                found.append(text)
-    if not found:
+            num_texts += 1
+            if len(texts) < MOST_TEXTS:
+                texts.append(text)
+    if not texts:
         raise InputError(f"{path}: holds no line of text; the exported model is compared with PyTorch on texts")
-    return found, there
+    return texts, num_texts
 
 
-def rows_of(model: Bert, tokenizer: BaseTokenizer, texts: Sequence[str]) -> tuple[Encoded, int]:
-    """Rows of each text, of each with the next one, and of all joined, cut at several lengths; how many are not joined.
+def comparison_rows(model: Bert, tokenizer: BaseTokenizer, texts: Sequence[str]) -> tuple[Encoded, int]:
+    """Return rows of each text, of each pair of neighbours, and of all texts joined, and the number of unjoined rows.
 
-    The longest row has as many tokens as the model has positions.
+    The joined rows are cut at several lengths. The longest one has as many tokens as the model has positions.
     """
     config = model.encoder.config
-    most = config.max_positions
-    parts = [encode(tokenizer, texts, max_length=most)]
+    positions = config.max_positions
+    parts = [encode(tokenizer, texts, max_length=positions)]
     if config.num_segments > 1:
-        parts.append(encode(tokenizer, texts, [*texts[1:], texts[0]], max_length=most))
-    apart = sum(map(len, parts))
-    # Pieces are joined, of which no text has more than fit, and not the texts, one of which may be a book.
+        parts.append(encode(tokenizer, texts, [*texts[1:], texts[0]], max_length=positions))
+    num_separate = sum(map(len, parts))
+    # The encoded pieces are joined, which are cut already, and not the texts: a text may be a book.
     pieces = [piece for ids in parts[0].ids for piece in ids[1:-1]]
-    lengths = [length for halvings in range(4) if (length := most >> halvings) == most or length >= 16]
+    lengths = [length for halvings in range(4) if (length := positions >> halvings) == positions or length >= 16]
     begin, end = tokenizer.begin_id, tokenizer.end_id
     joined = [
         np.array([begin, *itertools.islice(itertools.cycle(pieces), length - 2), end], np.int32) for length in lengths
     ]
     ids = (*itertools.chain.from_iterable(part.ids for part in parts), *joined)
     first = np.concatenate([*(part.first for part in parts), np.array([len(row) for row in joined], np.int32)])
-    return Encoded(ids=ids, first=first, cut=np.zeros(len(ids), dtype=np.bool_)), apart
+    return Encoded(ids=ids, first=first, cut=np.zeros(len(ids), dtype=np.bool_)), num_separate
 
 
-def batches_of(model: Bert, rows: Encoded, apart: int) -> Iterator[Rows]:
-    """Batches of 1, 3 and 8 rows in their order, and so of unlike lengths; joined rows by two.
+def comparison_batches(model: Bert, rows: Encoded, num_separate: int) -> Iterator[Rows]:
+    """Yield batches of 1, 3 and 8 rows in their order, so that lengths differ; joined rows in batches of two.
 
-    For a model of choices, batches of 1, 3 and 8 times 2 to 4 choices.
+    For a model of choices the batches are 1, 3 and 8 examples of 2 to 4 choices.
     """
     choices = model.architecture == "BertForMultipleChoice"
     pad_id = model.encoder.config.pad_id
     sizes, widths = itertools.cycle((1, 3, 8)), itertools.cycle((2, 3, 4) if choices else (1,))
     begin = 0
-    while begin < apart:
-        size, width = min(next(sizes), apart - begin), next(widths)
-        chosen = [(begin + row + choice) % apart for row in range(size) for choice in range(width)]
+    while begin < num_separate:
+        size, width = min(next(sizes), num_separate - begin), next(widths)
+        chosen = [(begin + row + choice) % num_separate for row in range(size) for choice in range(width)]
         yield _shaped(padded(rows, chosen, pad_id=pad_id), width if choices else None)
         begin += size
-    for joined in range(apart, len(rows), 2):
+    for joined in range(num_separate, len(rows), 2):
         chosen = [joined, joined + 1 if joined + 1 < len(rows) else 0]
         yield _shaped(padded(rows, chosen, pad_id=pad_id), 2 if choices else None)
 
 
 def compare(model: Bert, session: Any, batches: Iterable[Rows], *, is_multilabel: bool = False) -> dict[str, Agreement]:
-    """Each output of an ONNX Runtime session beside that of `model`, over all batches; padding is left out.
+    """Return the agreement of each output of an ONNX Runtime session with that of `model`, over all batches.
 
-    is_multilabel: an answer is all the labels that apply.
+    Padding is left out. With `is_multilabel` an answer is the set of all labels that apply.
     """
     tallies: dict[str, _Tally] = {}
     for rows in batches:
         ids, segments = rows.ids.long(), rows.segments.long()
         with torch.inference_mode():
-            wanted = model(ids, segments, rows.mask)
-        found = session.run(list(wanted), feed(rows))
+            expected = model(ids, segments, rows.mask)
+        outputs = session.run(list(expected), feed(rows))
         mask = rows.mask.numpy()
-        for (name, values), other in zip(wanted.items(), found, strict=True):
+        for (name, values), output in zip(expected.items(), outputs, strict=True):
             tally = tallies.setdefault(name, _Tally(_measure(model.architecture, values.shape, is_multilabel)))
-            tally.add(values.numpy(), other, mask if _by_token(model.architecture, name) else None)
+            tally.add(values.numpy(), output, mask if _is_by_token(model.architecture, name) else None)
     return {name: tally.result() for name, tally in tallies.items()}
 
 
 def feed(rows: Rows) -> dict[str, NDArray[np.int64]]:
-    """A batch as an ONNX Runtime session takes it."""
+    """Return the inputs of an ONNX Runtime session for a batch."""
     return {
         name: values.long().numpy() for name, values in zip(INPUTS, (rows.ids, rows.mask, rows.segments), strict=True)
     }
 
 
 class _Tally:
-    """What is known of one output after some batches."""
+    """Running sums and answers of one output, over the batches so far."""
 
     def __init__(self, measure: str) -> None:
         self.measure = measure
         self.largest = self.total = self.value = 0.0
         self.numbers = 0
-        self.answers: list[NDArray[Any]] = []  # per row or token: equal or not, a cosine, or the two scores
+        self.answers: list[NDArray[Any]] = []  # per row or token: equality, cosine, or both scores
 
-    def add(self, wanted: NDArray[np.float32], found: NDArray[np.float32], mask: NDArray[np.bool_] | None) -> None:
-        """Outputs of a batch; with a mask [B, T], of tokens."""
+    def add(self, expected: NDArray[np.float32], output: NDArray[np.float32], mask: NDArray[np.bool_] | None) -> None:
+        """Add the outputs of a batch; `mask` [B, T] leaves padding out of an output by token."""
         real = slice(None) if mask is None else mask
-        difference = np.abs(wanted[real] - found[real])
+        difference = np.abs(expected[real] - output[real])
         self.largest = float(np.maximum(self.largest, difference.max()))  # unlike max(), keeps a NaN
-        self.value = float(np.maximum(self.value, np.abs(wanted[real]).max()))
+        self.value = float(np.maximum(self.value, np.abs(expected[real]).max()))
         self.total += float(difference.sum(dtype=np.float64))
         self.numbers += difference.size
-        self.answers.append(self._answers(wanted, found, real))
+        self.answers.append(self._answers(expected, output, real))
 
-    def _answers(self, wanted: NDArray[np.float32], found: NDArray[np.float32], real: Any) -> NDArray[Any]:
+    def _answers(self, expected: NDArray[np.float32], output: NDArray[np.float32], real: Any) -> NDArray[Any]:
         match self.measure:
             case "cosine":
-                one, other = wanted[real], found[real]
-                norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
-                cosines: NDArray[Any] = (one * other).sum(-1) / norms
+                left, right = expected[real], output[real]
+                norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+                cosines: NDArray[Any] = (left * right).sum(-1) / norms
                 return cosines
             case "correlation":
-                return np.concatenate([wanted[real], found[real]], axis=-1)  # [rows or tokens, 2]
+                return np.concatenate([expected[real], output[real]], axis=-1)  # [rows or tokens, 2]
             case _ if self.measure == SETS:
-                return np.asarray(((wanted[real] > 0) == (found[real] > 0)).all(-1))
-            case _ if wanted.ndim == 2 and not isinstance(real, slice):  # start and end: one a row
-                logits = [np.where(real, values, -np.inf) for values in (wanted, found)]
+                return np.asarray(((expected[real] > 0) == (output[real] > 0)).all(-1))
+            case _ if expected.ndim == 2 and not isinstance(real, slice):  # start and end logits: an answer a row
+                logits = [np.where(real, values, -np.inf) for values in (expected, output)]
                 return np.asarray(logits[0].argmax(-1) == logits[1].argmax(-1))
             case _:
-                return np.asarray(wanted[real].argmax(-1) == found[real].argmax(-1))
+                return np.asarray(expected[real].argmax(-1) == output[real].argmax(-1))
 
     def result(self) -> Agreement:
-        """Over all batches."""
+        """Return the agreement over all batches."""
         answers = np.concatenate(self.answers)
-        share = np.corrcoef(answers.T)[0, 1] if self.measure == "correlation" else answers.mean(dtype=np.float64)
+        is_score = self.measure == "correlation"
+        agreement = np.corrcoef(answers.T)[0, 1] if is_score else answers.mean(dtype=np.float64)
         mean = self.total / self.numbers
-        return Agreement(self.largest, mean, self.value, float(share), self.measure, len(answers))
+        return Agreement(self.largest, mean, self.value, float(agreement), self.measure, len(answers))
 
 
 def _measure(architecture: str, shape: Sequence[int], is_multilabel: bool) -> str:
@@ -223,18 +234,18 @@ def _measure(architecture: str, shape: Sequence[int], is_multilabel: bool) -> st
         return "cosine"
     if is_multilabel:
         return SETS
-    return "correlation" if shape[-1] == 1 else ANSWERS  # one output is a score, which is no choice
+    return "correlation" if shape[-1] == 1 else ANSWERS  # a single output is a score, not a choice between labels
 
 
-def _by_token(architecture: str, output: str) -> bool:
-    """Whether an output is [B, T, …], with padding in it."""
+def _is_by_token(architecture: str, output: str) -> bool:
+    """Return whether an output has the shape [B, T, …] and so holds padding."""
     if output == "logits":
         return architecture in ("BertForMaskedLM", "BertForTokenClassification")
     return output in ("last_hidden_state", "prediction_logits", "start_logits", "end_logits")
 
 
 def _shaped(rows: Rows, choices: int | None) -> Rows:
-    """[B·C, T] → [B, C, T] where there are choices."""
+    """Return rows [B·C, T] as [B, C, T] for a model of choices."""
     if choices is None:
         return rows
     ids, segments, mask = (part.unflatten(0, (-1, choices)) for part in (rows.ids, rows.segments, rows.mask))

@@ -1,9 +1,13 @@
-"""OpenAI's release of GPT-1 → model folder (openai/finetune-transformer-lm, its folder `model`).
+"""a GPT-1 in OpenAI's or Hugging Face's format → model folder.
 
-All weights lie end to end, flattened, in ten numpy files of float32, params_0.npy … params_9.npy; params_shapes.json
-lists their shapes in order, without names: positions, pieces, then twelve tensors a layer. A linear layer is stored
-as a convolution of width one [1, in, out], queries, keys and values in one. encoder_bpe_40000.json numbers the
-pieces, vocab_40000.bpe lists the merges. How many heads there are no file says: the release has 12.
+OpenAI's release is the folder `model` of openai/finetune-transformer-lm. All weights are flattened and stored one
+after another in ten numpy files of float32, params_0.npy … params_9.npy. params_shapes.json lists their shapes in
+order, without names: positions, pieces, then twelve tensors for each layer. A linear layer is stored as a convolution
+of width one [1, in, out]; queries, keys and values are one tensor. encoder_bpe_40000.json numbers the pieces,
+vocab_40000.bpe lists the merges. The files do not give the number of heads: the release has 12.
+
+Hugging Face's format is a folder with config.json (model_type openai-gpt), model.safetensors or pytorch_model.bin, in
+one file or in shards, and tokenizer.json or vocab.json with merges.txt.
 """
 
 import math
@@ -21,7 +25,7 @@ from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.interop.checkpoint import check_tensors
+from bertwright.interop.checkpoint import check_tensors, check_vocabulary_size
 from bertwright.interop.huggingface import read_weights
 from bertwright.model.config import GPTConfig
 from bertwright.model.encoder import GPT
@@ -30,21 +34,13 @@ from bertwright.model.hf_config import ARCHITECTURE, MODEL_TYPE, read_gpt_config
 from bertwright.model.hf_weights import gpt_from_foreign, is_constant
 from bertwright.text.bpe import BPETokenizer, read_bpe
 
-# checkpoint of GPT-1 → model folder: what an importer finds, Hugging Face's form, and how it is written.
-#
-# Hugging Face's form is a folder with config.json (model_type openai-gpt), model.safetensors or pytorch_model.bin,
-# whole or in shards, and tokenizer.json or vocab.json with merges.txt.
-
 
 @dataclass(frozen=True)
 class ForeignGPT:
-    """A GPT-1 as an importer read it.
+    """A GPT-1 as its importer read it; the fields are those of `ForeignCheckpoint`."""
 
-    `found` says what was recognised, `weights` are by our names, `left_out` the names of tensors that are no weights.
-    """
-
-    place: str
-    found: str
+    source: str
+    layout: str
     config: GPTConfig
     weights: Mapping[str, Tensor]
     tokenizer: BPETokenizer
@@ -52,12 +48,12 @@ class ForeignGPT:
 
 
 def read_gpt_folder(folder: Path) -> ForeignGPT:
-    """Read Hugging Face's form; InputError for what is missing, broken or no GPT-1, each with its name."""
+    """Read Hugging Face's format. Raises InputError for a missing or broken file, or a model that is no GPT-1."""
     config, _ = read_gpt_config(folder / "config.json")
     stored, files = read_weights(folder)
     return ForeignGPT(
-        place=str(folder),
-        found=f"a GPT-1 in Hugging Face's layout, {files}",
+        source=str(folder),
+        layout=f"a GPT-1 in Hugging Face's layout, {files}",
         config=config,
         weights=gpt_from_foreign(stored, str(folder)),
         tokenizer=BPETokenizer.load(folder),
@@ -66,22 +62,20 @@ def read_gpt_folder(folder: Path) -> ForeignGPT:
 
 
 def write_gpt(foreign: ForeignGPT, out: Path) -> None:
-    """Write the model folder; InputError where the checkpoint is not whole, holds no numbers, or `out` exists."""
+    """Write the model folder `out`. Raises InputError where the checkpoint is not complete or `out` exists."""
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
-    _check_whole(foreign)
-    with tempfile.TemporaryDirectory() as place:
-        foreign.tokenizer.save(Path(place))
-        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(place), architecture=ARCHITECTURE)
+    _check_complete(foreign)
+    with tempfile.TemporaryDirectory() as folder:
+        foreign.tokenizer.save(Path(folder))
+        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(folder), architecture=ARCHITECTURE)
 
 
-def _check_whole(foreign: ForeignGPT) -> None:
+def _check_complete(foreign: ForeignGPT) -> None:
     with torch.device("meta"):
         model = nn.ModuleDict({"encoder": GPT(foreign.config)})
-    check_tensors(foreign.place, foreign.weights, model=model, kind=ARCHITECTURE)
-    pieces, rows = foreign.tokenizer.vocab_size, foreign.config.vocab_size
-    if pieces > rows:
-        raise InputError(f"{foreign.place}: the vocabulary has {pieces} pieces, but there are embeddings for {rows}")
+    check_tensors(foreign.source, foreign.weights, model=model, kind=ARCHITECTURE)
+    check_vocabulary_size(foreign.source, pieces=foreign.tokenizer.vocab_size, embeddings=foreign.config.vocab_size)
 
 
 _SHAPES = "params_shapes.json"
@@ -104,27 +98,29 @@ _PER_LAYER = {
     "output_norm.weight": (1,),
     "output_norm.bias": (1,),
 }
-"""A layer in the order of the release (c_attn w b, c_proj w b, ln_1 g b, c_fc w b, c_proj w b, ln_2 g b) by our names;
-the numbers are widths in multiples of hidden."""
+"""Parameters of a layer by bertwright's names, with their widths in multiples of hidden.
+
+The order is that of the release: c_attn w b, c_proj w b, ln_1 g b, c_fc w b, c_proj w b, ln_2 g b.
+"""
 
 
-def recognises(source: Path) -> bool:
-    """Whether a folder holds a GPT-1: a part of OpenAI's release, or a config.json that says so."""
+def is_gpt1(source: Path) -> bool:
+    """Return whether a folder holds a GPT-1: a file of OpenAI's release, or a config.json with its model type."""
     if _is_release(source):
         return True
     try:
         config = read_json(source / "config.json")
-    except (InputError, OSError):  # not there or broken: whoever reads it will say so
+    except (InputError, OSError):  # missing or broken: the importer that reads it next reports it
         return False
     return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
 
 
 def import_gpt(source: Path, out: Path) -> dict[str, Any]:
-    """Write what lies in `source` as the model folder `out`, and say what it was; InputError as the readers give it."""
+    """Write the GPT-1 of `source` as the model folder `out`; return its description."""
     foreign = read_openai(source) if _is_release(source) else read_gpt_folder(source)
     write_gpt(foreign, out)
     return {
-        "found": foreign.found,
+        "found": foreign.layout,
         "architecture": ARCHITECTURE,
         "layers": foreign.config.layers,
         "hidden": foreign.config.hidden,
@@ -140,17 +136,17 @@ def _is_release(source: Path) -> bool:
 
 
 def read_openai(folder: Path) -> ForeignGPT:
-    """Read OpenAI's release; InputError, by name, for what is missing, broken, or does not fit the rest."""
+    """Read OpenAI's release. Raises InputError for a file that is missing, broken, or does not fit the others."""
     config, shapes = _read_shapes(folder / _SHAPES)
     tokenizer = read_bpe(folder / _ENCODER, folder / _MERGES)
     if tokenizer.vocab_size != config.vocab_size:
         raise InputError(
             f"{folder / _ENCODER}: holds {tokenizer.vocab_size} pieces, "
-            f"but {_SHAPES} has embeddings for {config.vocab_size}; they must be as many"
+            f"but {_SHAPES} has embeddings for {config.vocab_size}; the numbers must be equal"
         )
     return ForeignGPT(
-        place=str(folder),
-        found=f"a GPT-1 as OpenAI released it, {len(_SHARDS)} numpy files",
+        source=str(folder),
+        layout=f"a GPT-1 as OpenAI released it, {len(_SHARDS)} numpy files",
         config=config,
         weights=dict(_named(_read_shards(folder, shapes), shapes)),
         tokenizer=tokenizer,
@@ -158,7 +154,7 @@ def read_openai(folder: Path) -> ForeignGPT:
 
 
 def _read_shapes(path: Path) -> tuple[GPTConfig, list[list[int]]]:
-    """The configuration that a list of shapes tells, and the list; InputError where it is not that of a GPT-1."""
+    """Return the configuration and the list of shapes. Raises InputError where the shapes are not those of a GPT-1."""
     shapes = read_json(path)
     is_list = isinstance(shapes, list) and all(
         isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape) for shape in shapes
@@ -173,12 +169,12 @@ def _read_shapes(path: Path) -> tuple[GPTConfig, list[list[int]]]:
     if [len(shape) for shape in shapes[:2]] != [2, 2]:
         raise InputError(f"{path}: begins with {shapes[:2]}; a GPT-1 has [positions, hidden] and [pieces, hidden]")
     (positions, hidden), (pieces, _) = shapes[:2]
-    wanted = [[positions, hidden], [pieces, hidden], *_layer_shapes(hidden) * layers]
-    for number, (shape, right) in enumerate(zip(shapes, wanted, strict=True)):
-        if shape != right:
-            raise InputError(f"{path}: tensor {number} has the shape {shape}; in a GPT-1 of this width it has {right}")
+    expected_shapes = [[positions, hidden], [pieces, hidden], *_layer_shapes(hidden) * layers]
+    for number, (shape, expected) in enumerate(zip(shapes, expected_shapes, strict=True)):
+        if shape != expected:
+            raise InputError(f"{path}: tensor {number}: expected the shape {expected} of a GPT-1, got {shape}")
     if hidden % _HEADS:
-        raise InputError(f"{path}: hidden is {hidden}, which is no multiple of the {_HEADS} heads of the release")
+        raise InputError(f"{path}: hidden is {hidden}, which is not a multiple of the {_HEADS} heads of the release")
     config = GPTConfig(
         vocab_size=pieces,
         hidden=hidden,
@@ -195,25 +191,28 @@ def _layer_shapes(hidden: int) -> list[list[int]]:
 
 
 def _read_shards(folder: Path, shapes: list[list[int]]) -> npt.NDArray[np.float32]:
-    """All weights in one row; InputError for shards that are missing, too many, broken or of another total length."""
-    found = {path.name for path in folder.glob("params_*.npy")}
-    if missing := [name for name in _SHARDS if name not in found]:
+    """Return all weights in one row.
+
+    Raises InputError for shards that are missing, unknown or broken, and for a wrong total length.
+    """
+    names = {path.name for path in folder.glob("params_*.npy")}
+    if missing := [name for name in _SHARDS if name not in names]:
         raise InputError(f"{folder}: {', '.join(missing)} missing; the release has {_SHARDS[0]} … {_SHARDS[-1]}")
-    if surplus := sorted(found.difference(_SHARDS)):
+    if surplus := sorted(names.difference(_SHARDS)):
         raise InputError(f"{folder}: {', '.join(surplus)} is no part of the release, which ends with {_SHARDS[-1]}")
     shards = [_read_shard(folder / name) for name in _SHARDS]
-    total, wanted = sum(len(shard) for shard in shards), sum(map(math.prod, shapes))
-    if total != wanted:
-        raise InputError(f"{folder}: the shards hold {total:,} numbers, but {_SHAPES} has places for {wanted:,}")
+    total, expected = sum(len(shard) for shard in shards), sum(map(math.prod, shapes))
+    if total != expected:
+        raise InputError(f"{folder}: the shards hold {total:,} numbers, but {_SHAPES} has places for {expected:,}")
     return np.concatenate(shards)
 
 
 def _read_shard(path: Path) -> npt.NDArray[np.float32]:
-    # Mapped, not loaded: objects cannot be mapped, so nothing is unpickled, and no header can ask for more memory than
-    # the file has bytes.
+    # The file is mapped, not loaded. Objects cannot be mapped, so nothing is unpickled. A header cannot ask for more
+    # memory than the file has bytes.
     try:
         shard: npt.NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # what a broken header raises is of many kinds
+    except Exception as error:  # a broken header raises errors of many classes
         raise InputError(f"{path}: not a whole numpy file of plain numbers: {error}") from None
     if shard.dtype != np.float32 or shard.ndim != 1:
         raise InputError(f"{path}: holds {shard.dtype} of shape {shard.shape}; a shard is one row of float32")
@@ -221,7 +220,7 @@ def _read_shard(path: Path) -> npt.NDArray[np.float32]:
 
 
 def _named(row: npt.NDArray[np.float32], shapes: list[list[int]]) -> Iterator[tuple[str, Tensor]]:
-    """Cut a row into tensors by our names, whose linear layers are [out, in]."""
+    """Yield the tensors of a row by bertwright's names; linear layers are [out, in]."""
     layers = (len(shapes) - len(_FIRST)) // len(_PER_LAYER)
     names = [*_FIRST, *(f"encoder.layers.{layer}.{name}" for layer in range(layers) for name in _PER_LAYER)]
     ends = pairwise(accumulate(map(math.prod, shapes), initial=0))

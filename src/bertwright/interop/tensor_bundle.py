@@ -1,11 +1,11 @@
-"""checkpoint of another format → arrays by name: TensorFlow's second format ("tensor bundle"), without TensorFlow.
+"""a checkpoint in TensorFlow's second format ("tensor bundle") → arrays by name, without TensorFlow.
 
-PREFIX.index is a sorted table. Under the empty key it says how many data files there are; under the name of each
-variable, which bytes of which of them, PREFIX.data-00000-of-00001 and so on, are its values, with their checksum.
-Both records are protocol buffers, of which this file reads as much as it needs.
+PREFIX.index is a sorted table. The empty key holds the number of data files. The name of each variable holds the data
+file (PREFIX.data-00000-of-00001 and so on), the bytes of its values and their checksum. Both records are protocol
+buffers; this file reads only the fields that it needs.
 
-Values are read when they are asked for, and only then are their bytes checked: those of an optimiser stay where they
-are. What is handed out are the very bytes that were checked, never a view of a file that may change.
+Values are read and checked when they are needed, so that those of an optimiser are never read. A caller gets the bytes
+that were checked, never a view of a file that may change.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.errors import InputError
-from bertwright.interop.sorted_table import is_table, masked_crc32c, read_table, varint
+from bertwright.interop.sorted_table import is_table, masked_crc32c, read_sorted_table, varint
 
 _READ = {
     1: ("float32", "<f4"),
@@ -28,7 +28,7 @@ _READ = {
     14: ("bfloat16", "<u2"),
     19: ("float16", "<f2"),
 }
-"""TensorFlow's number of a type → its name and the numpy type of its bytes."""
+"""TensorFlow's number of a type → name and numpy type of its bytes; other types are not read."""
 _UNREAD = {
     4: "uint8",
     5: "int16",
@@ -45,17 +45,17 @@ _UNREAD = {
 }
 _BFLOAT16 = 14
 _MOST_DIMENSIONS = 8
-_VERSION = 1  # of the format, as a reader of ours understands it
-_PART_OF_A_VARIABLE = b"\0"  # begins the keys of the slices of partitioned variables; no variable's name does
-_BYTES, _WIDTHS = 2, {1: 8, 5: 4}  # protocol buffers' kinds of values: 0 is a varint
+_VERSION = 1  # newest version of the format that this reader knows
+_PART_OF_A_VARIABLE = b"\0"  # first byte of the keys of partitioned variables' slices; no name begins with it
+_BYTES, _WIDTHS = 2, {1: 8, 5: 4}  # wire types of protocol buffers; 0 is a varint
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where the values of a variable lie: `size` bytes from `offset` of data file number `shard`.
+    """Position of a variable's values: `size` bytes from `offset` of data file number `shard`.
 
-    `kind` is TensorFlow's number of the type, `checksum` the masked CRC-32C of the bytes. Of a variable that was saved
-    in parts (`partitioned`) only kind and shape are known here.
+    `kind` is TensorFlow's number of the type. `checksum` is the masked CRC-32C of the bytes. `partitioned` is True for
+    a variable that was saved in parts; then only kind and shape are valid.
     """
 
     kind: int
@@ -68,36 +68,36 @@ class Entry:
 
     @property
     def type_name(self) -> str:
-        """The type as TensorFlow calls it."""
+        """TensorFlow's name of the type."""
         return _READ[self.kind][0] if self.kind in _READ else _UNREAD.get(self.kind, f"number {self.kind}")
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A checkpoint whose index was read: `entries` by the name of the variable, in the order of the names."""
+    """A checkpoint whose index was read: `entries` by name of the variable, in the order of the names."""
 
     prefix: Path
     num_shards: int
     entries: Mapping[str, Entry]
 
     def data_file(self, shard: int) -> Path:
-        """Where the data file of that number lies."""
+        """Return the path of the data file with the number `shard`."""
         return _data_file(self.prefix, shard, self.num_shards)
 
     def read(self, name: str) -> npt.NDArray[Any]:
-        """The values of a variable, checked, in its shape and type; bfloat16 as the float32 of the same value.
+        """Return the checked values of a variable, in its shape and type; bfloat16 becomes float32.
 
         Raises InputError for a name that is not in `entries`, a type that is not read, a variable saved in parts, and
-        bytes that are missing or have another checksum than the index says.
+        bytes that are missing or have a wrong checksum.
         """
         entry = self.entries.get(name)
         if entry is None:
             raise InputError(f"{self.prefix}: holds no variable {name!r}")
         if entry.partitioned:
-            raise InputError(f"{self.prefix}: {name} was saved in parts, which are not read; save it whole")
+            raise InputError(f"{self.prefix}: {name} was saved in parts, which cannot be read; save it as one variable")
         if entry.kind not in _READ:
             allowed = ", ".join(name for name, _ in _READ.values())
-            raise InputError(f"{self.prefix}: {name} is of type {entry.type_name}; those read are {allowed}")
+            raise InputError(f"{self.prefix}: {name} is of type {entry.type_name}; allowed are {allowed}")
         stored = np.dtype(_READ[entry.kind][1])
         if entry.size != math.prod(entry.shape) * stored.itemsize:
             raise InputError(
@@ -111,36 +111,36 @@ class Bundle:
 
     def _bytes(self, name: str, entry: Entry) -> npt.NDArray[np.uint8]:
         path = self.data_file(entry.shard)
-        place = f"{path}: {name} (bytes {entry.offset} to {entry.offset + entry.size})"
+        where = f"{path}: {name} (bytes {entry.offset} to {entry.offset + entry.size})"
         try:
             raw = np.fromfile(path, np.uint8, entry.size, offset=entry.offset)
         except OSError as error:
-            raise InputError(f"{place} cannot be read: {error.strerror}") from None
+            raise InputError(f"{where} cannot be read: {error.strerror}") from None
         if raw.size < entry.size:
-            raise InputError(f"{place} is not whole: the file is cut off")
+            raise InputError(f"{where} is not complete: the file is cut off")
         computed = masked_crc32c(raw)
         if computed != entry.checksum:
             raise InputError(
-                f"{place} has the checksum {computed:08x}, but {entry.checksum:08x} is stored; the file is damaged"
+                f"{where} has the checksum {computed:08x}, but {entry.checksum:08x} is stored; the file is damaged"
             )
         return raw
 
 
 def open_bundle(prefix: Path) -> Bundle:
-    """Read PREFIX.index and see that the data files hold as many bytes as it says; no values are read.
+    """Read PREFIX.index and check the sizes of the data files. No values are read.
 
-    Raises InputError, with the place, for an index that is missing, cut off or damaged, one written on a big-endian
-    machine or by a newer format, data files that are missing or too short, and checkpoints of the first format.
+    Raises InputError for an index that is missing, cut off or damaged, or was written on a big-endian machine or by a
+    newer format, for data files that are missing or too short, and for checkpoints of the first format.
     """
     index = index_file(prefix)
     if not index.is_file():
         if prefix.is_file() and is_table(prefix):
             raise InputError(
-                f"{prefix}: a checkpoint of TensorFlow's first format (one file, no .index), which is not read; "
+                f"{prefix}: a checkpoint of TensorFlow's first format (one file, no .index), which cannot be read; "
                 "restore it with TensorFlow and save it again with tf.compat.v1.train.Saver()"
             )
-        raise InputError(f"{index}: there is no such file; a checkpoint is named without its .index or .data-…")
-    records = dict(read_table(index))
+        raise InputError(f"{index}: there is no such file; name the checkpoint without .index or .data-…")
+    records = dict(read_sorted_table(index))
     try:
         if b"" not in records:
             raise ValueError("has no header under the empty key; it is not the index of a checkpoint")
@@ -156,7 +156,7 @@ def open_bundle(prefix: Path) -> Bundle:
 
 
 def index_file(prefix: Path) -> Path:
-    """Where the index of a checkpoint lies."""
+    """Return the path of a checkpoint's index."""
     return prefix.with_name(f"{prefix.name}.index")
 
 
@@ -165,8 +165,8 @@ def _data_file(prefix: Path, shard: int, num_shards: int) -> Path:
 
 
 def _check_data_files(bundle: Bundle) -> None:
-    whole = {name: entry for name, entry in bundle.entries.items() if not entry.partitioned}
-    used = sorted({entry.shard for entry in whole.values()})
+    entries = {name: entry for name, entry in bundle.entries.items() if not entry.partitioned}
+    used = sorted({entry.shard for entry in entries.values()})
     if used and used[-1] >= bundle.num_shards:
         raise InputError(f"{bundle.prefix}.index: names data file {used[-1]}, but there are {bundle.num_shards}")
     paths = {shard: bundle.data_file(shard) for shard in used}
@@ -176,7 +176,7 @@ def _check_data_files(bundle: Bundle) -> None:
             f"{'is' if len(missing) == 1 else 'are'} not beside the index"
         )
     sizes = {shard: path.stat().st_size for shard, path in paths.items()}
-    for name, entry in whole.items():
+    for name, entry in entries.items():
         if entry.offset + entry.size > sizes[entry.shard]:
             raise InputError(
                 f"{paths[entry.shard]}: {name} is at bytes {entry.offset} to {entry.offset + entry.size}, "
@@ -185,7 +185,7 @@ def _check_data_files(bundle: Bundle) -> None:
 
 
 def _num_shards(header: bytes) -> int:
-    """The number of data files; ValueError where their values could not be understood."""
+    """Return the number of data files. Raises ValueError where this reader cannot understand their values."""
     numbers, parts = _message(header, numbers=(1, 2), parts=(3,))
     if numbers[2] != 0:
         raise ValueError("written on a big-endian machine; only little-endian checkpoints are read")
@@ -210,7 +210,7 @@ def _entry(key: bytes, value: bytes) -> Entry:
         if len(shape) > _MOST_DIMENSIONS or max(shape, default=0) >= 2**63:
             raise ValueError(f"its {len(shape)} dimensions are too many or too large")
     except ValueError as error:
-        raise ValueError(f"the entry of {_name(key)} is not understood: {error}") from None
+        raise ValueError(f"the entry of {_name(key)} cannot be read: {error}") from None
     kind, shard, offset, size, checksum = (numbers[field] for field in (1, 3, 4, 5, 6))
     return Entry(kind, shape, shard, offset, size, checksum, bool(parts[7]))
 
@@ -218,14 +218,17 @@ def _entry(key: bytes, value: bytes) -> Entry:
 def _shape(data: bytes) -> list[int]:
     unknown, parts = _message(data, numbers=(3,), parts=(2,))
     if unknown[3]:
-        raise ValueError("its number of dimensions is not known")
+        raise ValueError("its number of dimensions is unknown")
     return [_message(part, numbers=(1,), parts=(2,))[0][1] for part in parts[2]]
 
 
 def _message(
     data: bytes, *, numbers: tuple[int, ...], parts: tuple[int, ...] = ()
 ) -> tuple[dict[int, int], dict[int, list[bytes]]]:
-    """The fields of a protocol buffer: `numbers` (0 where absent) and byte strings (`parts`); ValueError for others."""
+    """Return the fields of a protocol buffer: `numbers` (0 where absent) and byte strings (`parts`).
+
+    Raises ValueError for any other field.
+    """
     plain = dict.fromkeys(numbers, 0)
     nested: dict[int, list[bytes]] = {field: [] for field in parts}
     at = 0
@@ -242,7 +245,7 @@ def _message(
             size = 0
             plain[field], at = varint(data, at)
         else:
-            raise ValueError(f"field {field} of kind {kind} is not known")
+            raise ValueError(f"field {field} of wire type {kind} is unknown")
         at += size
         if at > len(data):
             raise ValueError(f"field {field} is cut off")

@@ -1,1 +1,1 @@
-"""Batches → logits."""
+"""Batches → hidden states → logits, and the model folder."""

@@ -1,70 +1,68 @@
-"""encoder → encoder whose attention begins at something: neighbouring places, other places of the same piece.
+"""encoder → encoder with an attention initialisation: to neighbouring positions, or to positions of the same piece.
 
-A start changes no shape, and every weight stays a learned parameter. It says in the first step what a small model may
-otherwise take a whole run to find, or never finds.
+An initialisation changes no shape, and every weight remains a learned parameter. It gives a small model patterns of
+attention that the model may otherwise learn only late in a run, or never.
 
 Shapes: D hidden, K head width.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bertwright.errors import InputError
+from bertwright.model.config import Start
 from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer
 
-Start = Literal["random", "local", "matching"]
 _LAYERS = {"random": 0, "local": 1, "matching": 2}
-"""How many it is in."""
+"""Number of layers that the initialisation covers."""
 _NARROWEST = 4
-"""Head that can hold a wave, and words beside it."""
+"""Smallest width of a head that has room for a wave and for word dimensions."""
 _NEIGHBOUR = math.sqrt(2.0)
-"""Size of the query and key maps: some four fifths of the attention then fall on the neighbour."""
+"""Scale of the query and key maps; with it about four fifths of the attention go to the neighbour."""
 _SAME = 1.6
-"""The same of what looks for a piece: in pairs of sentences some three tenths of the attention then fall on it."""
+"""Scale of the maps for the same piece; in sentence pairs about three tenths of the attention then go to it."""
 _ELSEWHERE = 0.8
-"""Size of what keeps a token from looking at itself."""
+"""Scale of the maps that keep a token from attending to itself."""
 
 
 def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator, special: Sequence[int] = ()) -> None:
-    """Give freshly initialised weights their start (in place); InputError for a model of too few layers.
+    """Initialise the attention of an encoder with fresh weights (in place).
 
-    special        ids of pieces that are no part of a text: `matching` does not look for them
+    special: ids of the special tokens; `matching` does not attend to other positions of them.
+    Raises InputError for a model with too few layers or too narrow heads.
     """
     needed = _first(encoder) + _LAYERS[start]
     if encoder.config.layers < needed:
-        raise InputError(f"start {start} needs {needed} layers, and this model has {encoder.config.layers}")
+        raise InputError(f"start {start} needs at least {needed} layers, and this model has {encoder.config.layers}")
     hidden, width = encoder.config.hidden, encoder.config.hidden // encoder.config.heads
     if start != "random" and (width < _NARROWEST or hidden % 2):
         raise InputError(
-            f"start {start} needs heads {_NARROWEST} wide at least and an even width, and this model has heads {width} "
-            f"wide and is {hidden} wide"
+            f"start {start} needs heads of width {_NARROWEST} or more and an even hidden size; "
+            f"this model has heads of width {width} and hidden size {hidden}"
         )
     if start == "local":
-        _look_beside(encoder, generator)
+        _attend_to_neighbours(encoder, generator)
     if start == "matching":
         free = encoder.config.hidden // encoder.config.heads // 2
-        _look_beside(encoder, generator, free=free)
-        _look_for_the_same(encoder, free, special)
+        _attend_to_neighbours(encoder, generator, free=free)
+        _attend_to_same_piece(encoder, free, special)
 
 
-def _look_beside(encoder: Encoder, generator: torch.Generator, *, free: int = 0) -> None:
-    """Let a layer's heads begin by looking at neighbours: offsets -1, +1, -2, +2, …
+def _attend_to_neighbours(encoder: Encoder, generator: torch.Generator, *, free: int = 0) -> None:
+    """Let the heads of a layer attend to neighbours: offsets -1, +1, -2, +2, … (-1, -2, -3, … for one direction).
 
-    Where tokens attend to one side, at those of that side: -1, -2, -3, …
-
-    Positions become waves of random frequencies, so vectors of different places are nearly orthogonal; a head's keys
-    read its share of the waves and its queries the same turned by the head's offset. Without it a small model spends
-    thousands of steps at the loss of a bag of words before a head finds its neighbours. The last `free` dimensions
-    hold no waves.
+    Position embeddings become waves of random frequencies, so that the vectors of different positions are nearly
+    orthogonal. A head's keys read its part of the waves; its queries read the same part rotated by the head's offset.
+    Without this initialisation a small model stays for thousands of steps at the loss of a bag of words, until a head
+    learns to attend to neighbours. The last `free` dimensions hold no waves.
     """
     config = encoder.config
     width, waved = config.hidden // config.heads, config.hidden - free
-    share = waved // config.heads // 2 * 2
-    sharpness = _NEIGHBOUR * math.sqrt(width / share)
+    per_head = waved // config.heads // 2 * 2  # wave dimensions of a head
+    sharpness = _NEIGHBOUR * math.sqrt(width / per_head)
     frequencies = torch.rand(config.hidden // 2, generator=generator) * math.pi
     angles = torch.arange(config.max_positions)[:, None] * frequencies  # [positions, D/2]
     waves = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)  # [positions, D]: cos, sin, cos, sin, …
@@ -75,19 +73,19 @@ def _look_beside(encoder: Encoder, generator: torch.Generator, *, free: int = 0)
         offset = {"both": (head // 2 + 1) * (1 if head % 2 else -1), "left": -head - 1, "right": head + 1}[
             config.attends
         ]
-        read = slice(head * share, (head + 1) * share)
+        read = slice(head * per_head, (head + 1) * per_head)
         turn = torch.block_diag(
             *(_rotation(float(angle) * offset) for angle in frequencies[read.start // 2 : read.stop // 2])
         )
-        _add(_layer(encoder, 0), head, slice(0, share), read, turn * sharpness, torch.eye(share) * sharpness)
+        _add(_layer(encoder, 0), head, slice(0, per_head), read, turn * sharpness, torch.eye(per_head) * sharpness)
 
 
-def _look_for_the_same(encoder: Encoder, free: int, special: Sequence[int]) -> None:
-    """Let the last head of the layer above begin by looking at other places of the token's own piece.
+def _attend_to_same_piece(encoder: Encoder, free: int, special: Sequence[int]) -> None:
+    """Let the last head of the layer above attend to other positions of the token's own piece.
 
-    The last `free` dimensions hold words alone, and nothing below the head changes them at first. In one half of the
-    head queries and keys both read them; in the other they read waves, with opposite signs, so that the token's own
-    place is the last to be looked at.
+    The last `free` dimensions hold word embeddings alone, and no layer below the head changes them at first. In one
+    half of the head, queries and keys both read these dimensions. In the other half they read waves with opposite
+    signs, so that the token's own position gets the least attention.
     """
     config, rest = encoder.config, encoder.config.hidden // encoder.config.heads - free
     words, waves = slice(config.hidden - free, config.hidden), slice(0, rest)
@@ -105,19 +103,19 @@ def _look_for_the_same(encoder: Encoder, free: int, special: Sequence[int]) -> N
 
 
 def _first(encoder: Encoder) -> int:
-    """The first layer whose input has gone through LayerNorm: GPT-1's second."""
+    """Return the index of the first layer whose input has passed a LayerNorm; in GPT-1 it is the second layer."""
     return 0 if isinstance(encoder.embeddings, Embeddings) else 1
 
 
 def _layer(encoder: Encoder, number: int) -> EncoderLayer:
-    """The layer of that number, from the first on whose input has gone through LayerNorm."""
-    found = encoder.layers[_first(encoder) + number]
-    assert isinstance(found, EncoderLayer)
-    return found
+    """Return layer `number`, counted from the first layer whose input has passed a LayerNorm."""
+    layer = encoder.layers[_first(encoder) + number]
+    assert isinstance(layer, EncoderLayer)
+    return layer
 
 
 def _add(layer: EncoderLayer, head: int, rows: slice, read: slice, query: Tensor, key: Tensor) -> None:
-    """Add maps from dimensions `read` to `rows` of a head's queries and keys."""
+    """Add maps from the dimensions `read` to the dimensions `rows` of a head's queries and keys (in place)."""
     maps = layer.attention.qkv.weight.unflatten(0, (3, layer.attention.heads, -1))  # [3, heads, K, D]
     with torch.no_grad():
         maps[0, head, rows, read] += query
@@ -125,6 +123,6 @@ def _add(layer: EncoderLayer, head: int, rows: slice, read: slice, query: Tensor
 
 
 def _rotation(angle: float) -> Tensor:
-    """[2, 2]: turns (cos a, sin a) into (cos(a + angle), sin(a + angle))."""
+    """Return the matrix [2, 2] that maps (cos a, sin a) to (cos(a + angle), sin(a + angle))."""
     cosine, sine = math.cos(angle), math.sin(angle)
     return torch.tensor([[cosine, -sine], [sine, cosine]])

@@ -1,6 +1,6 @@
-"""encoder + head → named outputs: the model of a folder as transformers' class of that name computes it.
+"""encoder + head → named outputs: the model of a folder as the class of transformers of the same name computes it.
 
-The plain path, everything computed everywhere: what the fast paths are compared with and what is exported.
+It computes all outputs at all positions. The faster paths are tested against it, and the ONNX export uses it.
 
 Shapes: B batch, T tokens, D hidden, V vocabulary, L labels, C choices.
 """
@@ -21,7 +21,7 @@ Head = Literal["pooler", "masked_lm", "next_sentence", "classifier", "span"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """The parts that an architecture has beside the encoder, and the names of its outputs."""
+    """Heads of an architecture, and the names of its outputs."""
 
     heads: tuple[Head, ...]
     outputs: tuple[str, ...]
@@ -39,14 +39,14 @@ ARCHITECTURES = {
     "BertForTokenClassification": Architecture(("classifier",), ("logits",)),
     "BertForQuestionAnswering": Architecture(("span",), ("start_logits", "end_logits")),
 }
-"""By the name of transformers' class, which config.json holds under `architectures`."""
+"""Architectures by the name of the class of transformers, which config.json holds under `architectures`."""
 
 
 class Bert(nn.Module):
-    """An encoder with the heads of one architecture; parts have the names that model folders are read with."""
+    """An encoder with the heads of an architecture; its parameters have the names that `load_weights` expects."""
 
     def __init__(self, config: EncoderConfig, architecture: str, *, num_labels: int = 2) -> None:
-        """Raises InputError for an architecture that is not in ARCHITECTURES."""
+        """Build the model; raise InputError for an architecture that is not in ARCHITECTURES."""
         super().__init__()
         self.architecture = architecture
         self.encoder = Encoder(config)
@@ -64,7 +64,7 @@ class Bert(nn.Module):
             self.span = SpanHead(config)
 
     def forward(self, ids: Tensor, segments: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Outputs by name for `ids`, `segments` and `mask` (True for real tokens) [B, T]; [B, C, T] for choices.
+        """Return outputs by name for `ids`, `segments` and `mask` (True for real tokens) [B, T]; [B, C, T] for choices.
 
         last_hidden_state [B, T, D], pooler_output [B, D], masked LM [B, T, V], next sentence [B, 2], sequence labels
         [B, L], token labels [B, T, L], choices [B, C], start and end [B, T].
@@ -73,13 +73,13 @@ class Bert(nn.Module):
         if self.architecture == "BertForMultipleChoice":
             ids, segments, mask = (part.flatten(0, 1) for part in (ids, segments, mask))  # [B·C, T]
         last = self.encoder(ids, segments, mask).last
-        found = self._outputs(last)
+        outputs = self._outputs(last)
         if self.architecture == "BertForMultipleChoice":
-            found = (found[0].view(-1, choices),)  # [B·C, 1] → [B, C]
-        return dict(zip(ARCHITECTURES[self.architecture].outputs, found, strict=True))
+            outputs = (outputs[0].view(-1, choices),)  # [B·C, 1] → [B, C]
+        return dict(zip(ARCHITECTURES[self.architecture].outputs, outputs, strict=True))
 
     def _outputs(self, last: Tensor) -> tuple[Tensor, ...]:
-        words = self.encoder.words()[0].weight
+        words = self.encoder.words()[0].weight  # [V, D]
         match self.architecture:
             case "BertModel":
                 return last, self.pooler(last[:, 0])
@@ -99,14 +99,14 @@ class Bert(nn.Module):
 
 
 def architecture_of(name: str) -> Architecture:
-    """Look an architecture up; InputError, with those that are known, for another."""
+    """Return the architecture called `name`; InputError lists the known ones for another name."""
     if name not in ARCHITECTURES:
-        raise InputError(f"architecture {name!r} is not known; those read here are {', '.join(ARCHITECTURES)}")
+        raise InputError(f"architecture {name!r} is not known; allowed are {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[name]
 
 
 def open_architecture(saved: SavedModel) -> Bert:
-    """The model of a folder with the heads that its config.json names, ready to answer."""
+    """Return the model of a folder with the heads that its config.json names, in evaluation mode."""
     config = encoder_shape(saved.config, saved.place)
     classes = len(saved.labels) or 2
     if saved.weights and "classifier.linear.weight" in saved.weights:

@@ -1,7 +1,7 @@
-"""a run → the README.md of its model folder: what the model learned from, how, how good it is, and where that ends.
+"""a run → the README.md of its model folder: data, settings, metrics and limits of the model.
 
-Front matter as the Hugging Face Hub reads it. Nothing of the machine or the hour is in it: a run that was interrupted
-writes the same bytes as one that was not.
+The front matter has the form of the Hugging Face Hub. The card holds no fact about the machine or the time, so that an
+interrupted run writes the same bytes as an uninterrupted one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _TAGS = {
     "BertForQuestionAnswering": "question-answering",
     "BertForMultipleChoice": "multiple-choice",
 }
-"""The Hub's names of what a model does."""
+"""Pipeline tags of the Hub, by the class of transformers."""
 
 
 def pretraining_card(
@@ -45,10 +45,10 @@ def pretraining_card(
     figures: Mapping[str, float],
     longest: int,
 ) -> str:
-    """The card of a pre-trained model.
+    """Return the card of a pre-trained model.
 
-    data: a line for each corpus and, from `origin`, for the model that it began from. tokens: number of tokens of all
-    corpora. figures: those of the last held-out evaluation. longest: number of tokens of the longest rows so far.
+    data: a line for each corpus and, from `origin`, for the initial model. tokens: number of tokens of all corpora.
+    figures: metrics of the last validation. longest: number of tokens of the longest training rows so far.
     """
     reads = f"It reads at most {config.max_positions} tokens at a time"
     if 0 < longest < config.max_positions and not isinstance(config, LSTMConfig):  # which has no table of places
@@ -83,7 +83,7 @@ def pretraining_card(
 
 
 def pair_card(config: PairConfig, *, architecture: str, digests: Sequence[str]) -> str:
-    """The card of two language models side by side; `digests` are the sha256 of their weights."""
+    """Return the card of two language models side by side; `digests` are the sha256 of their weights."""
     halves = zip((config.left, config.right), digests, strict=True)
     data = [f"{_shape(f'a {_kind(half)}', half)}; weights' sha256 `{digest[:16]}`" for half, digest in halves]
     return _card(
@@ -115,14 +115,14 @@ def finetuning_card(
     result: Mapping[str, Any],
     began: str,
 ) -> str:
-    """The card of a fine-tuned model: the best one of the seeds in `result`; `began` from `origin`."""
+    """Return the card of a fine-tuned model: the best of the seeds in `result`. began: line from `origin`."""
     data = [f"{rows:,} rows of training data, sha256 `{str(digests['train'])[:16]}`"]
     data += [f"measured on `{name}`, sha256 `{digest[:16]}`" for name, digest in digests.get("dev", {}).items()]
     data.append(began)
     scores, metric = result["scores"], result["metric"]
     mean = f"{metric}: {result['mean']:.4f} ± {result['sd']:.4f} over {len(scores)} seeds"
     figures = [mean] if len(scores) > 1 else []
-    best = max(result["seeds"], key=lambda found: found["scores"][metric])
+    best = max(result["seeds"], key=lambda seed: seed["scores"][metric])
     figures += [f"{name}: {value:.4f}, of this model (seed {best['seed']})" for name, value in best["scores"].items()]
     limits = [
         "The epoch, and of several seeds the model, were chosen on the data that the numbers were measured on, which "
@@ -150,7 +150,7 @@ def finetuning_card(
 
 
 def origin(place: str, digest: str | None) -> str:
-    """What the weights began from, as cards say it: the folder's name, which a run's model takes from its run."""
+    """Return the line of a card about the initial model: its folder's name, or that of its run, and its digest."""
     if digest is None:
         return "began from random weights"
     folder = Path(place).absolute()
@@ -170,16 +170,16 @@ def _card(
     measured: str,
     limits: Sequence[str],
 ) -> str:
-    theirs = not str(described(config, architecture, ())["model_type"]).startswith("bertwright-")
-    does = f"pipeline_tag: {_TAGS[architecture]}\n" if theirs and architecture in _TAGS else ""
-    tags = "".join(f"- {tag}\n" for tag in [*(["bert"] if theirs else []), "bertwright"])
-    read = f"is read by transformers (`{architecture}`) as well" if theirs else "is read by bertwright alone"
+    standard = not str(described(config, architecture, ())["model_type"]).startswith("bertwright-")
+    pipeline_tag = f"pipeline_tag: {_TAGS[architecture]}\n" if standard and architecture in _TAGS else ""
+    tags = "".join(f"- {tag}\n" for tag in [*(["bert"] if standard else []), "bertwright"])
+    readers = f"is read by transformers (`{architecture}`) as well" if standard else "is read by bertwright alone"
     calls = "\n".join(f"    {call}" for call in use)
     numbers = f"{measured}\n\n{_list(figures)}" if figures else "None were measured."
     return (
-        f"---\nlibrary_name: {'transformers' if theirs else 'bertwright'}\n{does}"
+        f"---\nlibrary_name: {'transformers' if standard else 'bertwright'}\n{pipeline_tag}"
         f"tags:\n{tags}---\n\n# {title}\n\n"
-        f"Made with bertwright {__version__}. The folder {read}.\n\n"
+        f"Made with bertwright {__version__}. The folder {readers}.\n\n"
         f"    import bertwright as bw\n\n    model = bw.load('FOLDER')\n{calls}\n\n"
         f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from the defaults:\n\n{_list(settings)}\n\n"
         f"## Numbers\n\n{numbers}\n\n## Limits\n\n{_list(limits)}\n"
@@ -204,7 +204,7 @@ def _list(lines: Sequence[str]) -> str:
 
 
 def _settings(settings: Settings, *, leave_out: Sequence[str] = (), prefix: str = "") -> Iterator[str]:
-    """Each setting that is not its default, nested ones by dotted names."""
+    """Yield each setting that differs from its default; nested settings have dotted names."""
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
         if name in leave_out or name in type(settings).free or value == field.get_default(call_default_factory=True):
@@ -217,7 +217,7 @@ def _settings(settings: Settings, *, leave_out: Sequence[str] = (), prefix: str 
 
 def _plain(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return ", ".join(_plain(one) for one in value)
+        return ", ".join(_plain(item) for item in value)
     if isinstance(value, Settings):
         return " ".join(f"{name} {inner}" for name, inner in value.model_dump().items())
     return f"{value}"

@@ -16,6 +16,8 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 """The share that is dropped; what is kept is divided by the rest."""
 Attends = Literal["both", "left", "right"]
 """Which tokens a token attends to beside itself: all, those before it, or those behind it."""
+Start = Literal["random", "local", "matching"]
+"""Attention initialisation: none, attention to neighbouring positions, or to equal pieces as well."""
 
 
 def _refuse_pad(pad_id: int, vocab_size: int) -> None:

@@ -1,4 +1,4 @@
-"""A model folder is a Hugging Face folder: config.json, model.safetensors and the tokenizer's files."""
+"""model ↔ model folder, a Hugging Face folder: config.json, model.safetensors and the files of the tokenizer."""
 
 import json
 import shutil
@@ -22,22 +22,23 @@ from bertwright.shipped import place_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
 WEIGHTS = "model.safetensors"
-"""The file of weights. Its digest lies in a file of its own beside it, which `sha256sum --check` reads.
+"""File name of the weights. A file beside it holds its digest, in the form that `sha256sum --check` reads.
 
-It does not stand in config.json: transformers' `save_pretrained` writes what it does not know of that file beside other
-weights, and a good folder would be refused. Nor does it stand among the tensors' metadata: the file would then have
-other bytes than the same training gave before, and another sha256 than the one it notes.
+The digest is not in config.json: `save_pretrained` of transformers copies unknown entries of that file to folders with
+other weights, and a good folder would be refused. It is not in the metadata of the tensors either: it would change the
+bytes of the file, and so the sha256 itself.
 """
 CARD = "README.md"
-"""What a model folder says of itself to people."""
+"""File name of the model card."""
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a model folder holds; `weights` is None for `random:SIZE`.
+    """Content of a model folder.
 
-    `architecture` is the class of transformers whose heads the weights have; `labels` are the label names in the order
-    of the classifier's outputs; `extra` is what a task notes for itself.
+    place: path of the folder, or `random:SIZE`. weights: tensors by our names; None for `random:SIZE`.
+    architecture: class of transformers whose heads the weights have. labels: label names in the order of the outputs.
+    extra: notes of bertwright in config.json, such as the task.
     """
 
     place: str
@@ -48,16 +49,16 @@ class SavedModel:
     labels: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     digest: str | None = None
-    """sha256 of the file of weights as it was opened; None where none was noted, so that none was computed."""
+    """sha256 of the file of weights, checked when it was opened; None where the folder notes none."""
 
     @property
     def max_length(self) -> int:
-        """The tokens of a row of its task, as its fine-tuning noted them; InputError for what cannot be."""
+        """Return the maximum number of tokens of its task, as fine-tuning noted it; InputError if it is invalid."""
         noted, most = self.extra.get("max_length"), self.config.max_positions
         if type(noted) is not int or not 3 <= noted <= most:
             raise InputError(
                 f"{self.place}: config.json notes the max_length {noted!r} of its task; "
-                f"a whole number from 3 to {most}, the model's positions, is due"
+                f"expected an integer from 3 to {most}, the number of positions of the model"
             )
         return noted
 
@@ -72,7 +73,7 @@ def save_model(
     labels: tuple[str, ...] = (),
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write `module` (fp32) as a Hugging Face folder with the tokenizer's files beside it, atomically."""
+    """Write `module` (fp32) as a Hugging Face folder with the tokenizer's files, atomically."""
     save_weights(
         folder,
         module.state_dict(),
@@ -95,10 +96,10 @@ def save_weights(
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
 ) -> None:
-    """As `save_model`, for weights by our names; `card` becomes its README.md."""
+    """Write weights by our names as `save_model` does; `card` is the text of README.md."""
     noted = dict(extra or {})
     said = described(config, architecture, labels) | {"bertwright": noted}
-    if _answers_several(noted):
+    if _is_multilabel(noted):
         said |= {"problem_type": MULTI_LABEL}
     beside = map(tokenizer.joinpath, TOKENIZER_FILES)
     tensors = stored_names(weights, config, architecture)
@@ -106,11 +107,11 @@ def save_weights(
 
 
 def is_multilabel(saved: SavedModel) -> bool:
-    """Whether it is a classifier of which several outputs may apply at once, or none."""
-    return _answers_several(saved.extra)
+    """Return whether it is a classifier whose labels are independent: any number of them may apply to an input."""
+    return _is_multilabel(saved.extra)
 
 
-def _answers_several(noted: Mapping[str, Any]) -> bool:
+def _is_multilabel(noted: Mapping[str, Any]) -> bool:
     task = noted.get("task")
     return isinstance(task, Mapping) and task.get("kind") == "multilabel"
 
@@ -126,45 +127,45 @@ def write_folder(
 ) -> None:
     """Write tensors, `described` as config.json and the files `beside` that exist as one folder, atomically.
 
-    positions: the most tokens that other programs are told to give to the model.
+    positions: maximum number of tokens of the model, written to tokenizer_config.json for other programs.
     """
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
         stored = temporary / WEIGHTS
         try:
             save_file(named, stored, metadata={"format": "pt"})
-            stored.chmod(temporary.stat().st_mode & 0o666)  # it is made for its owner's eyes alone
-        except SafetensorError as error:  # without a number: a full disk looks like any other trouble
+            stored.chmod(temporary.stat().st_mode & 0o666)  # save_file makes it readable for its owner alone
+        except SafetensorError as error:  # has no errno, so a full disk cannot be told from other errors
             raise RunFailed(f"{folder}: the model cannot be written (is the disk full?): {error}") from error
         note_digest(stored)
         for file in beside:
             if file.is_file():  # a published folder may lack vocab.txt or tokenizer.json
                 shutil.copyfile(file, temporary / file.name)
-        _tell_length(temporary / "tokenizer_config.json", positions)
+        _set_max_length(temporary / "tokenizer_config.json", positions)
         if card is not None:
             (temporary / CARD).write_text(card, "utf-8")
         (temporary / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _tell_length(path: Path, positions: int) -> None:
-    """Change the length that a tokenizer's file tells, where it is not the model's."""
-    told = read_object(path) if path.is_file() else {}
-    if told.get("model_max_length", positions) != positions:
-        write_json(path, {**told, "model_max_length": positions})
+def _set_max_length(path: Path, positions: int) -> None:
+    """Set `model_max_length` in tokenizer_config.json where the file gives another length."""
+    settings = read_object(path) if path.is_file() else {}
+    if settings.get("model_max_length", positions) != positions:
+        write_json(path, {**settings, "model_max_length": positions})
 
 
 def copy_description(saved: SavedModel, folder: Path) -> None:
-    """Copy what a model folder says of itself into `folder`: config.json and the tokenizer's files, but no weights."""
+    """Copy config.json and the tokenizer's files of a model folder to `folder`; the weights are not copied."""
     for name in ("config.json", *TOKENIZER_FILES):
         if (saved.tokenizer / name).is_file():
             shutil.copyfile(saved.tokenizer / name, folder / name)
 
 
 def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | None = None) -> SavedModel:
-    """Open MODEL: a model folder, a run folder holding `model/`, the name of a model that comes with the program, or
-    `random:SIZE` (`random:gpt:SIZE` and so on).
+    """Open MODEL: a model folder, a run folder with `model/`, a model that comes with the program, or `random:SIZE`.
 
-    Random weights need `tokenizer` and its `vocab_size`.
+    `random:SYSTEM:SIZE` names another system than BERT, such as `random:gpt:tiny`. Random weights need `tokenizer` and
+    its `vocab_size`. Raises InputError for a missing or damaged folder.
     """
     if source.startswith("random:"):
         return _random(source, tokenizer, vocab_size)
@@ -179,7 +180,7 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
             hint = f"; make one of it first: bertwright import {source} --out FOLDER"
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
     found = read_described(folder / "config.json")
-    digest = check_digest(folder / WEIGHTS)  # first: a damaged file explains whatever else is wrong with it
+    digest = check_digest(folder / WEIGHTS)  # first: a damaged file explains any later error
     weights = named_weights(stored_tensors(folder), found, str(folder / WEIGHTS))
     _check_weights(found.config, weights, str(folder))
     architecture = found.architecture or "BertModel"
@@ -187,19 +188,19 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
 
 
 def model_within(folder: Path) -> Path:
-    """The model folder of a run folder, or the folder itself."""
+    """Return the model folder in a run folder; another folder is returned as it is."""
     return folder / "model" if (folder / "model" / "config.json").is_file() else folder
 
 
 def weights_digest(saved: SavedModel) -> str | None:
-    """sha256 of the file of weights in hex, computed unless it was at opening; None for random ones."""
+    """Return the sha256 of the file of weights in hex; None for random weights. It is computed where none was noted."""
     return None if saved.weights is None else saved.digest or file_digest(Path(saved.place) / WEIGHTS)
 
 
 def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], place: str) -> None:
-    """InputError where the body's weights are not those that config.json asks for, no more and no fewer.
+    """Raise InputError where the backbone's weights are not exactly those of the configuration in config.json.
 
-    Sizes are compared before memory is taken for them.
+    Sizes are compared before memory is allocated.
     """
     stored = sum(name.startswith("encoder.") for name in weights)
     if config.layers > stored:  # each layer has several
@@ -208,57 +209,59 @@ def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], place:
         wanted = {
             f"encoder.{name}": tuple(tensor.shape) for name, tensor in build_backbone(config).state_dict().items()
         }
-    whole = {layer_of(name) for name in weights}
+    present = {layer_of(name) for name in weights}
     for name, shape in wanted.items():
-        given = weights.get(name)
-        if given is None and layer_of(name) in whole:  # a part that is missing is told by whoever needs it
+        tensor = weights.get(name)
+        if tensor is None and layer_of(name) in present:  # `load_weights` names a tensor that is missing in a layer
             continue
-        if given is None:
+        if tensor is None:
             raise InputError(f"{place}: the model has no weights for {name}, which config.json asks for")
-        if tuple(given.shape) != shape:
-            raise InputError(f"{place}: {name} has shape {tuple(given.shape)}, expected {shape}")
+        if tuple(tensor.shape) != shape:
+            raise InputError(f"{place}: {name} has shape {tuple(tensor.shape)}, expected {shape}")
     surplus = [name for name in weights if name.startswith("encoder.") and name not in wanted]
     if surplus:
         shown = ", ".join(surplus[:3]) + ", …" * (len(surplus) > 3)
-        raise InputError(f"{place}: config.json leaves no place for {len(surplus)} of the body's tensors: {shown}")
+        raise InputError(f"{place}: {len(surplus)} tensors do not belong to the model of config.json: {shown}")
 
 
 def layer_of(name: str) -> str:
-    """Where a parameter stands, down to its layer, or to its table among the embeddings."""
+    """Return the part of a parameter's name that names its layer, or its module among the embeddings."""
     parts = name.split(".")
-    depth = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
+    depth = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
     return ".".join(parts[: depth + 1])
 
 
 def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...] = ()) -> None:
-    """Copy the saved weights into `module`; parts named in `fresh` may be absent and keep what they have.
+    """Copy the saved weights into `module` (in place).
 
-    Weights of heads that `module` lacks are left out, as are those of another shape of a part in `fresh`; elsewhere a
-    missing or wrongly shaped tensor is an InputError. So is a number of the body that is none: answers might hide it,
-    as they cannot where it is a head's.
+    fresh: prefixes of parameters that may be missing or have another shape; these keep their values.
+    Saved heads that `module` lacks are ignored. Raises InputError for a missing tensor, for a tensor of another shape,
+    and for values of the backbone that are infinite or NaN; in a head such values would show in every output.
     """
     if saved.weights is None:
         return
-    own = module.state_dict()
-    missing = [name for name in own if name not in saved.weights and not name.startswith(fresh or ("\0",))]
+    parameters = module.state_dict()
+    missing = [name for name in parameters if name not in saved.weights and not name.startswith(fresh or ("\0",))]
     if missing:
         raise InputError(f"{saved.place}: the model has no weights for {', '.join(missing[:3])}, which this use needs")
-    for name, tensor in own.items():
-        given = saved.weights.get(name)
-        if given is None or (name.startswith(fresh or ("\0",)) and given.shape != tensor.shape):
+    for name, parameter in parameters.items():
+        tensor = saved.weights.get(name)
+        if tensor is None or (name.startswith(fresh or ("\0",)) and tensor.shape != parameter.shape):
             continue
-        if given.shape != tensor.shape:
-            raise InputError(f"{saved.place}: {name} has shape {tuple(given.shape)}, expected {tuple(tensor.shape)}")
-        if name.startswith("encoder.") and not bool(given.isfinite().all()):
+        if tensor.shape != parameter.shape:
+            raise InputError(
+                f"{saved.place}: {name} has shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
+            )
+        if name.startswith("encoder.") and not bool(tensor.isfinite().all()):
             raise InputError(f"{saved.place}: {name} holds infinite values or values that are no numbers")
         with torch.no_grad():
-            tensor.copy_(given)
+            parameter.copy_(tensor)
 
 
 def _random(source: str, tokenizer: Path | None, vocab_size: int | None) -> SavedModel:
-    """`random:SIZE`, or `random:SYSTEM:SIZE` for another system than a BERT."""
-    named, _, size = source.removeprefix("random:").rpartition(":")
-    system: Any = named or "bert"
+    """Return the model of `random:SIZE`, or of `random:SYSTEM:SIZE` for another system than a BERT."""
+    prefix, _, size = source.removeprefix("random:").rpartition(":")
+    system: Any = prefix or "bert"
     if system not in SYSTEMS:
         raise InputError(f"{source}: there is no system {system!r}; there are {', '.join(SYSTEMS)}")
     size_config(size, 1)  # raises with the list of sizes

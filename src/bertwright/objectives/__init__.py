@@ -1,1 +1,1 @@
-"""What pre-training asks of the model: example making and losses."""
+"""Pre-training objectives: shards → rows → batches → loss."""

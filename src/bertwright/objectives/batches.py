@@ -1,6 +1,9 @@
-"""Rows → batches: epoch after epoch of rows, each in an order of its own, whatever stands in them (paper §A.2).
+"""Rows → batches: epochs of shuffled rows of one corpus, or of a mixture of corpora (paper §3.1 and §A.2).
 
-Letters: B rows, T tokens of a row.
+In a mixture, the number of rows of each corpus before row n is a function of n and the weights alone, so that a resumed
+run needs only its step.
+
+Shapes: B rows, T tokens of a row.
 """
 
 from abc import ABC, abstractmethod
@@ -19,16 +22,16 @@ class TokenBatch:
 
     ids: np.ndarray  # int32 [B, T]
     segments: np.ndarray  # int32 [B, T]: 1 in B and its [SEP]
-    lengths: np.ndarray  # int32 [B]: tokens before the padding
+    lengths: np.ndarray  # int32 [B]: number of tokens before the padding
 
 
 AnyBatch = TypeVar("AnyBatch", bound=TokenBatch)
 
 
 class ShuffledRows(ABC, Generic[AnyBatch]):
-    """The rows of a corpus, epoch after epoch; `length` is T.
+    """Rows of a corpus, epoch after epoch; `length` is T.
 
-    A row is a function of epoch and row alone, once the corpus and a seed are given.
+    For a corpus and a seed, a row is a function of its epoch and its number alone.
     """
 
     def __init__(self, length: int, seed: int) -> None:
@@ -39,37 +42,37 @@ class ShuffledRows(ABC, Generic[AnyBatch]):
 
     @abstractmethod
     def num_rows(self, epoch: int) -> int:
-        """The number of rows of an epoch; epochs differ a little."""
+        """Return the number of rows of an epoch; epochs differ a little."""
 
     @abstractmethod
     def batch(self, epoch: int, rows: np.ndarray) -> AnyBatch:
-        """The given rows, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
+        """Return rows `rows`, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
 
     @abstractmethod
     def missing_plan_bytes(self, rows: int) -> int:
-        """What the plans of the epochs of the first `rows` rows will take in CORPUS/plans beyond those there are."""
+        """Return the number of bytes that the plans for the first `rows` rows add to CORPUS/plans."""
 
     def passes(self, rows: int) -> list[float]:
-        """How often the corpus is passed in the first `rows` rows: one figure, as a mixture has one for each corpus."""
+        """Return the number of epochs in the first `rows` rows, as a list with one number for each corpus."""
         return [rows / self.num_rows(0)]
 
     def step_batch(self, step: int, batch_size: int) -> AnyBatch:
-        """The batch of a step: the next `batch_size` of the shuffled rows; it may span epochs."""
+        """Return the batch of a step: the next `batch_size` shuffled rows; it may span two epochs."""
         return self.stretch(step * batch_size, (step + 1) * batch_size)
 
     def stretch(self, at: int, end: int) -> AnyBatch:
-        """Rows `at` … end-1 of the endless sequence of shuffled rows."""
+        """Return rows `at` … end-1 of the endless sequence of shuffled rows."""
         return joined([self.batch(epoch, rows) for epoch, rows in self._sampler.rows(at, end)])
 
     def first(self, n: int, batch_size: int = 64) -> Iterator[AnyBatch]:
-        """The first `n` rows of epoch 0 in walk order, all where there are fewer: the fixed rows of an evaluation."""
+        """Yield the first `n` rows of epoch 0 (all if it has fewer) in corpus order: the rows of an evaluation."""
         n = min(n, self.num_rows(0))
         for begin in range(0, n, batch_size):
             yield self.batch(0, np.arange(begin, min(begin + batch_size, n), dtype=np.int64))
 
 
 def joined(batches: list[AnyBatch]) -> AnyBatch:
-    """One batch of several, whose rows have the same shape."""
+    """Return several batches as a single batch; their rows have the same shape."""
     first = batches[0]
     if len(batches) == 1:
         return first
@@ -78,7 +81,7 @@ def joined(batches: list[AnyBatch]) -> AnyBatch:
 
 
 def cut(batch: AnyBatch, rows: int) -> list[AnyBatch]:
-    """Pieces of at most `rows` rows, in order."""
+    """Return the batch as pieces of at most `rows` rows, in order."""
     names = type(batch).__dataclass_fields__
     return [
         type(batch)(**{name: getattr(batch, name)[begin : begin + rows] for name in names})
@@ -87,84 +90,78 @@ def cut(batch: AnyBatch, rows: int) -> list[AnyBatch]:
 
 
 def refuse_outside(rows: np.ndarray, epoch: int, size: int) -> None:
-    """IndexError for rows that an epoch of `size` rows does not have."""
+    """Raise IndexError for rows that an epoch of `size` rows does not have."""
     if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < size:
         raise IndexError(f"epoch {epoch} has rows 0 to {size - 1}, not {rows.min()} to {rows.max()}")
 
 
-# Shards → batches: rows of several corpora, each with its share of every step (paper §3.1: books and Wikipedia).
-#
-# How many rows of each corpus come before row n of the mixture is a function of n and the weights alone, so a resumed
-# run needs nothing but its step.
-
-
 class Mixture(Generic[AnyBatch]):
-    """The rows of several corpora in shares of `weights`; where a corpus is at its end, its next epoch begins.
+    """Rows of several corpora, mixed in proportion to `weights`; each corpus has its own epochs.
 
-    It does for the run what `ShuffledRows` do for one corpus. weights: positive, of any sum.
+    A run uses it in place of `ShuffledRows`. weights: positive numbers of any sum.
     """
 
     def __init__(self, parts: Sequence[ShuffledRows[AnyBatch]], weights: Sequence[float]) -> None:
         self.parts = tuple(parts)
         self.length = parts[0].length
         exact = [Fraction(weight) for weight in weights]
-        self.shares = tuple(weight / sum(exact) for weight in exact)
+        self.fractions = tuple(weight / sum(exact) for weight in exact)
 
     def num_rows(self, epoch: int) -> int:
-        """The rows of that epoch of all corpora."""
+        """Return the number of rows of an epoch, summed over the corpora."""
         return sum(part.num_rows(epoch) for part in self.parts)
 
     def passes(self, rows: int) -> list[float]:
-        """How often each corpus is passed in the first `rows` rows."""
+        """Return the number of epochs of each corpus in the first `rows` rows."""
         return [count / part.num_rows(0) for part, count in zip(self.parts, self.taken(rows), strict=True)]
 
     def missing_plan_bytes(self, rows: int) -> int:
-        """See `ShuffledRows`."""
+        """Return the number of bytes that the plans for the first `rows` rows add to all CORPUS/plans."""
         return sum(part.missing_plan_bytes(count) for part, count in zip(self.parts, self.taken(rows), strict=True))
 
     def step_batch(self, step: int, batch_size: int) -> AnyBatch:
-        """The batch of a step: of each corpus its next rows."""
+        """Return the batch of a step: the next rows of each corpus."""
         begins, ends = self.taken(step * batch_size), self.taken((step + 1) * batch_size)
         return joined(
             [part.stretch(begin, end) for part, begin, end in zip(self.parts, begins, ends, strict=True) if begin < end]
         )
 
     def first(self, n: int, batch_size: int = 64) -> Iterator[AnyBatch]:
-        """The first rows of each corpus, `n` in all in shares of the weights, corpus after corpus."""
+        """Yield the first rows of each corpus, corpus after corpus; `n` rows in all, in proportion to the weights."""
         for part, count in zip(self.parts, self.taken(n), strict=True):
             yield from part.first(count, batch_size)
 
     def taken(self, n: int) -> list[int]:
-        """Of the first `n` rows, how many each corpus gives: within about one of its share; it only grows with n."""
-        counts, rest, share_left = [], n, Fraction(1)
-        for share in self.shares[:-1]:
-            # a part of what the corpora before left over: so each count grows with n, whatever the weights
-            counts.append(int(rest * (share / share_left) + Fraction(1, 2)))
+        """Return the number of rows of each corpus among the first `n`; each is about its fraction and grows with n."""
+        counts, rest, fraction_left = [], n, Fraction(1)
+        for fraction in self.fractions[:-1]:
+            # a fraction of the rows that the corpora before it left, so that each count grows with n for any weights
+            counts.append(int(rest * (fraction / fraction_left) + Fraction(1, 2)))
             rest -= counts[-1]
-            share_left -= share
+            fraction_left -= fraction
         return [*counts, rest]
 
 
 def blended(
     parts: Sequence[ShuffledRows[AnyBatch]], weights: Sequence[float]
 ) -> ShuffledRows[AnyBatch] | Mixture[AnyBatch]:
-    """The rows of one corpus, or a mixture of several."""
+    """Return the rows of a single corpus as they are, and the mixture of several corpora."""
     return parts[0] if len(parts) == 1 else Mixture(parts, weights)
 
 
-def parse_weights(given: Sequence[str]) -> list[tuple[str, float]]:
-    """`FOLDER` or `FOLDER=WEIGHT`, as given to --corpus, as (folder, weight); a weight is 1 where none is named.
+def parse_weights(texts: Sequence[str]) -> list[tuple[str, float]]:
+    """Parse each `FOLDER` or `FOLDER=WEIGHT` of --corpus to (folder, weight); the default weight is 1.
 
-    ValueError for a weight that is no positive number.
+    Raises ValueError for a weight that is not a positive number.
     """
-    found = []
-    for text in given:
+    weighted = []
+    for text in texts:
         folder, sign, weight = text.rpartition("=")
         if not sign or Path(text).exists():
-            found.append((text, 1.0))
+            weighted.append((text, 1.0))
             continue
         number = float(weight)
         if not (number > 0 and np.isfinite(number)):
             raise ValueError(f"{text}: the weight {weight} is not a positive number")
-        found.append((folder, number))
-    return found
+        weighted.append((folder, number))
+    return weighted

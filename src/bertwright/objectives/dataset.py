@@ -1,13 +1,14 @@
 """Shards → batches: rows for masked LM and a second objective about pairs (paper §3.1, §A.1 and §A.2).
 
-A row is a pure function of (corpus, settings, length, seed, epoch, row): which batch or worker it falls to, and how
-often it is made, changes nothing. Letters: B rows, T tokens of a row, P predictions of a row.
+A row is a pure function of (corpus, settings, length, seed, epoch, row). It does not depend on its batch or its worker.
 
-Static masks are the original's: there the text is gone through `dupe_factor` times, each time with pairs, cuts and
-masks of its own, and these versions are repeated for ever. Here too: with K static masks the rows of epoch e are those
-of epoch e modulo K. What differs is their order. The original shuffles the rows of all K versions together once, and
-in training again within a buffer of records. Here the versions come one after another, each in full, and every epoch
-has a shuffled order of its own, also where it repeats a version.
+Static masks follow the original, which goes through the text `dupe_factor` times, each time with other pairs, cuts and
+masks, and repeats these versions for ever. With K static masks, the rows of epoch e are those of epoch e modulo K. The
+order differs from the original. The original shuffles the rows of all K versions together once, and again in training
+within a buffer of records. Here the versions come one after another, each in full, and every epoch has its own shuffled
+order, also where it repeats a version.
+
+Shapes: B rows, T tokens of a row, P predictions of a row, D documents.
 """
 
 from abc import abstractmethod
@@ -23,7 +24,8 @@ from bertwright.errors import InputError
 from bertwright.objectives.batches import AnyBatch, ShuffledRows, TokenBatch, refuse_outside
 from bertwright.objectives.settings import ExampleSettings, Part, predictions_by_length
 
-_TRUNCATION, _CHOICE, _REPLACEMENT, _HELD_OUT = 0x7C17, 0xC401, 0x4E91, 0x4E1D  # the purposes in the streams' keys
+_TRUNCATION, _CHOICE, _REPLACEMENT, _HELD_OUT = 0x7C17, 0xC401, 0x4E91, 0x4E1D  # purposes in the keys of the streams
+_CUT = 0x5CA7  # purpose in the key of the stream that cuts the text into spans
 _NEEDS_MASK = (
     "masked LM needs a WordPiece one (bertwright tokenizer train, then corpus build); for a GPT-1 say --system gpt"
 )
@@ -31,26 +33,27 @@ _NEEDS_MASK = (
 
 @dataclass(frozen=True)
 class PretrainingBatch(TokenBatch):
-    """Rows with masks, and P predictions each. Positions are places in a row; padding has label 0 and weight 0."""
+    """Rows with masks, and P predictions each. Padded predictions have position, label and weight 0."""
 
-    positions: np.ndarray  # int32 [B, P], ascending
-    labels: np.ndarray  # int32 [B, P]: the piece that was there
+    positions: np.ndarray  # int32 [B, P]: positions in the row, ascending
+    labels: np.ndarray  # int32 [B, P]: id of the piece before masking
     weights: np.ndarray  # float32 [B, P]: 1 for a prediction
-    is_random: np.ndarray  # int32 [B]: 0 where B follows A, 1 where it is random, or comes before A (sentence order)
+    is_random: np.ndarray  # int32 [B]: 0 where B follows A; 1 where B is random or, for sentence order, precedes A
 
 
 class PlannedRows(ShuffledRows[AnyBatch]):
-    """Rows of whole sentences between special tokens, as a walk over the corpus plans them.
+    """Rows of whole sentences between special tokens, by the plans of the corpus (`sentence_pairs`).
 
-    length: T, tokens of a row. part: all documents, or one side of a split in which `held_out_share` of them, the same
-    under any seed, are kept for measuring; a random B comes from the same part. write_plans: whether CORPUS/plans
-    may be added to.
-    Raises InputError where the corpus is too small for what is asked, and where its vocabulary has no [MASK].
+    length: T, the number of tokens of a row.
+    part: documents that are used: all, the training part or the validation part. A random B is from the same part.
+    held_out_share: fraction of the documents in the validation part; they are the same for every seed.
+    write_plans: True to save plans in CORPUS/plans.
+    Raises InputError where the corpus is too small for the settings or its vocabulary has no [MASK].
     """
 
     def __init__(
         self,
-        corpus: "Corpus",
+        corpus: Corpus,
         settings: ExampleSettings,
         *,
         length: int,
@@ -74,41 +77,41 @@ class PlannedRows(ShuffledRows[AnyBatch]):
         self._plans = Plans(corpus, settings, documents, length=length, seed=seed, write=write_plans)
 
     def num_rows(self, epoch: int) -> int:
-        """The number of rows of an epoch; epochs differ a little."""
+        """Return the number of rows of an epoch; epochs differ a little."""
         return self._plans.num_rows(self._version(epoch))
 
     def missing_plan_bytes(self, rows: int) -> int:
-        """What the plans of the epochs of the first `rows` rows will take in CORPUS/plans beyond those there are."""
+        """Return the number of bytes that the plans for the first `rows` rows add to CORPUS/plans."""
         return self._plans.missing_bytes(-(-rows // self.num_rows(0)))
 
     def batch(self, epoch: int, rows: np.ndarray) -> AnyBatch:
-        """The given rows, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
+        """Return rows `rows`, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
         epoch = self._version(epoch)
         plan = self._plans.of(epoch)
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         refuse_outside(rows, epoch, plan.size)
-        return self._made(epoch, rows, plan[rows])
+        return self._planned_batch(epoch, rows, plan[rows])
 
     @abstractmethod
-    def _made(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> AnyBatch:
-        """The rows of which a PLAN array says what stands in them."""
+    def _planned_batch(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> AnyBatch:
+        """Return the rows whose sentences the PLAN array `planned` gives."""
 
     def _version(self, epoch: int) -> int:
-        """The epoch whose rows an epoch has."""
+        """Return the number of the epoch whose rows this epoch has: with static masks an earlier one."""
         return epoch % self.settings.static_masks if self.settings.static_masks else epoch
 
     def _framed(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> TokenBatch:
-        """The text of the rows, truncated, with its special tokens round it."""
+        """Return the truncated text of the rows between its special tokens."""
         from bertwright.objectives.masking import frame
 
         tokenizer = self._tokenizer
-        ids, left = self._filled(epoch, rows, planned)
+        ids, left = self._text(epoch, rows, planned)
         segments = np.zeros_like(ids)
         lengths = frame(ids, segments, left, tokenizer.cls_id, tokenizer.sep_id, self.settings.pairs)
         return TokenBatch(ids, segments, lengths)
 
-    def _filled(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows with the truncated A and B in place (int32 [B, T]) and the tokens left of each (int64 [B, 2])."""
+    def _text(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows with truncated A and B in position, int32 [B, T], and the tokens left of both, int64 [B, 2]."""
         from bertwright.objectives.masking import copy_slices, truncate
         from bertwright.objectives.sampling import stream_key
 
@@ -132,9 +135,9 @@ class PlannedRows(ShuffledRows[AnyBatch]):
 
 
 class Examples(PlannedRows[PretrainingBatch]):
-    """Rows for masked LM and the second objective; arguments as PlannedRows has them."""
+    """Rows for masked LM and the second objective; the arguments are those of PlannedRows."""
 
-    def __init__(self, corpus: "Corpus", settings: ExampleSettings, **more: Any) -> None:
+    def __init__(self, corpus: Corpus, settings: ExampleSettings, **more: Any) -> None:
         super().__init__(corpus, settings, **more)
         self._wanted = predictions_by_length(settings.masking, self.length)
         whole_words = settings.masking.units != "piece"
@@ -143,22 +146,22 @@ class Examples(PlannedRows[PretrainingBatch]):
 
     @property
     def max_predictions(self) -> int:
-        """P, the width of `positions`, `labels` and `weights`."""
+        """Return P, the width of `positions`, `labels` and `weights`."""
         return int(self._wanted[-1])
 
-    def _made(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> PretrainingBatch:
+    def _planned_batch(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> PretrainingBatch:
         from bertwright.objectives.masking import mask
         from bertwright.objectives.sampling import probability, stream_key
 
         tokenizer, masking = self._tokenizer, self.settings.masking
-        whole = self._framed(epoch, rows, planned)
+        text = self._framed(epoch, rows, planned)
         positions = np.zeros((rows.size, self.max_predictions), np.int32)
         labels = np.zeros_like(positions)
         weights = np.zeros(positions.shape, np.float32)
         mask(
             rows,
-            whole.ids,
-            whole.lengths,
+            text.ids,
+            text.lengths,
             self._wanted,
             self._continuation,
             masking.units == "span",
@@ -171,20 +174,20 @@ class Examples(PlannedRows[PretrainingBatch]):
             weights,
         )
         is_random = planned["random"].astype(np.int32)
-        return PretrainingBatch(**vars(whole), positions=positions, labels=labels, weights=weights, is_random=is_random)
+        return PretrainingBatch(**vars(text), positions=positions, labels=labels, weights=weights, is_random=is_random)
 
 
-def used_documents(corpus: "Corpus", *, part: Part, held_out_share: float) -> np.ndarray:
-    """The numbers (int64) of the documents of a part that hold text and equal no earlier one."""
+def used_documents(corpus: Corpus, *, part: Part, held_out_share: float) -> np.ndarray:
+    """Return the numbers, int64, of the documents of a part that hold text and are no duplicates of earlier ones."""
     documents = held_out_split(corpus.document_first(), part=part, held_out_share=held_out_share)
     return np.setdiff1d(documents, corpus.duplicates, assume_unique=True)
 
 
 def held_out_split(document_first: np.ndarray, *, part: Part, held_out_share: float) -> np.ndarray:
-    """The numbers (int64) of the non-empty documents of a part.
+    """Return the numbers, int64, of the non-empty documents of a part.
 
-    A document is held out by a hash of its number, not of any seed: a run continued under another seed does not train
-    on what was kept from it before.
+    A hash of the document's number decides its part, independent of the seed. A run that is continued with another seed
+    therefore does not train on validation documents.
     """
     from bertwright.objectives.masking import held_out
     from bertwright.objectives.sentence_pairs import filled_documents
@@ -194,56 +197,49 @@ def held_out_split(document_first: np.ndarray, *, part: Part, held_out_share: fl
         return documents
     from bertwright.objectives.sampling import probability, stream_key
 
-    is_held_out: np.ndarray = held_out(documents, stream_key(_HELD_OUT), probability(held_out_share))
-    chosen: np.ndarray = documents[is_held_out if part == "held_out" else ~is_held_out]
+    is_validation: np.ndarray = held_out(documents, stream_key(_HELD_OUT), probability(held_out_share))
+    chosen: np.ndarray = documents[is_validation if part == "held_out" else ~is_validation]
     return chosen
 
 
 def _with_order(document_first: np.ndarray, documents: np.ndarray, folder: Path) -> np.ndarray:
-    """Those of the documents that have two sentences at least: one alone has no order."""
+    """Return the documents that have at least two sentences; a single sentence has no order."""
     kept: np.ndarray = documents[np.diff(document_first)[documents] >= 2]
     if kept.size < documents.size:
         say(f"{folder}: {documents.size - kept.size:,} documents of one sentence have no order and are left out")
     return kept
 
 
-def _check_size(corpus: "Corpus", num_documents: int, settings: ExampleSettings, part: Part) -> None:
+def _check_size(corpus: Corpus, num_documents: int, settings: ExampleSettings, part: Part) -> None:
     where = f"{corpus.folder}" if part == "all" else f"{corpus.folder}, part '{part}'"
-    hint = "; hold out a larger share of the documents" if part == "held_out" else ""
+    hint = "; raise the fraction of documents kept for validation" if part == "held_out" else ""
     if num_documents == 0:
         text = "two sentences" if settings.second_sentence == "order" else "text"
-        raise InputError(f"{where}: no document with {text}; at least one is needed{hint}")
+        raise InputError(f"{where}: expected at least one document with {text}, found none{hint}")
     if num_documents == 1 and settings.second_sentence == "next":
         raise InputError(
-            f"{where}: one document; pairs need at least two, from which a random B can come: to learn from it, say "
-            f"--second-sentence none; held-out rows are pairs whatever a run learns{hint}"
+            f"{where}: expected at least two documents, because a random B comes from another document; found one. "
+            f"Use --second-sentence none to train on it; validation rows are always pairs{hint}"
         )
 
 
-# Shards → batches: rows for language models, nothing hidden in them (ablations of paper §5.1; GPT paper §3.1, §4.1).
-#
-# Letters: B rows, T tokens of a row, D documents.
-
-_CUT = 0x5CA7  # the purpose in the stream's key
-
-
 class Unmasked(PlannedRows[TokenBatch]):
-    """Rows `[CLS] text [SEP]` of whole sentences, as masked LM without a second sentence has them."""
+    """Rows `[CLS] text [SEP]` of whole sentences without masks, for language models (ablations of paper §5.1)."""
 
-    def _made(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> TokenBatch:
+    def _planned_batch(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> TokenBatch:
         return self._framed(epoch, rows, planned)
 
 
 class Spans(ShuffledRows[TokenBatch]):
-    """Contiguous spans of T tokens of the text, for GPT-1: no special tokens, and no regard for where documents end.
+    """Contiguous spans of T tokens of the text, for GPT-1 (GPT paper §3.1, §4.1): no special tokens, across documents.
 
-    The documents of the part follow one another as they stand in the corpus. Neither GPT-1's paper nor its code says
-    what stands between two of its books; here it is nothing. Every epoch has each token once, and cuts in places of its
-    own: its first row is a shorter one, of 1 to T tokens, and so may be its last. Other arguments as PlannedRows'.
+    The documents of the part follow one another in the order of the corpus, with nothing between them. Neither GPT-1's
+    paper nor its code says what stands between two books. Every epoch has each token once, and its own cuts: its first
+    row has 1 to T tokens, and its last row may be shorter too. The other arguments are those of PlannedRows.
     """
 
     def __init__(
-        self, corpus: "Corpus", *, length: int, seed: int, part: Part = "all", held_out_share: float = 0.0
+        self, corpus: Corpus, *, length: int, seed: int, part: Part = "all", held_out_share: float = 0.0
     ) -> None:
         super().__init__(length, seed)
         self._corpus = corpus
@@ -251,7 +247,7 @@ class Spans(ShuffledRows[TokenBatch]):
         documents = used_documents(corpus, part=part, held_out_share=held_out_share)
         if not documents.size:
             where = f"{corpus.folder}" if part == "all" else f"{corpus.folder}, part '{part}'"
-            raise InputError(f"{where}: no document with text; at least one is needed")
+            raise InputError(f"{where}: expected at least one document with text, found none")
         first = corpus.document_first()
         self._first, self._count = first[documents], np.diff(first)[documents].astype(np.int32)
         filled = np.flatnonzero(np.diff(first))
@@ -259,15 +255,15 @@ class Spans(ShuffledRows[TokenBatch]):
         self._ends = np.cumsum(tokens[np.searchsorted(filled, documents)])  # [D]
 
     def num_rows(self, epoch: int) -> int:
-        """The number of rows of an epoch: one more or less, by where it cuts."""
+        """Return the number of rows of an epoch; epochs differ by one, by their cuts."""
         return 1 + -(-max(0, int(self._ends[-1]) - self._head(epoch)) // self.length)
 
     def missing_plan_bytes(self, rows: int) -> int:
-        """None: there is nothing to plan."""
+        """Return 0: spans need no plan."""
         return 0
 
     def batch(self, epoch: int, rows: np.ndarray) -> TokenBatch:
-        """The given rows, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
+        """Return rows `rows`, int64 [B], of an epoch; IndexError for a row that the epoch does not have."""
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         refuse_outside(rows, epoch, self.num_rows(epoch))
         ends = np.minimum(self._head(epoch) + rows * self.length, self._ends[-1])
@@ -277,7 +273,7 @@ class Spans(ShuffledRows[TokenBatch]):
         return TokenBatch(ids, np.zeros_like(ids), (ends - begins).astype(np.int32))
 
     def _head(self, epoch: int) -> int:
-        """Tokens of an epoch's first row."""
+        """Return the number of tokens of an epoch's first row."""
         from bertwright.objectives.sampling import below, draw, stream_key
 
         drawn = np.uint64(draw(stream_key(self._seed, epoch, _CUT), np.uint64(0)))

@@ -1,4 +1,4 @@
-"""heads → loss: masked LM and a second objective about pairs together, losses added (paper §3.1, A.2).
+"""heads → loss: masked LM and a second objective about sentence pairs; the two losses are added (paper §3.1, A.2).
 
 Shapes: B batch, T tokens, P predictions per row, M real predictions in the batch, D hidden, V vocabulary.
 """
@@ -22,17 +22,18 @@ from bertwright.objectives.dataset import PretrainingBatch
 from bertwright.objectives.settings import SecondSentence
 from bertwright.objectives.vocabulary_loss import bits_per_character, projected_loss
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import moved, place_of
+from bertwright.training.hardware import module_device, move_to_device
 
 _TERMS = {"next": "nsp", "order": "sop"}
-"""What the second loss and its figures are called, by objective."""
+"""Short name of the second loss and its metrics, by objective."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     """A PretrainingBatch as tensors.
 
-    `at` [B, 1+P]: [CLS] and the masked positions; `picked` [M]: the real ones among B·(1+P); `labels` [M].
+    at: positions of [CLS] and of the masked pieces [B, 1+P]. picked: indices of the real predictions in B·(1+P) [M].
+    labels: ids of the masked pieces [M].
     """
 
     ids: Tensor
@@ -47,8 +48,8 @@ class Inputs:
 class PretrainingModel(nn.Module):
     """Encoder, pooler and both heads.
 
-    second_sentence: what the second head learns: whether B follows A (next), whether A and B were swapped (order), or
-    nothing: then `next_sentence`, the head, is None. In model folders it is the same head, with the same two labels.
+    second_sentence: `next`: the second head learns whether B follows A. `order`: it learns whether A and B are swapped.
+    `none`: the head `next_sentence` is None. Model folders store both objectives as the same head with two labels.
     """
 
     def __init__(self, config: EncoderConfig, *, second_sentence: SecondSentence = "next") -> None:
@@ -61,22 +62,22 @@ class PretrainingModel(nn.Module):
         self.second_sentence = second_sentence
         self.next_sentence = None if second_sentence == "none" else NextSentenceHead(config)
         if self.next_sentence is None:
-            self.pooler.requires_grad_(False)  # nothing reads it: ranks would wait for its gradient
+            self.pooler.requires_grad_(False)  # unused; with several ranks, each would wait for its gradient
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Encoder states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
+        """Return states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
         out = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at)
         rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
         return rows, self.next_sentence(self.pooler(out.last[:, 0])) if self.next_sentence else None
 
     def logits(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Masked-LM logits [M, V] and the second head's logits [B, 2] (None without it)."""
+        """Return masked-LM logits [M, V] and the second head's logits [B, 2] (None without it)."""
         rows, pair = self(inputs)
         return self.masked_lm(rows, self.encoder.embeddings.word.weight), pair
 
 
 def to_inputs(batch: PretrainingBatch) -> Inputs:
-    """Numpy rows → tensors; padded predictions stay in `at` but are not picked."""
+    """Return NumPy rows as tensors; padded predictions stay in `at` but are not in `picked`."""
     rows, width = batch.positions.shape
     at = torch.zeros(rows, width + 1, dtype=torch.int64)
     at[:, 1:] = torch.from_numpy(batch.positions)
@@ -95,7 +96,7 @@ def to_inputs(batch: PretrainingBatch) -> Inputs:
 
 
 def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tuple[Tensor, str]]:
-    """Summed losses with the name of what they are divided by."""
+    """Return each summed loss with the name of the count that divides it."""
     rows, pair = model(inputs)
     head = model.masked_lm
     loss = projected_loss(head.states(rows), model.encoder.embeddings.word.weight, head.bias, inputs.labels)
@@ -108,16 +109,16 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
     return terms
 
 
-def pretraining_flops(body: Encoder, inputs: Inputs) -> float:
-    """Floating-point work of forward and backward over a batch: matrix products alone, as they are computed."""
+def pretraining_flops(backbone: Encoder, inputs: Inputs) -> float:
+    """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
     rows, length = inputs.ids.shape
-    config, width = body.config, body.config.hidden
+    config, width = backbone.config, backbone.config.hidden
     heads = 2 * len(inputs.labels) * (width**2 + width * config.vocab_size) + 2 * rows * width**2
-    return 3.0 * (rows * body.flops(length, inputs.at.shape[1]) + heads)
+    return 3.0 * (rows * backbone.flops(length, inputs.at.shape[1]) + heads)
 
 
 def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
-    """What the loop trains: masked LM and, where the model has its head, the second objective."""
+    """Return the training task: masked LM and, where the model has its head, the second objective."""
     return Trainable(
         module=model,
         blocks=model.encoder.blocks(),
@@ -128,7 +129,7 @@ def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
     )
 
 
-def held_out_figures(
+def masked_lm_metrics(
     model: PretrainingModel,
     batches: Iterable[PretrainingBatch],
     ordered: Iterable[PretrainingBatch] = (),
@@ -136,18 +137,18 @@ def held_out_figures(
     *,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> dict[str, float]:
-    """Masked-LM loss (nats), accuracy and perplexity, loss and accuracy of the second objective, over fixed rows.
+    """Return masked-LM loss (nats), accuracy and perplexity, and loss and accuracy of the second objective.
 
     batches: rows for masked LM and next-sentence prediction. ordered: rows for sentence order, read where the model
-    learned that. characters [V]: of each piece, for the bits that a masked character costs. The caller puts the model
-    in evaluation mode. Figures are means over all predictions and all rows, not over batches. Several ranks, which all
-    get the same batches, share them out.
+    learned it. characters: number of characters of each piece [V], for the bits per masked character.
+    The model must be in evaluation mode. Metrics are means over all predictions and all rows, not over batches. All
+    ranks get the same batches and evaluate a part each.
     """
-    place = place_of(model)
+    device = module_device(model)
     masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
     second = dict.fromkeys(("loss", "right", "pairs"), 0.0)
     for _, batch, counts in ranks.partition(list(batches)):
-        inputs = moved(to_inputs(batch), place)
+        inputs = move_to_device(to_inputs(batch), device)
         logits, pair = model.logits(inputs)
         if not counts:
             continue
@@ -160,27 +161,27 @@ def held_out_figures(
             _add_pairs(second, pair, inputs)
     if model.second_sentence == "order":
         for _, batch, counts in ranks.partition(list(ordered)):
-            inputs = moved(to_inputs(batch), place)
+            inputs = move_to_device(to_inputs(batch), device)
             pair = model(inputs)[1]
             if counts:
                 _add_pairs(second, pair, inputs)
     masked, second = (dict(zip(part, ranks.sum(list(part.values())), strict=True)) for part in (masked, second))
     loss = masked["mlm"] / masked["predictions"]
-    figures = {
+    metrics = {
         "mlm_loss": loss,
         "mlm_accuracy": masked["mlm_right"] / masked["predictions"],
         "mlm_perplexity": math.exp(min(loss, 700.0)),
     }
     if masked["characters"]:
-        figures["mlm_bits_per_character"] = bits_per_character(masked["mlm"], masked["characters"])
+        metrics["mlm_bits_per_character"] = bits_per_character(masked["mlm"], masked["characters"])
     if second["pairs"]:
         name, pairs = _TERMS[model.second_sentence], second["pairs"]
-        figures |= {f"{name}_loss": second["loss"] / pairs, f"{name}_accuracy": second["right"] / pairs}
-    return figures | {"rows": masked["rows"], "predictions": masked["predictions"]}
+        metrics |= {f"{name}_loss": second["loss"] / pairs, f"{name}_accuracy": second["right"] / pairs}
+    return metrics | {"rows": masked["rows"], "predictions": masked["predictions"]}
 
 
 def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> None:
-    """Summed loss, right answers and rows of the second head's logits [B, 2]."""
+    """Add the loss, the right answers and the rows of the second head's logits [B, 2] to `sums` (in place)."""
     assert pair is not None
     sums["loss"] += float(F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum"))
     sums["right"] += float((pair.argmax(1) == inputs.is_random).sum())
@@ -190,15 +191,17 @@ def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> N
 def open_pretrained(
     saved: SavedModel, *, second_sentence: SecondSentence = "none", fills: bool = True
 ) -> PretrainingModel:
-    """The model with its masked-LM head where it `fills`, and the second head where one is wanted.
+    """Return the model of a folder with its masked-LM head (if `fills`) and its second head (unless `none`).
 
-    InputError without them. Published models have the parts alone that their use reads; the others stay random here.
+    Raises InputError where weights of a wanted head are missing. Heads that are not wanted keep random weights.
     """
     if saved.weights is None:
         raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
     system = system_of(saved.config)
     if system not in (None, "bert"):
-        raise InputError(f"{saved.place}: is a {NAMES[system]}, which predicts the next token and fills no [MASK]")
+        raise InputError(
+            f"{saved.place}: expected a BERT, got a {NAMES[system]}, which predicts the next token and fills no [MASK]"
+        )
     model = PretrainingModel(encoder_shape(saved.config, saved.place), second_sentence=second_sentence)
     unread = (*(() if fills else ("masked_lm",)), *(("pooler",) if second_sentence == "none" else ()))
     load_weights(model, saved, fresh=unread)
@@ -206,7 +209,7 @@ def open_pretrained(
 
 
 def second_objective(saved: SavedModel) -> SecondSentence:
-    """What the second head of a saved model was trained for; a folder that does not say so learned the original's."""
+    """Return the objective of a saved model's second head; `next`, the original's, where the folder names none."""
     if "next_sentence.linear.weight" not in (saved.weights or {}):
         return "none"
     named: SecondSentence = saved.extra.get("second_sentence", "next")

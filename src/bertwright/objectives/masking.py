@@ -1,7 +1,14 @@
-"""Shards → batches: from planned sentences to rows with masks, in compiled loops over a batch (paper §A.1, §A.2).
+"""Shards → batches: truncation, special tokens and masking of rows, in compiled loops over a batch (paper §A.1, §A.2).
 
-Every row has random streams of its own, keyed by (seed, epoch, purpose, row): it comes out the same in any batch.
-Letters: B rows, T tokens of a row, P predictions of a row, V vocabulary.
+Every row has its own random streams, keyed by (seed, epoch, purpose, row), and is the same in any batch.
+
+Spans are those of SpanBERT (Joshi et al. 2019, §3.1). The length of a span in words is geometric with p = 0.2, cut to
+1 … 10 words (3.8 on average). A span begins at any word of the row with the same probability. Spans are added until the
+wanted number of pieces is reached or no word fits any more. A span ends early at the end of its segment, before a word
+that is already masked, and before a word that no longer fits; the original cuts that word instead. There is no
+span-boundary objective.
+
+Shapes: B rows, T tokens of a row, P predictions of a row, V vocabulary.
 """
 
 import numpy as np
@@ -9,24 +16,20 @@ import numpy as np
 from bertwright.jit import compiled
 from bertwright.objectives.sampling import below, child, draw, happens, signed
 
-# Shards → batches: spans of whole words to be masked together (SpanBERT, Joshi et al. 2019, §3.1).
-#
-# A span's length in words is geometric with p = 0.2, kept to 1 … 10 (3.8 words on average); it begins at any word of
-# the row with the same chance. Spans are added until the wanted number of pieces is reached, or no word fits any
-# more. A span ends early at the end of its segment, before a word that is masked already, and before a word that no
-# longer fits (the original cuts that word instead). There is no span-boundary objective.
-
 LONGEST_SPAN = 10
-"""Words."""
+"""Largest number of words in a span."""
 
 _32 = np.uint64(32)
 
 
 def _thresholds() -> np.ndarray:
-    """2**32 times the chance of at most 1, 2 … 9 words, in whole numbers: (1 - 0.8**n) / (1 - 0.8**10) as fractions."""
+    """Return 2**32 times the probability of at most 1, 2, … 9 words: uint64 [9].
+
+    The probability of at most n words is (1 - 0.8**n) / (1 - 0.8**10); it is computed in integers.
+    """
     most = LONGEST_SPAN
-    chances = [5 ** (most - n) * (5**n - 4**n) for n in range(1, most)]
-    return np.array([2**32 * chance // (5**most - 4**most) for chance in chances], np.uint64)
+    numerators = [5 ** (most - n) * (5**n - 4**n) for n in range(1, most)]
+    return np.array([2**32 * numerator // (5**most - 4**most) for numerator in numerators], np.uint64)
 
 
 _SHORTER = _thresholds()
@@ -34,7 +37,7 @@ _SHORTER = _thresholds()
 
 @compiled
 def span_words(bits: np.uint64) -> int:
-    """The number of words of a span from 64 random bits: 1 … 10."""
+    """Return the number of words of a span, 1 … 10, from 64 random bits."""
     words = 1
     for threshold in _SHORTER:
         if (bits >> _32) < threshold:
@@ -54,29 +57,31 @@ def choose_spans(
     sizes: np.ndarray,
     sources: np.ndarray,
 ) -> np.ndarray:
-    """Choose at most `wanted` pieces of a row in spans: bool [T]; `sources` gets the first place of each one's span.
+    """Choose at most `wanted` pieces of a row in spans: bool [T].
 
-    ids: int32 [T]; continuation: bool [V], see `rows.mask`; special: the ids of [CLS] and [SEP]; key: of the row's
-    choices; heads, sizes, sources: int64 [T] or longer, to be overwritten.
+    `sources` gets the first position of the span of each chosen piece.
+
+    ids: int32 [T]. continuation: bool [V], see `mask`. special: ids of [CLS] and [SEP]. key: key of the row's choices.
+    heads, sizes, sources: int64 [T] or longer, overwritten.
     """
     num_words = _words(ids, continuation, special, heads, sizes)
     chosen = np.zeros(ids.size, np.bool_)
     taken = 0
-    for i in range(num_words):  # the words in random order: what is taken or too long now stays so
+    for i in range(num_words):  # words in random order: a word that is taken or too long stays so
         if taken >= wanted:
             break
         other = i + signed(below(draw(key, np.uint64(2 * i)), np.uint64(num_words - i)))
         start = heads[other]
         heads[other] = heads[i]
-        place = start
+        begin = start
         for _ in range(span_words(draw(key, np.uint64(2 * i + 1)))):
-            if place == ids.size or chosen[place] or sizes[place] == 0 or taken + sizes[place] > wanted:
+            if begin == ids.size or chosen[begin] or sizes[begin] == 0 or taken + sizes[begin] > wanted:
                 break
-            end = place + sizes[place]
-            chosen[place:end] = True
-            sources[place:end] = start
-            taken += end - place
-            place = end
+            end = begin + sizes[begin]
+            chosen[begin:end] = True
+            sources[begin:end] = start
+            taken += end - begin
+            begin = end
     return chosen
 
 
@@ -84,21 +89,22 @@ def choose_spans(
 def _words(
     ids: np.ndarray, continuation: np.ndarray, special: tuple[int, int], heads: np.ndarray, sizes: np.ndarray
 ) -> int:
-    """The first places of the words in `heads`, their pieces in `sizes` (0 at all other places); returns how many.
+    """Return the number of words; write their first positions to `heads` and their numbers of pieces to `sizes`.
 
-    A piece that goes on with a word whose beginning was cut off the segment begins one.
+    `sizes` is 0 at all other positions. A continuation piece whose word begins outside the segment counts as the
+    beginning of a word.
     """
     num_words = 0
     inside = False
-    for place in range(ids.size):
-        sizes[place] = 0
-        if ids[place] in special:
+    for position in range(ids.size):
+        sizes[position] = 0
+        if ids[position] in special:
             inside = False
-        elif inside and continuation[ids[place]]:
+        elif inside and continuation[ids[position]]:
             sizes[heads[num_words - 1]] += 1
         else:
-            heads[num_words] = place
-            sizes[place] = 1
+            heads[num_words] = position
+            sizes[position] = 1
             num_words += 1
             inside = True
     return num_words
@@ -109,11 +115,13 @@ _BITS = 64
 
 @compiled
 def truncate(rows: np.ndarray, sizes: np.ndarray, most: int, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
-    """Cut A and B until together they have `most` tokens.
+    """Cut A and B until together they have at most `most` tokens.
 
-    rows: int64 [B] row numbers; sizes: int64 [B, 2] tokens of A and B; key: of the epoch's truncation.
-    One token goes at a time, from the longer of the two (B where they are equal), from its front or its back with
-    probability 1/2 each. Returns (skipped at the front, left over), each int64 [B, 2].
+    One token at a time is removed from the longer of the two (from B where they are equal), from its front or its back
+    with probability 1/2 each.
+
+    rows: row numbers, int64 [B]. sizes: tokens of A and B, int64 [B, 2]. key: key of the epoch's truncation.
+    Returns the tokens removed at the front and the tokens left, int64 [B, 2] each.
     """
     fronts = np.zeros(sizes.shape, np.int64)
     left = sizes.copy()
@@ -134,7 +142,7 @@ def truncate(rows: np.ndarray, sizes: np.ndarray, most: int, key: np.uint64) -> 
 def copy_slices(
     tokens: np.ndarray, chosen: np.ndarray, starts: np.ndarray, counts: np.ndarray, columns: np.ndarray, ids: np.ndarray
 ) -> None:
-    """Copy tokens[starts[i] : starts[i] + counts[i]] to row i of `ids`, from columns[i] on, for the i in `chosen`."""
+    """Copy tokens[starts[i] : starts[i] + counts[i]] to row i of `ids`, from columns[i] on, for each i in `chosen`."""
     for i in chosen:
         start, column = starts[i], columns[i]
         for k in range(counts[i]):
@@ -143,7 +151,7 @@ def copy_slices(
 
 @compiled
 def frame(ids: np.ndarray, segments: np.ndarray, left: np.ndarray, cls_id: int, sep_id: int, pairs: bool) -> np.ndarray:
-    """Set [CLS] and [SEP] round A and B and the segments (B and its [SEP]: 1); returns the rows' lengths int32 [B]."""
+    """Set [CLS], [SEP] and the segments (1 for B and its [SEP]) in place; return the lengths of the rows, int32 [B]."""
     lengths = np.empty(ids.shape[0], np.int32)
     for i in range(ids.shape[0]):
         end = 1 + left[i, 0]
@@ -167,19 +175,20 @@ def mask(
     spans: bool,
     special: tuple[int, int, int],
     vocab_size: np.uint64,
-    shares: tuple[np.uint64, np.uint64],
+    thresholds: tuple[np.uint64, np.uint64],
     keys: tuple[np.uint64, np.uint64],
     positions: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray,
 ) -> None:
-    """Choose pieces of each row, note them in `positions`, `labels`, `weights`, and put their replacements into `ids`.
+    """Choose pieces of each row; fill `positions`, `labels`, `weights`; replace the pieces in `ids` (all in place).
 
-    rows: int64 [B] row numbers; ids: int32 [B, T]; lengths: int32 [B]; wanted: predictions by length, int64 [T + 1];
-    continuation: bool [V], True for a piece that goes on with a word; empty where every piece is chosen by itself;
-    spans: choose spans of words, and draw what is shown in their place once for each; special: the ids of [CLS], [SEP],
-    [MASK]; shares: thresholds of [MASK], and of [MASK] or the same piece; keys: of the epoch's choices and
-    replacements; positions, labels: int32 [B, P], weights: float32 [B, P], all zero.
+    rows: row numbers, int64 [B]. ids: int32 [B, T]. lengths: int32 [B]. wanted: predictions by length, int64 [T + 1].
+    continuation: bool [V], True for a piece that continues a word; empty where pieces are chosen one by one.
+    spans: True to choose spans of words; the kind of replacement is then drawn once for each span.
+    special: ids of [CLS], [SEP] and [MASK]. thresholds: of [MASK], and of [MASK] or the same piece; see `happens`.
+    keys: keys of the epoch's choices and replacements.
+    positions, labels: int32 [B, P], zeros. weights: float32 [B, P], zeros.
     """
     cls_id, sep_id, mask_id = special
     heads = np.empty(ids.shape[1], np.int64)
@@ -196,16 +205,16 @@ def mask(
             num_groups = _group(row, continuation, cls_id, sep_id, heads, following, sizes)
             chosen = _choose(choice, heads[:num_groups], following, sizes, length, wanted[length])
         replacement = child(keys[1], np.uint64(rows[i]))
-        for count, place in enumerate(np.flatnonzero(chosen)):
-            positions[i, count] = place
-            labels[i, count] = ids[i, place]
+        for count, position in enumerate(np.flatnonzero(chosen)):
+            positions[i, count] = position
+            labels[i, count] = ids[i, position]
             weights[i, count] = 1.0
-            kind = draw(replacement, np.uint64(2 * (sources[place] if spans else place)))
-            if happens(kind, shares[0]):
-                ids[i, place] = mask_id
-            elif not happens(kind, shares[1]):
-                # Any entry of the vocabulary: special ones too, and now and then the piece that was there.
-                ids[i, place] = signed(below(draw(replacement, np.uint64(2 * place + 1)), vocab_size))
+            kind = draw(replacement, np.uint64(2 * (sources[position] if spans else position)))
+            if happens(kind, thresholds[0]):
+                ids[i, position] = mask_id
+            elif not happens(kind, thresholds[1]):
+                # Any entry of the vocabulary, special tokens and the piece itself included.
+                ids[i, position] = signed(below(draw(replacement, np.uint64(2 * position + 1)), vocab_size))
 
 
 @compiled
@@ -218,25 +227,27 @@ def _group(
     following: np.ndarray,
     sizes: np.ndarray,
 ) -> int:
-    """Put the candidates into groups, their first places in `heads`, a place's next in `following`; returns how many.
+    """Group the candidates and return the number of groups.
 
-    A piece that goes on with a word joins the group before it, as in the original also across [SEP] (where truncation
-    has cut a word's beginning off B), and stands for itself where there is none.
+    `heads` gets the first position of each group, `following` the next position of the group after each position,
+    `sizes` the number of pieces at the first position. A piece that continues a word joins the group before it. As in
+    the original this holds across [SEP] too, where truncation removed the beginning of B's first word. Where there is
+    no group before it, the piece begins one.
     """
     num_groups = 0
     last = 0
-    for place in range(ids.size):
-        piece = ids[place]
+    for position in range(ids.size):
+        piece = ids[position]
         if piece in (cls_id, sep_id):
             continue
         if continuation.size > 0 and num_groups > 0 and continuation[piece]:
-            following[last] = place
+            following[last] = position
             sizes[heads[num_groups - 1]] += 1
         else:
-            heads[num_groups] = place
-            sizes[place] = 1
+            heads[num_groups] = position
+            sizes[position] = 1
             num_groups += 1
-        last = place
+        last = position
     return num_groups
 
 
@@ -244,7 +255,7 @@ def _group(
 def _choose(
     key: np.uint64, heads: np.ndarray, following: np.ndarray, sizes: np.ndarray, length: int, wanted: int
 ) -> np.ndarray:
-    """Go through the groups in random order and take each that still fits into `wanted` pieces: bool [length]."""
+    """Go through the groups in random order and choose each that still fits into `wanted` pieces: bool [length]."""
     chosen = np.zeros(length, np.bool_)
     taken = 0
     for i in range(heads.size):
@@ -256,17 +267,17 @@ def _choose(
         if taken + sizes[head] > wanted:
             continue
         taken += sizes[head]
-        place = head
+        position = head
         for _ in range(sizes[head]):
-            chosen[place] = True
-            place = following[place]
+            chosen[position] = True
+            position = following[position]
     return chosen
 
 
 @compiled
-def held_out(documents: np.ndarray, key: np.uint64, share: np.uint64) -> np.ndarray:
-    """Which of the documents, int64 [N], a split holds out: bool [N]."""
+def held_out(documents: np.ndarray, key: np.uint64, threshold: np.uint64) -> np.ndarray:
+    """Return a mask, bool [N], of the documents, int64 [N], that belong to the validation part; see `happens`."""
     chosen = np.empty(documents.size, np.bool_)
     for i in range(documents.size):
-        chosen[i] = happens(child(key, np.uint64(documents[i])), share)
+        chosen[i] = happens(child(key, np.uint64(documents[i])), threshold)
     return chosen

@@ -1,4 +1,4 @@
-"""Shards → batches: the plan of each epoch, walked once and kept beside the shards (paper §A.2)."""
+"""Shards → batches: the plan of each epoch, computed once and saved beside the shards (paper §A.2)."""
 
 import fcntl
 import hashlib
@@ -15,24 +15,24 @@ from bertwright.files import atomic_file
 from bertwright.objectives.sentence_pairs import PLAN, PLAN_VERSION, plan_order, plan_pairs, plan_segments
 from bertwright.objectives.settings import ExampleSettings
 
-_IN_MEMORY = 2  # plans: a batch may span two epochs
-_IN_FILES = 3  # plans: the newest two, and the one that is being written
-_SMALL = 1 << 16  # rows: a smaller plan is walked again in milliseconds, and is not worth a file
-_KINDS = {"next": "pairs", "order": "order", "none": "segments"}  # as file names say
+_IN_MEMORY = 2  # number of plans: a batch may span two epochs
+_IN_FILES = 3  # number of plans: the newest two, and the one that is being written
+_SMALL = 1 << 16  # number of rows: a smaller plan is computed again in milliseconds and gets no file
+_KINDS = {"next": "pairs", "order": "order", "none": "segments"}  # word in the file names
 
 
 class Plans:
-    """The plans of a corpus under one setting, in CORPUS/plans/, or in memory where that cannot be written.
+    """Plans of a corpus for given settings, in CORPUS/plans/, or in memory where that folder cannot be written.
 
-    A plan's file name holds a hash of everything that decides the plan, so none is ever out of date. The newest two
-    epochs' plans of the same settings are kept, with static masks all of them; of an older one its number of rows is,
-    which is what a resumed run needs to find its place. Who has its map open reads on.
+    A plan's file name holds a hash of everything that decides the plan, so no file is ever out of date. The plans of
+    the newest two epochs are kept; with static masks, all plans. An older plan is replaced by its number of rows, which
+    a resumed run needs to find its position. A process that has the file mapped can still read it.
     """
 
     def __init__(
         self,
-        corpus: "Corpus",
-        settings: "ExampleSettings",
+        corpus: Corpus,
+        settings: ExampleSettings,
         documents: np.ndarray,
         *,
         length: int,
@@ -50,26 +50,29 @@ class Plans:
         self._num_rows: dict[int, int] = {}
 
     def num_rows(self, epoch: int) -> int:
-        """The number of rows of an epoch."""
+        """Return the number of rows of an epoch."""
         if epoch not in self._num_rows:
-            counted = self._counted(epoch)
-            if counted is None:
+            count = self._noted_rows(epoch)
+            if count is None:
                 self.of(epoch)
             else:
-                self._num_rows[epoch] = counted
+                self._num_rows[epoch] = count
         return self._num_rows[epoch]
 
     def missing_bytes(self, epochs: int) -> int:
-        """What the files of the first `epochs` plans will take at most beyond those there are, each as long as the
-        first: all of them under static masks, else the newest two and the one that is being written."""
+        """Return the largest number of bytes that the plans of the first `epochs` epochs add to CORPUS/plans.
+
+        Every plan is taken to be as long as the first. With static masks all plans are counted, otherwise the newest
+        two and the one that is being written.
+        """
         rows = self.num_rows(0)
         if rows < _SMALL:
             return 0
-        stay = range(min(epochs, self._settings.static_masks or _IN_FILES))
-        return sum(rows * PLAN.itemsize for epoch in stay if not self._path(epoch).exists())
+        kept = range(min(epochs, self._settings.static_masks or _IN_FILES))
+        return sum(rows * PLAN.itemsize for epoch in kept if not self._path(epoch).exists())
 
     def of(self, epoch: int) -> np.ndarray:
-        """The plan of an epoch, read-only."""
+        """Return the plan of an epoch, read-only."""
         plan = self._plans.get(epoch)
         if plan is None:
             plan = self._read(epoch)
@@ -98,7 +101,7 @@ class Plans:
         kind = _KINDS[self._settings.second_sentence]
         decides = {
             "version": PLAN_VERSION,
-            "file": 2,  # with a digest at its end
+            "file": 2,  # version of the file: a digest at its end
             "corpus": self._corpus.fingerprint,
             "kind": kind,
             "length": self._length,
@@ -118,17 +121,17 @@ class Plans:
             plan = np.load(path, mmap_mode="r", allow_pickle=False)
             with path.open("rb") as stream:
                 stream.seek(plan.offset + plan.nbytes)
-                noted = stream.read()
-        except Exception as error:  # whatever is wrong with it, the epoch can be planned anew
+                digest = stream.read()
+        except Exception as error:  # any damage: the plan can be computed again
             say(f"{path}: not a readable plan ({error}); it is not used")
             return None
-        if plan.dtype != PLAN or plan.ndim != 1 or noted != hashlib.sha256(plan.data).digest():
-            say(f"{path}: damaged; it is not used, the epoch is planned anew")
+        if plan.dtype != PLAN or plan.ndim != 1 or digest != hashlib.sha256(plan.data).digest():
+            say(f"{path}: damaged; it is not used, the epoch is planned again")
             return None
         return np.asarray(plan)
 
     def _saved(self, epoch: int, plan: np.ndarray) -> np.ndarray:
-        """The plan as a memory map over its new file; itself where it is small or the folder cannot be written."""
+        """Save a plan and return it as a memory map; return it unsaved if small or if the folder is read-only."""
         folder = self._corpus.folder / "plans"
         if (
             not self._write
@@ -153,32 +156,32 @@ class Plans:
         return plan if written is None else written
 
     def _remove_before(self, epoch: int) -> None:
-        """Put the number of its rows in place of each saved plan of an earlier epoch."""
+        """Replace each saved plan of an epoch before `epoch` by its number of rows."""
         for earlier in range(epoch):
             path, plan = self._path(earlier), self._read(earlier)
             if plan is not None:
                 with atomic_file(path.with_suffix(".rows")) as stream:
-                    stream.write(_counted_line(path, plan.size))
+                    stream.write(_rows_line(path, plan.size))
             path.unlink(missing_ok=True)
 
-    def _counted(self, epoch: int) -> int | None:
-        """The number of rows of a plan that was removed; None where it was not, or the note of it cannot be read."""
+    def _noted_rows(self, epoch: int) -> int | None:
+        """Return the number of rows of a removed plan; None where the plan exists or the note cannot be read."""
         path = self._path(epoch)
         try:
             line = path.with_suffix(".rows").read_bytes()
             size = int(line.split()[0])
         except (OSError, ValueError, IndexError):
             return None
-        return size if line == _counted_line(path, size) else None
+        return size if line == _rows_line(path, size) else None
 
 
-def _counted_line(path: Path, size: int) -> bytes:
-    """A number of rows, and what shows that the line is whole and belongs to the plan of that name."""
+def _rows_line(path: Path, size: int) -> bytes:
+    """Return the note of a number of rows, with a digest of the number and of the plan's file name."""
     return f"{size} {hashlib.sha256(f'{path.name} {size}'.encode()).hexdigest()[:16]}\n".encode()
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes had begun to write; what one writes at this moment, it holds the lock of."""
+    """Remove unfinished files of killed processes; a process that still writes holds the lock of its file."""
     for path in folder.glob(".*.tmp"):
         with suppress(OSError), path.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""Shards → batches: which sentences make a row: B follows A or is random, order, or no B (paper §3.1 and §A.2).
+"""Shards → batches: the plan of an epoch, which says the sentences of each row (paper §3.1 and §A.2).
 
-The walk over a corpus knows sentence lengths alone. It goes through each document with random numbers of its own,
-keyed by (seed, epoch, document), and writes a plan: one small record per row. A sentence is named by its number in the
-corpus.
+A plan is computed from sentence lengths alone. The walk goes through each document with random numbers that are keyed
+by (seed, epoch, document), and writes a plan: one small record for each row. A sentence is identified by its number in
+the corpus.
 """
 
 import numpy as np
@@ -12,19 +12,21 @@ from bertwright.jit import compiled
 from bertwright.objectives.sampling import below, child, draw, happens, probability, signed, stream_key
 
 PLAN = np.dtype([("a", "<i8"), ("a_count", "<i4"), ("b", "<i8"), ("b_count", "<i4"), ("random", "u1")])
-"""One row: A is `a_count` sentences from sentence `a` on, B likewise (none in single segments); random: 0 where B
-follows A, 1 where it was taken from a random document or, for sentence order, stands before A in the text."""
+"""Record of a row. A is the `a_count` sentences from sentence `a` on, B likewise; `b_count` is 0 in single segments.
 
-PLAN_VERSION = 1  # of the walk and its random numbers: a saved plan of another version is not read
+random: 0 where B follows A; 1 where B comes from a random document or, for sentence order, stands before A in the text.
+"""
+
+PLAN_VERSION = 1  # version of the walk and of its random numbers: saved plans of another version are not read
 
 _TARGET, _CHUNK = 0x7A46, 0xC404  # the purposes in the keys of the two streams of a document
 _HALF = probability(0.5)
 
-# The places in a document's stream: each chunk owns 16 numbers, so that the first pass can leave B's unread.
+# Counters in a document's stream. Each chunk has 16 numbers, so that the first pass can skip those of B.
 _DRAWS_PER_CHUNK = 16
 _A_END, _COIN, _DOCUMENT, _START = 0, 1, 2, 12
 _SEGMENTS, _NEXT, _ORDER = 0, 1, 2  # kinds of rows
-_TRIES = 10  # for a document other than A's own; then even the same one is taken
+_TRIES = 10  # draws of a document other than that of A; after them the document of A is accepted
 
 
 def plan_pairs(
@@ -37,12 +39,14 @@ def plan_pairs(
     short_share: float = 0.1,
     documents: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Rows `[CLS] A [SEP] B [SEP]` of one epoch, in walk order: a PLAN array.
+    """Return the rows `[CLS] A [SEP] B [SEP]` of an epoch, in the order of the walk: a PLAN array.
 
-    lengths: tokens of each sentence, int32 [sentences], all at least 1; document_first: int64 [documents + 1].
-    length: tokens of a row with its three special tokens. short_share: of the documents, how many aim at shorter rows.
-    documents: int64 numbers of the documents to use, for A as for a random B (None: all); empty ones are passed over.
-    Raises InputError for a sentence without tokens or a `length` under 5.
+    lengths: number of tokens of each sentence, int32 [sentences], at least 1 each.
+    document_first: first sentence of each document, int64 [documents + 1].
+    length: number of tokens of a row, its three special tokens included.
+    short_share: fraction of the documents whose rows aim at a shorter length.
+    documents: numbers of the documents to use, for A and for a random B, int64; None: all. Empty documents are skipped.
+    Raises InputError where a sentence has no tokens or `length` is below 5.
     """
     return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, kind=_NEXT)
 
@@ -57,13 +61,13 @@ def plan_order(
     short_share: float = 0.1,
     documents: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Rows `[CLS] A [SEP] B [SEP]` for sentence order (ALBERT, Lan et al. 2019, §3.1); see `plan_pairs`.
+    """Return the rows `[CLS] A [SEP] B [SEP]` for sentence order (ALBERT, Lan et al. 2019, §3.1); see `plan_pairs`.
 
-    The walk and its cuts are those of `plan_pairs`; B is always the rest of the chunk, and where the coin would make it
-    random, A and B change places. They do so here, before rows are truncated: of two sides cut down to equal length
-    the first keeps one token more, and changed later that would give the answer away. A chunk has two sentences at
-    least: one long enough alone takes the next with it, one left over at the end of its document the one before it.
-    Documents of one sentence are passed over.
+    The walk and its cuts are those of `plan_pairs`. B is always the rest of the chunk. Where `plan_pairs` would take a
+    random B, A and B are swapped. The swap is done before rows are truncated: truncation leaves A one token longer than
+    B where both are cut to equal length, and a later swap would reveal the label. A chunk has at least two sentences.
+    A sentence that fills the row alone takes the next one with it; the last sentence of a document takes the one before
+    it. Documents of one sentence are skipped.
     """
     return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, kind=_ORDER)
 
@@ -78,12 +82,12 @@ def plan_segments(
     short_share: float = 0.1,
     documents: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Rows `[CLS] A [SEP]` of one epoch: whole sentences of one document until the row is full; see `plan_pairs`."""
+    """Return the rows `[CLS] A [SEP]` of an epoch: sentences of a document until the row is full; see `plan_pairs`."""
     return _plan(lengths, document_first, length - 2, seed, epoch, short_share, documents, kind=_SEGMENTS)
 
 
 def filled_documents(document_first: np.ndarray, least: int = 1) -> np.ndarray:
-    """The numbers of the documents that hold a sentence, or `least` of them, int64."""
+    """Return the numbers of the documents that have at least `least` sentences, int64."""
     return np.flatnonzero(np.diff(document_first) >= least).astype(np.int64)
 
 
@@ -100,7 +104,7 @@ def _plan(
 ) -> np.ndarray:
     if most < 2:
         raise InputError(
-            f"length {most + (2 if kind == _SEGMENTS else 3)}: a row needs room for two tokens of text, at least"
+            f"length {most + (2 if kind == _SEGMENTS else 3)}: a row needs room for at least two tokens of text"
         )
     if lengths.size and int(lengths.min()) < 1:
         raise InputError(f"sentence {int(lengths.argmin())} of the corpus has no tokens; build the corpus again")
@@ -116,7 +120,7 @@ def _plan(
         probability(short_share),
         kind,
     )
-    # Two passes, for a plan of exactly the right size: the first counts and does not choose any B.
+    # Two passes: the first counts the rows and chooses no B, so that the plan has exactly the right size.
     plan = np.zeros(_walk(*arguments, np.zeros(0, PLAN)), PLAN)
     if plan.size:
         _walk(*arguments, plan)
@@ -162,13 +166,15 @@ def _walk(
                 plan[row].random = is_random
             row += 1
             chunk += 1
-            at += a_count if is_random and kind == _NEXT else count  # what a random B displaced starts the next chunk
+            at += (
+                a_count if is_random and kind == _NEXT else count
+            )  # the sentences that a random B replaced start the next chunk
     return row
 
 
 @compiled
 def _target(key: np.uint64, most: int, short: np.uint64) -> int:
-    """The number of tokens that a document's rows aim at: all there is room for, or sometimes any number from 2."""
+    """Return the number of tokens that a document's rows aim at: `most`, or with probability `short` 2 to `most`."""
     if happens(draw(key, np.uint64(0)), short):
         return 2 + signed(below(draw(key, np.uint64(1)), np.uint64(most - 1)))
     return most
@@ -176,7 +182,7 @@ def _target(key: np.uint64, most: int, short: np.uint64) -> int:
 
 @compiled
 def _take(lengths: np.ndarray, at: int, end: int, target: int) -> tuple[int, int]:
-    """How many sentences from `at` reach `target` tokens (one at least, none from `end` on), and their tokens."""
+    """Return the number of sentences from `at` on that reach `target` tokens and their tokens; at least 1."""
     count = 1
     total = int(lengths[at])
     while total < target and at + count < end:
@@ -186,13 +192,13 @@ def _take(lengths: np.ndarray, at: int, end: int, target: int) -> tuple[int, int
 
 
 @compiled
-def _number(key: np.uint64, chunk: int, place: int) -> np.uint64:
-    return draw(key, np.uint64(chunk * _DRAWS_PER_CHUNK + place))
+def _number(key: np.uint64, chunk: int, counter: int) -> np.uint64:
+    return draw(key, np.uint64(chunk * _DRAWS_PER_CHUNK + counter))
 
 
 @compiled
 def _cut(key: np.uint64, chunk: int, count: int) -> tuple[int, bool]:
-    """How many of a chunk's sentences are A, and whether B is random: always where there is no sentence left for B."""
+    """Return the number of a chunk's sentences that are A, and whether B is random: always where none is left for B."""
     if count == 1:
         return 1, True
     a_count = 1 + signed(below(_number(key, chunk, _A_END), np.uint64(count - 1)))
@@ -211,7 +217,7 @@ def _random_b(
     key: np.uint64,
     chunk: int,
 ) -> tuple[int, int]:
-    """The first sentence and the number of sentences of a B from elsewhere, as long as A leaves room for."""
+    """Return the first sentence and the number of sentences of a random B, which fills the room that A leaves."""
     target_b = target
     for sentence in range(a, a + a_count):
         target_b -= int(lengths[sentence])

@@ -1,34 +1,39 @@
-"""Batches → loss: masked LM, its settings and counts (paper §3.1 and §A.1). The masking itself is in `rows`.
+"""Settings of the examples of pre-training: sentence pairs and masking (paper §3.1 and §A.1).
 
-This module stays light (neither numba nor torch), so that settings can be read quickly.
+This module is read for --help, so it imports neither numpy nor torch.
 """
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from bertwright.config import Count, Positive, Settings, Share, renamed
+from bertwright.config import Count, Option, Positive, Settings, Share, renamed
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MaskUnits = Literal["piece", "word", "span"]
 
 
 class MaskingSettings(Settings):
-    """How pieces are chosen for prediction and what the encoder sees in their place.
+    """Choice of the tokens that are predicted, and their replacements in the input (paper §3.1).
 
-    share: of a row's tokens, special ones counted. mask, same, random: of the chosen pieces, shown as [MASK], as they
-    are, as a random entry of the vocabulary; they sum to 1. units: what is chosen at a time, a piece, all pieces of a
-    word, or a span of whole words (SpanBERT; see `spans`), which is shown in one of the three ways as a whole.
-    max_predictions: at most so many per row (None: the share of a full row).
+    Of the chosen tokens, the fraction `mask` is shown as [MASK], `same` unchanged, and `random` as a random entry of
+    the vocabulary; the three sum to 1. A unit of several tokens is replaced in one of the three ways as a whole.
     """
 
-    share: float = Field(default=0.15, gt=0.0, le=1.0)
-    mask: Share = 0.8
+    model_config = ConfigDict(use_attribute_docstrings=True)
+    share: Annotated[float, Field(gt=0.0, le=1.0), Option("examples", name="mask-share")] = 0.15
+    """Fraction of a row's tokens that is predicted; special tokens are counted."""
+    mask: Annotated[Share, Option("examples", name="mask-same-random", together=("mask", "same", "random"))] = 0.8
+    """Fractions of the chosen tokens that are replaced by [MASK], kept, and replaced by a random token."""
     same: Share = 0.1
     random: Share = 0.1
-    units: MaskUnits = "piece"
+    units: Annotated[MaskUnits, Option("examples", name="mask-units")] = "piece"
+    """Units that are chosen: pieces, whole words, or spans of whole words as in SpanBERT."""
     max_predictions: Positive | None = None
+    """Largest number of predicted tokens in a row; None: the fraction `share` of a full row."""
 
     @model_validator(mode="before")
     @classmethod
@@ -42,13 +47,15 @@ class MaskingSettings(Settings):
         return self
 
 
-def predictions_by_length(settings: MaskingSettings, length: int) -> np.ndarray:
-    """How many pieces are chosen in a row of 0 … `length` tokens, special tokens counted: int64 [length + 1].
+def predictions_by_length(settings: MaskingSettings, length: int) -> "np.ndarray":
+    """Return the number of predictions in a row of 0, 1, … `length` tokens: int64 [length + 1].
 
-    The share is rounded as Python rounds, halves to the even number; it is one piece at least, which units of several
-    pieces may leave unchosen, and `max_predictions` at most. The last entry is the largest: the width of a batch's
-    `positions`.
+    Special tokens are counted. `share` of the tokens is rounded as Python rounds: halves go to the even number. The
+    number is at least 1 and at most `max_predictions`. Units of several pieces may use less of it. The last entry is
+    the largest; it is the width of a batch's `positions`.
     """
+    import numpy as np  # here, since --help reads this module and numpy takes longer than the rest
+
     counts = [max(1, round(settings.share * tokens)) for tokens in range(length + 1)]
     most = settings.max_predictions or counts[length]
     return np.minimum(np.array(counts, np.int64), most)
@@ -59,16 +66,15 @@ SecondSentence = Literal["next", "order", "none"]
 
 
 class ExampleSettings(Settings):
-    """How rows are made.
+    """Construction of the rows of pre-training."""
 
-    second_sentence: A and a B that follows it or is random (next), A and B in their order or swapped (order), or single
-    segments (none). short_share: of the documents, how many aim at shorter rows. static_masks: after so many epochs
-    the first one's rows come again; 0: every epoch has rows of its own.
-    """
-
-    second_sentence: SecondSentence = "next"
-    short_share: Share = 0.1
-    static_masks: Count = 0
+    model_config = ConfigDict(use_attribute_docstrings=True)
+    second_sentence: Annotated[SecondSentence, Option("examples")] = "next"
+    """Second sentence: next (it follows the first or is random), order (the two may be swapped), or none."""
+    short_share: Annotated[Share, Option("examples")] = 0.1
+    """Fraction of the documents that are cut into rows shorter than the maximum."""
+    static_masks: Annotated[Count, Option("examples")] = 0
+    """Number of epochs after which pairs and masks repeat; 0: new ones in every epoch."""
     masking: MaskingSettings = MaskingSettings()
 
     @model_validator(mode="before")
@@ -78,5 +84,5 @@ class ExampleSettings(Settings):
 
     @property
     def pairs(self) -> bool:
-        """Whether a row has a B."""
+        """Return whether rows have a second sentence."""
         return self.second_sentence != "none"

@@ -1,1 +1,1 @@
-"""Shards → an encoder: the run from settings to a model folder."""
+"""Shards → encoder: pre-training, from settings to a model folder."""

@@ -1,4 +1,4 @@
-"""settings → what a run will take, before it is begun: steps, epochs, hours, disk, memory, and what will hurt."""
+"""Settings → the plan of a run before it starts: steps, epochs, hours, disk, memory, and warnings."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,32 +8,45 @@ from typing import Any
 
 from bertwright.corpus.checks import TOKENS_PER_PIECE
 from bertwright.model.config import NAMES
-from bertwright.pretraining.measure import Pace, affordable_steps, fitting, foresee, pace_here, refuse_peak
-from bertwright.pretraining.resources import Disk, disk_needs, free_bytes, refuse_disk, size_text
+from bertwright.pretraining.measure import (
+    Timings,
+    advise_micro_tokens,
+    affordable_steps,
+    measure_timings,
+    memory_preflight,
+    refuse_memory,
+)
+from bertwright.pretraining.resources import Disk, estimate_disk, free_bytes, refuse_disk, size_text
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.setup import Pretraining, prepare, snapshot_steps
+from bertwright.pretraining.setup import Pretraining, prepare_pretraining, snapshot_steps
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.memory import peak_bytes, usable_bytes
 
 _FEWEST_EPOCHS, _MOST_EPOCHS = 1, 40
-"""Passes over the text; the paper speaks of 40 over its own (§A.2)."""
+"""Passes over the text outside of which there is a warning; the paper made 40 over its own (§A.2)."""
 _SHORTEST_WARMUP = 10
+"""Steps of warm-up below which there is a warning."""
 _PAPER_RATE, _PAPER_WIDTH, _STEEP_RATE = 1e-4, 768, 2e-3
 _LINE_BYTES = 230
-"""Of a line of metrics.jsonl, about."""
+"""Bytes of a line of metrics.jsonl, approximately."""
 
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """One phase: `tokens` count padding, `epochs` is how often a row is seen, `passes` how often each corpus is."""
+    """Size and time of one phase."""
 
     length: int
+    """Tokens of a row."""
     steps: int
     rows: int
     tokens: int
+    """Number of tokens, padding included."""
     corpus_rows: int
+    """Rows of one epoch."""
     epochs: float
+    """Number of times that each row is seen."""
     passes: tuple[float, ...]
+    """Number of passes over each corpus."""
     step_seconds: float
 
 
@@ -45,28 +58,28 @@ def plan_pretraining(
     held_out: Path | None = None,
     init_from: str | None = None,
 ) -> dict[str, Any]:
-    """What `pretrain` with the same arguments would take; nothing is written. InputError for what cannot fit."""
-    trained, numerics = prepare(
+    """Return the plan of `pretrain` with the same arguments; writes no file. InputError where the run cannot fit."""
+    pretraining, numerics = prepare_pretraining(
         settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, write_plans=False
     )
     apply_numerics(numerics)
-    memory, pace = fitting(trained, numerics, lambda: _measured(trained, numerics, out))
-    steps = settings.steps or affordable_steps(trained, pace)
-    phases = plan_phases(trained, pace, steps)
-    evaluations = len(trained.plan(steps).evaluate_at)
-    training = sum(phase.steps * phase.step_seconds for phase in phases)
-    saves = 1 + int(training // (60 * settings.save_minutes))
-    disk = planned_disk(trained, phases, saves=saves, evaluations=evaluations)
-    refuse_disk(disk, out, trained.data.folder)
+    memory, timings = advise_micro_tokens(pretraining, numerics, lambda: _measure(pretraining, numerics, out))
+    steps = settings.steps or affordable_steps(pretraining, timings)
+    phases = plan_phases(pretraining, timings, steps)
+    evaluations = len(pretraining.plan(steps).evaluate_at)
+    training_seconds = sum(phase.steps * phase.step_seconds for phase in phases)
+    saves = 1 + int(training_seconds // (60 * settings.save_minutes))
+    disk = run_disk(pretraining, phases, saves=saves, evaluations=evaluations)
+    refuse_disk(disk, out, pretraining.corpus.folder)
     seconds = {
-        "training": training,
-        "evaluations": evaluations * pace.evaluation,
-        "checkpoints": saves * pace.checkpoint,
+        "training": training_seconds,
+        "evaluations": evaluations * timings.evaluation,
+        "checkpoints": saves * timings.checkpoint,
     }
-    found = {
+    plan = {
         "system": settings.system,
         "size": settings.size,
-        "parameters": trained.num_parameters,
+        "parameters": pretraining.num_parameters,
         "precision": numerics.precision,
         "threads": numerics.threads,
         "steps": steps,
@@ -80,152 +93,165 @@ def plan_pretraining(
         "saves": saves,
         "disk": {**asdict(disk), "peak": disk.peak, "free": free_bytes(out)},
         "memory": {**memory, "usable": usable_bytes(numerics.device)},
-        "warnings": list(warnings(settings, trained, steps, phases)),
+        "warnings": list(plan_warnings(settings, pretraining, steps, phases)),
         "settings": settings.model_dump(mode="json"),
     }
-    return {**found, "text": _text(found)}
+    return {**plan, "text": _plan_text(plan)}
 
 
-def _measured(trained: Pretraining, numerics: Numerics, out: Path) -> tuple[dict[str, int], Pace]:
-    """Bytes by name, the peak that was measured among them, and seconds."""
-    memory = {name: value for name, value in asdict(foresee(trained, numerics)).items() if name != "accumulates"}
-    before = peak_bytes(numerics.device)
-    pace = pace_here(trained, numerics, out=out)
-    spare = 0 if trained.settings.minutes else memory["weights"]
-    memory["measured_peak"] = max(before, peak_bytes(numerics.device)) - spare
-    refuse_peak(trained, numerics, memory["measured_peak"])
-    return memory, pace
+def _measure(pretraining: Pretraining, numerics: Numerics, out: Path) -> tuple[dict[str, int], Timings]:
+    """Return bytes of memory by name, the measured peak among them, and timings."""
+    estimate = asdict(memory_preflight(pretraining, numerics))
+    memory = {name: value for name, value in estimate.items() if name != "accumulates"}
+    peak_before = peak_bytes(numerics.device)
+    timings = measure_timings(pretraining, numerics, out=out)
+    weights_copy = 0 if pretraining.settings.minutes else memory["weights"]  # a run of steps has no trial steps
+    memory["measured_peak"] = max(peak_before, peak_bytes(numerics.device)) - weights_copy
+    refuse_memory(pretraining, numerics, memory["measured_peak"])
+    return memory, timings
 
 
-def plan_phases(trained: Pretraining, pace: Pace, steps: int) -> list[PhasePlan]:
-    """Steps, rows, tokens and epochs of each phase."""
-    planned = []
-    for (begin, end), examples, seconds in zip(trained.phase_bounds(steps), trained.phases, pace.steps, strict=True):
-        rows = (end - begin) * trained.settings.batch_size
-        there = examples.num_rows(0)
-        planned.append(
+def plan_phases(pretraining: Pretraining, timings: Timings, steps: int) -> list[PhasePlan]:
+    """Return the plan of each phase."""
+    phases = []
+    bounds = pretraining.phase_bounds(steps)
+    for (begin, end), examples, seconds in zip(bounds, pretraining.phase_rows, timings.steps, strict=True):
+        rows = (end - begin) * pretraining.settings.batch_size
+        corpus_rows = examples.num_rows(0)
+        phases.append(
             PhasePlan(
                 length=examples.length,
                 steps=end - begin,
                 rows=rows,
                 tokens=rows * examples.length,
-                corpus_rows=there,
-                epochs=rows / there,
+                corpus_rows=corpus_rows,
+                epochs=rows / corpus_rows,
                 passes=tuple(examples.passes(rows)),
                 step_seconds=seconds,
             )
         )
-    return planned
+    return phases
 
 
-def planned_disk(trained: Pretraining, phases: list[PhasePlan], *, saves: int, evaluations: int) -> Disk:
-    """Disk of the whole run, the plans of its epochs included."""
-    disk = disk_needs(
-        trained.num_parameters,
-        trained.num_moments,
-        tokenizer=trained.data.folder / "tokenizer",
+def run_disk(pretraining: Pretraining, phases: list[PhasePlan], *, saves: int, evaluations: int) -> Disk:
+    """Return the disk of the whole run, with metrics.jsonl and the plans of its epochs."""
+    disk = estimate_disk(
+        pretraining.num_parameters,
+        pretraining.num_moments,
+        tokenizer=pretraining.corpus.folder / "tokenizer",
         saves=saves,
-        keep=trained.settings.keep,
-        snapshots=len(snapshot_steps(trained.settings.snapshots, sum(phase.steps for phase in phases))),
+        keep=pretraining.settings.keep,
+        snapshots=len(snapshot_steps(pretraining.settings.snapshots, sum(phase.steps for phase in phases))),
     )
-    lines = sum(phase.steps for phase in phases) // trained.settings.log_every + 1 + evaluations
-    rows = Counter[int]()  # a phase goes on in the rows of earlier ones of its length
-    for examples, phase in zip(trained.phases, phases, strict=True):
-        rows[examples.length] += phase.rows
-    of_length = {examples.length: examples for examples in trained.phases}
-    plans = sum(of_length[length].missing_plan_bytes(count) for length, count in rows.items())
+    lines = sum(phase.steps for phase in phases) // pretraining.settings.log_every + 1 + evaluations
+    rows_by_length = Counter[int]()  # a phase continues with the rows after those of earlier phases of its length
+    for phase in phases:
+        rows_by_length[phase.length] += phase.rows
+    examples_by_length = {examples.length: examples for examples in pretraining.phase_rows}
+    plans = sum(examples_by_length[length].missing_plan_bytes(rows) for length, rows in rows_by_length.items())
     return replace(disk, metrics=lines * _LINE_BYTES, plans=plans)
 
 
-def warnings(settings: PretrainSettings, trained: Pretraining, steps: int, phases: list[PhasePlan]) -> Iterator[str]:
-    """Where the settings will hurt; only what the manual, the log or the paper has a figure for."""
-    passes = [sum(times) for times in zip(*(phase.passes for phase in phases), strict=True)]
-    pieces = trained.data.tokenizer.vocab_size
-    tokens = sum(corpus.num_tokens for corpus, _ in trained.corpora)
-    optimizer, width = settings.optimizer, trained.config.hidden
-    for (corpus, _), times in zip(trained.corpora, passes, strict=True):
-        text = "the text" if len(passes) == 1 else f"the text of {corpus.folder}"
-        if times < _FEWEST_EPOCHS:
-            yield f"{text} is passed {times:.2f} times: part of it is never seen (more --steps, or less text will do)"
-        if times > _MOST_EPOCHS:
-            yield f"{text} is passed {times:,.0f} times, the paper's 40 times: more text, or fewer --steps"
-    fewest = min(phase.corpus_rows for phase in phases)
-    if settings.batch_size > fewest:
-        yield f"a step has {settings.batch_size} rows and the corpus {fewest}: every step sees rows more than once"
-    if tokens < TOKENS_PER_PIECE * pieces:
+def plan_warnings(
+    settings: PretrainSettings, pretraining: Pretraining, steps: int, phases: list[PhasePlan]
+) -> Iterator[str]:
+    """Yield warnings about settings for which the manual, the log or the paper has a measurement."""
+    yield from _text_warnings(settings, pretraining, phases)
+    optimizer, width = settings.optimizer, pretraining.config.hidden
+    warmup_steps = int(steps * optimizer.warmup)
+    if warmup_steps < _SHORTEST_WARMUP and not optimizer.bias_correction:
         yield (
-            f"{tokens / pieces:.1f} tokens of text for each of the {pieces:,} pieces of the vocabulary: aim at "
-            f"{TOKENS_PER_PIECE} or more, with more text or a smaller vocabulary"
+            f"warm-up has {warmup_steps} steps: the first updates of Adam without bias correction are 3.2 times too "
+            "large, which warm-up hides; use a larger --warmup, more steps, or --bias-correction"
         )
-    rising = int(steps * optimizer.warmup)
-    if rising < _SHORTEST_WARMUP and not optimizer.bias_correction:
+    is_new = pretraining.initial_model is None
+    if is_new and width < _PAPER_WIDTH and optimizer.learning_rate <= _PAPER_RATE:
         yield (
-            f"the rate rises over {rising} steps: Adam without bias correction begins with updates 3.2 times as large, "
-            "which warm-up hides; a larger --warmup, more steps, or --bias-correction"
-        )
-    begins_anew = trained.began is None
-    if begins_anew and width < _PAPER_WIDTH and optimizer.learning_rate <= _PAPER_RATE:
-        yield (
-            f"a rate of {optimizer.learning_rate:g} is the paper's for 768 hidden, 256 rows, a million steps; here are "
-            f"{width} hidden, {settings.batch_size} rows and {steps:,} steps, and tiny learned with 1e-3 to 2e-3 "
-            "(--recipe two-cores)"
+            f"--learning-rate {optimizer.learning_rate:g} is the paper's for 768 hidden, 256 rows and a million steps; "
+            f"this run has {width} hidden, {settings.batch_size} rows and {steps:,} steps, and tiny learned with 1e-3 "
+            "to 2e-3 (--recipe two-cores)"
         )
     if optimizer.learning_rate >= _STEEP_RATE and not optimizer.bias_correction:
-        yield f"a rate of {optimizer.learning_rate:g} without --bias-correction collapsed a tiny encoder to one vector"
-    if (
-        begins_anew
-        and settings.system == "bert"
-        and width == 128
-        and settings.start == "random"
-        and steps > _SHORTEST_WARMUP
-    ):
-        yield "128 hidden sit for thousands of steps at the loss of a bag of words: --start local ends that"
+        yield (
+            f"with --learning-rate {optimizer.learning_rate:g} and without --bias-correction a tiny encoder collapsed "
+            "to one vector"
+        )
+    is_small_bert = is_new and settings.system == "bert" and width == 128
+    if is_small_bert and settings.start == "random" and steps > _SHORTEST_WARMUP:
+        yield (
+            "with 128 hidden the loss stays for thousands of steps at that of a bag of words; --start local prevents "
+            "that"
+        )
     if settings.start == "matching" and optimizer.method != "muon":
-        yield "under AdamW the head that --start matching begins with was lost again: --optimizer muon kept it"
+        yield "--start matching: AdamW unlearned the head that this initialises, --optimizer muon kept it"
     if settings.examples.pairs and phases[0].length <= 32 < phases[-1].length:
-        yield "what rows of 32 teach next-sentence prediction did not carry over to longer ones: no short rows first"
+        yield (
+            "next-sentence prediction that was learned on rows of 32 tokens did not carry over to longer rows; do not "
+            "start with short rows (--lengths)"
+        )
 
 
-def _text(found: Mapping[str, Any]) -> str:
-    """The plan for people."""
-    disk, memory, seconds = found["disk"], found["memory"], found["seconds"]
-    held = sum(memory[name] for name in ("weights", "gradients", "moments"))
+def _text_warnings(settings: PretrainSettings, pretraining: Pretraining, phases: list[PhasePlan]) -> Iterator[str]:
+    """Yield warnings about the amount of text."""
+    passes = [sum(times) for times in zip(*(phase.passes for phase in phases), strict=True)]
+    for (corpus, _), times in zip(pretraining.corpora, passes, strict=True):
+        text = "the text" if len(passes) == 1 else f"the text of {corpus.folder}"
+        if times < _FEWEST_EPOCHS:
+            yield f"{text} is read {times:.2f} times: a part is never seen; use more --steps, or less text"
+        if times > _MOST_EPOCHS:
+            yield f"{text} is read {times:,.0f} times, the paper's 40 times; use more text, or fewer --steps"
+    fewest = min(phase.corpus_rows for phase in phases)
+    if settings.batch_size > fewest:
+        yield f"a step has {settings.batch_size} rows and the corpus {fewest}: every step has rows more than once"
+    pieces = pretraining.corpus.tokenizer.vocab_size
+    tokens = sum(corpus.num_tokens for corpus, _ in pretraining.corpora)
+    if tokens < TOKENS_PER_PIECE * pieces:
+        yield (
+            f"{tokens / pieces:.1f} tokens of text for each of the {pieces:,} pieces of the vocabulary: use "
+            f"{TOKENS_PER_PIECE} or more, with more text or a smaller vocabulary"
+        )
+
+
+def _plan_text(plan: Mapping[str, Any]) -> str:
+    """Return the plan as text for a terminal."""
+    disk, memory, seconds = plan["disk"], plan["memory"], plan["seconds"]
+    states = sum(memory[name] for name in ("weights", "gradients", "moments"))
     lines = [
-        f"{NAMES[found['system']]} {found['size']}: {found['parameters']:,} parameters, {found['precision']}, "
-        f"threads: {found['threads']}",
+        f"{NAMES[plan['system']]} {plan['size']}: {plan['parameters']:,} parameters, {plan['precision']}, "
+        f"threads: {plan['threads']}",
         "",
         "  rows of       steps          rows            tokens   corpus' rows    each seen       a step           time",
     ]
-    for phase in found["phases"]:
+    for phase in plan["phases"]:
         lines.append(
             f"  {phase['length']:7}{phase['steps']:12,}{phase['rows']:14,}{phase['tokens']:18,}"
             f"{phase['corpus_rows']:15,}{phase['epochs']:8,.2f} times{phase['step_seconds']:11,.2f} s"
-            f"{_time(phase['steps'] * phase['step_seconds']):>15}"
+            f"{_time_text(phase['steps'] * phase['step_seconds']):>15}"
         )
     lines += [
-        f"  in all {found['steps']:12,}{found['rows']:14,}{found['tokens']:18,}{'':15}{found['epochs']:8,.2f} times"
-        f"{'':13}{_time(seconds['training']):>15}",
+        f"  in all {plan['steps']:12,}{plan['rows']:14,}{plan['tokens']:18,}{'':15}{plan['epochs']:8,.2f} times"
+        f"{'':13}{_time_text(seconds['training']):>15}",
         "",
-        f"  time     {_time(3600 * found['hours'])}, of it {_time(seconds['evaluations'])} for {found['evaluations']} "
-        f"evaluations and {_time(seconds['checkpoints'])} for {found['saves']:,} checkpoints",
+        f"  time     {_time_text(3600 * plan['hours'])}, with {_time_text(seconds['evaluations'])} for "
+        f"{plan['evaluations']} evaluations and {_time_text(seconds['checkpoints'])} for {plan['saves']:,} checkpoints",
         f"  memory   {size_text(memory['measured_peak'])} at the peak, measured "
-        f"(weights, gradients and moments {size_text(held)}); {_limit(memory['usable'])} can be used",
+        f"(weights, gradients and moments {size_text(states)}); {_available_text(memory['usable'])}",
         f"  disk     {size_text(disk['peak'])} ({disk['checkpoints']} checkpoints of {size_text(disk['checkpoint'])}, "
         f"a model of {size_text(disk['model'])}, snapshots {size_text(disk['snapshots'])}, "
         f"metrics {size_text(disk['metrics'])}); "
         f"{size_text(disk['free'])} are free",
         f"           {size_text(disk['plans'])} more for plans beside the corpus",
         "",
-        *(f"  warning: {warning}" for warning in found["warnings"]),
+        *(f"  warning: {warning}" for warning in plan["warnings"]),
     ]
     return "\n".join(lines).rstrip()
 
 
-def _limit(usable: int | None) -> str:
-    return "nobody knows how much" if usable is None else size_text(usable)
+def _available_text(usable: int | None) -> str:
+    return "available memory unknown" if usable is None else f"{size_text(usable)} are available"
 
 
-def _time(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
             return f"{seconds / unit:.1f} {name}"

@@ -1,4 +1,4 @@
-"""Two finished models → one: a left-to-right and a right-to-left language model side by side, as ELMo (paper §5.1)."""
+"""Two model folders → one: a left-to-right and a right-to-left language model side by side, as in ELMo (paper §5.1)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,59 +13,59 @@ from bertwright.model.config import NAMES, LSTMConfig, PairConfig, system_of
 from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
 from bertwright.tasks.binding import open_tokenizer
 
-ARCHITECTURE = "BertwrightPair"
+_ARCHITECTURE = "BertwrightPair"
 
 
 def join(left: str, right: str, out: Path) -> dict[str, Any]:
-    """Write the model folder `out` of two models that were trained independently; what it holds.
+    """Write the model folder `out` of two independently trained models; return {"model", "layers", "hidden"}.
 
-    Their heads are left out: neither predicts anything of the states of both. InputError for models that do not look to
-    the left and to the right, whose tokenizers or shapes differ, or that are of two kinds.
+    The heads are left out, since neither predicts from the states of both. Raises InputError for models that are not a
+    left-to-right and a right-to-left one, whose tokenizers or shapes differ, or that are of two kinds.
     """
     if out.exists():
-        raise InputError(f"{out}: is there already; choose another --out")
+        raise InputError(f"{out}: already exists; choose another --out")
     models = open_model(left), open_model(right)
     for saved in models:
         if saved.weights is None:
-            raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
-    config = _pair(*models)
+            raise InputError(f"{saved.place}: expected a pre-trained model, got random weights")
+    config = _pair_config(*models)
     hashes = [open_tokenizer(saved).hash for saved in models]
     if hashes[0] != hashes[1]:
         raise InputError(
-            f"{models[1].place}: has another tokenizer than {models[0].place}; both must read the same ids"
+            f"{models[1].place}: has another tokenizer than {models[0].place}; both models must have the same one"
         )
     digests = [str(weights_digest(saved)) for saved in models]
     save_weights(
         out,
-        dict(_side_by_side(models)),
+        dict(_pair_weights(models)),
         config=config,
         tokenizer=models[0].tokenizer,
-        architecture=ARCHITECTURE,
-        card=pair_card(config, architecture=ARCHITECTURE, digests=digests),
+        architecture=_ARCHITECTURE,
+        card=pair_card(config, architecture=_ARCHITECTURE, digests=digests),
     )
     return {"model": str(out), "layers": config.layers, "hidden": config.hidden}
 
 
-def _pair(left: SavedModel, right: SavedModel) -> PairConfig:
-    """The shape of both; InputError where they are no pair."""
+def _pair_config(left: SavedModel, right: SavedModel) -> PairConfig:
+    """Return the configuration of the pair. Raises InputError where the models are no pair."""
     for saved in (left, right):
         system = system_of(saved.config)
         if "task" in saved.extra:
             raise InputError(f"{saved.place}: was fine-tuned; join pre-trained models, and fine-tune the pair")
         if system in (None, "bert", "gpt"):
-            found = NAMES[system] if system else "composition of models"
-            raise InputError(f"{saved.place}: is a {found}; a pair is bert-left and bert-right, or the two LSTMs")
+            kind = NAMES[system] if system else "composition of models"
+            raise InputError(f"{saved.place}: is a {kind}; a pair is bert-left and bert-right, or the two LSTMs")
     if isinstance(left.config, LSTMConfig) != isinstance(right.config, LSTMConfig):
         raise InputError(f"{left.place} and {right.place}: an LSTM and a Transformer are no pair")
     try:
         return PairConfig.model_validate({"left": left.config, "right": right.config})
     except ValidationError as error:
-        wrong = "; ".join(part["msg"].removeprefix("Value error, ") for part in error.errors())
-        raise InputError(f"{left.place} and {right.place}: {wrong}") from None
+        reasons = "; ".join(part["msg"].removeprefix("Value error, ") for part in error.errors())
+        raise InputError(f"{left.place} and {right.place}: {reasons}") from None
 
 
-def _side_by_side(models: tuple[SavedModel, SavedModel]) -> Iterator[tuple[str, Tensor]]:
-    """The weights of both bodies by their names in a pair."""
+def _pair_weights(models: tuple[SavedModel, SavedModel]) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name in the pair, weight) of both backbones."""
     for side, saved in zip(("left", "right"), models, strict=True):
         weights: Mapping[str, Tensor] = saved.weights or {}
         for name, tensor in weights.items():

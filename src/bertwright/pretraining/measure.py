@@ -1,7 +1,14 @@
-"""settings → seconds: what a step, an evaluation and a checkpoint take on this machine, and the steps that fit."""
+"""Settings → measurements on this machine: seconds of a step, a faster compiled step, the memory of a micro-batch.
+
+Trial steps compute the run's own rows; the weights are restored after them.
+
+- Timings: seconds of a step, an evaluation and a checkpoint, and the steps that fit into the minutes of a run.
+- Compiling: torch.compile takes half a minute to some minutes for the first step, and processor and model decide
+  whether the compiled step is faster. A long run tries both. The choice is made before step 0 and kept with the run.
+- Memory preflight: the memory of a run, from a quarter of a micro-batch, before a run that may not fit.
+"""
 
 import hashlib
-import math
 import os
 import shlex
 import shutil
@@ -13,28 +20,52 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import cache_folder
-from bertwright.pretraining.resources import Memory, checkpoint_bytes, existing_parent, memory_needs, too_much_memory
+from bertwright.pretraining.resources import (
+    Memory,
+    checkpoint_bytes,
+    estimate_memory,
+    existing_parent,
+    largest_micro_batch,
+    memory_message,
+)
 from bertwright.pretraining.setup import Pretraining
-from bertwright.pretraining.systems import Rows, figures_of, task_of
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, is_share
-from bertwright.training.hardware import Numerics, own_device
+from bertwright.pretraining.systems import ExampleRows, trainable_of, validation_metrics
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, is_sharded
+from bertwright.training.hardware import Numerics, resolve_device
 from bertwright.training.loop import Plan
-from bertwright.training.memory import forget_peak, peak_bytes, resident_bytes, usable_bytes
-from bertwright.training.trial import FITS_ALONE, GOES_ON, Found, largest, measure_step_seconds, unless_full
+from bertwright.training.memory import peak_bytes, reset_peak, resident_bytes, usable_bytes
+from bertwright.training.trial import (
+    FITS_ADVICE,
+    RESUME_ADVICE,
+    advise_on_full_gpu,
+    measure_step_seconds,
+    most_fitting_rows,
+)
 
+_Result = TypeVar("_Result")
 _PROBE = 32 << 20
-"""Bytes that are written to see how long a checkpoint takes."""
+"""Bytes of the file by which the time of a checkpoint is measured."""
+LONG: Final = 3600.0
+"""Expected seconds of a run from which `auto` tries a compiled step."""
+GAIN: Final = 1.05
+"""Factor by which a compiled step must be faster for `auto` to choose it."""
+_USUAL_MFU: Final = 0.3
+"""MFU by which the seconds of a run are estimated without a measurement."""
+_TRIAL_SECONDS: Final = 5.0
+"""Seconds of trial steps, compiled and not compiled each."""
+_PREFLIGHT_FACTOR: Final = 4
+"""The memory is measured where the estimate, times this factor, is above the usable memory."""
 
 
 @dataclass(frozen=True)
-class Pace:
+class Timings:
     """Seconds of a step in each phase, of an evaluation (0 where there is none) and of a checkpoint."""
 
     steps: tuple[float, ...]
@@ -42,75 +73,86 @@ class Pace:
     checkpoint: float
 
 
-def measure_pace(trained: "Pretraining", numerics: Numerics, *, out: Path, seconds: float) -> Pace:
-    """From throw-away steps of every phase, a few batches of an evaluation, and a file at `out` that is removed."""
+def measure_timings(pretraining: Pretraining, numerics: Numerics, *, out: Path) -> Timings:
+    """Return timings from trial steps of every phase, some validation batches, and a temporary file at `out`.
+
+    Each measurement takes 5 seconds; in a run of minutes a thirtieth of them, 20 seconds at most.
+    """
+    settings = pretraining.settings
+    seconds = min(20.0, 2.0 * settings.minutes) if settings.minutes else 5.0
     steps = [
-        step_seconds(trained, examples, numerics, seconds=seconds, ranks=trained.ranks) for examples in trained.phases
+        step_seconds(pretraining, examples, numerics, seconds=seconds, ranks=pretraining.ranks)
+        for examples in pretraining.phase_rows
     ]
-    return Pace(
+    return Timings(
         steps=tuple(steps),
-        evaluation=_evaluation_seconds(trained, seconds) if trained.settings.evaluations else 0.0,
-        checkpoint=_checkpoint_seconds(checkpoint_bytes(trained.num_parameters, trained.num_moments), out),
+        evaluation=_evaluation_seconds(pretraining, seconds) if settings.evaluations else 0.0,
+        checkpoint=_checkpoint_seconds(checkpoint_bytes(pretraining.num_parameters, pretraining.num_moments), out),
     )
 
 
 def step_seconds(
-    trained: "Pretraining",
-    examples: Rows,
+    pretraining: Pretraining,
+    examples: ExampleRows,
     numerics: Numerics,
     *,
     seconds: float,
     rows: int | None = None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> float:
-    """Of one step on the examples, from throw-away updates; `rows`: of a first micro-batch of so many alone."""
+    """Return the seconds of a step, from trial steps; with `rows` those of one micro-batch of so many rows."""
 
-    def of_step(step: int) -> list[Any]:
-        return trained.micro_batches(examples, step, rows=rows)[: 1 if rows else None]
+    def micro_batches(step: int) -> list[Any]:
+        return pretraining.micro_batches(examples, step, rows=rows)[: 1 if rows else None]
 
-    of_step(0)  # the first rows compile their making and walk the epoch
+    micro_batches(0)  # the first call compiles the making of rows and walks the epoch
     return measure_step_seconds(
-        task_of(trained.model),
-        of_step,
-        plan=Plan(steps=10**6, seed=trained.settings.seed, optimizer=trained.settings.optimizer),
+        trainable_of(pretraining.model),
+        micro_batches,
+        plan=Plan(steps=10**6, seed=pretraining.settings.seed, optimizer=pretraining.settings.optimizer),
         numerics=numerics,
         seconds=seconds,
         ranks=ranks,
     )
 
 
-def affordable_steps(trained: "Pretraining", pace: Pace) -> int:
-    """Steps that fit into the minutes beside evaluations and checkpoints."""
-    settings = trained.settings
+def affordable_steps(pretraining: Pretraining, timings: Timings) -> int:
+    """Return the number of steps that fit into the run's minutes, beside its evaluations and checkpoints."""
+    settings = pretraining.settings
     assert settings.minutes
     budget = 60 * settings.minutes
-    aside = settings.evaluations * pace.evaluation + (1 + settings.minutes // settings.save_minutes) * pace.checkpoint
-    if aside > budget / 2:
-        say(f"evaluations and checkpoints take {aside:.0f} s; the run will be longer than asked")
-    step = sum(phase.share * seconds for phase, seconds in zip(settings.phases, pace.steps, strict=True))
-    return max(1, round(max(budget - aside, budget / 2) / step))
+    saves = 1 + settings.minutes // settings.save_minutes
+    overhead = settings.evaluations * timings.evaluation + saves * timings.checkpoint
+    if overhead > budget / 2:
+        say(
+            f"--minutes {settings.minutes:g}: evaluations and checkpoints take {overhead:.0f} s of them; the run will "
+            "take longer"
+        )
+    step = sum(phase.share * seconds for phase, seconds in zip(settings.phases, timings.steps, strict=True))
+    return max(1, round(max(budget - overhead, budget / 2) / step))
 
 
-def _evaluation_seconds(trained: "Pretraining", seconds: float) -> float:
-    """Of one held-out evaluation; what only the first one does, such as planning its rows, is not counted."""
-    if not trained.held_out:
+def _evaluation_seconds(pretraining: Pretraining, seconds: float) -> float:
+    """Return the seconds of one evaluation. The planning of its rows, which is done once, is not counted."""
+    validation = pretraining.validation
+    if not validation:
         return 0.0
-    ordered = chain(trained.held_out.in_order(), repeat(None))
-    next(iter(trained.held_out))
-    next(trained.held_out.in_order(), None)
-    trained.model.eval()
+    ordered = chain(validation.in_order(), repeat(None))
+    next(iter(validation))
+    next(validation.in_order(), None)
+    pretraining.model.eval()
     rows, start = 0, time.perf_counter()
     with torch.inference_mode():
-        for batch, pairs in zip(trained.held_out, ordered, strict=False):  # as many rows of both, where there are both
-            figures_of(trained.model, [batch], [pairs] if pairs else [])
+        for batch, ordered_batch in zip(validation, ordered, strict=False):
+            validation_metrics(pretraining.model, [batch], [ordered_batch] if ordered_batch else [])
             rows += len(batch.ids)
             if time.perf_counter() - start > seconds:
                 break
-    return (time.perf_counter() - start) * trained.held_out.num_rows / rows / trained.ranks.world_size
+    return (time.perf_counter() - start) * validation.num_rows / rows / pretraining.ranks.world_size
 
 
 def _checkpoint_seconds(size: int, out: Path) -> float:
-    """Of writing `size` bytes at `out` and of hashing them, from a file without a name."""
+    """Return the seconds in which `size` bytes are written at `out` and hashed, from a smaller file without a name."""
     block = bytes(_PROBE)
     start = time.perf_counter()
     with tempfile.TemporaryFile(dir=existing_parent(out)) as stream:
@@ -121,65 +163,54 @@ def _checkpoint_seconds(size: int, out: Path) -> float:
     return (time.perf_counter() - start) * size / _PROBE
 
 
-# settings → whether a run's step is compiled: settled before step 0, said, and kept with the run.
-#
-# `torch.compile` takes half a minute to some minutes for the first step of a kind, and whether the compiled step is
-# faster depends on processor and model: a long run tries both, a short one is not worth the trial.
-
-LONG: Final = 3600.0
-"""Seconds that a run is to take before `auto` tries a compiled step."""
-GAIN: Final = 1.05
-"""`auto` takes it where it is at least this much faster."""
-_USUAL_SHARE: Final = 0.3
-"""Of the matrix rate, for telling how long a number of steps takes without measuring it."""
-_SECONDS: Final = 5.0
-"""Of steps on each side of the trial."""
-
-
-def settle_compiled(trained: "Pretraining", numerics: Numerics) -> Numerics:
-    """`numerics` with `compiled` as the settings say, as far as this machine can."""
-    asked = trained.settings.compile
-    if asked == "off" or (asked == "auto" and _expected_seconds(trained, numerics) < LONG):
-        return _with(numerics, compiled=False)
+def choose_compiled(pretraining: Pretraining, numerics: Numerics) -> Numerics:
+    """Return `numerics` with `compiled` resolved: by the settings, the expected seconds of the run, and a trial."""
+    choice = pretraining.settings.compile
+    if choice == "off" or (choice == "auto" and _expected_seconds(pretraining, numerics) < LONG):
+        return _with_compiled(numerics, False)
     if not can_compile():
-        say("there is no C++ compiler here (c++): the step is not compiled; the same run, perhaps slower")
-        return _with(numerics, compiled=False)
-    begin = time.perf_counter()
+        say("no C++ compiler found (c++): the step is not compiled; the results are the same, perhaps slower")
+        return _with_compiled(numerics, False)
+    start = time.perf_counter()
     try:
-        fast = _step_seconds(trained, _with(numerics, compiled=True))
+        compiled_seconds = _longest_phase_seconds(pretraining, _with_compiled(numerics, True))
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # torch's compiler fails in many ways, and a run must not end of it
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        say(f"the step is not compiled, torch.compile failed: {why[:200]}; the same run, perhaps slower")
-        return _with(numerics, compiled=False)
-    took = f"torch.compile took {max(0.0, time.perf_counter() - begin - _SECONDS):.0f} s (less where it is cached)"
-    if asked == "on":
-        say(f"{took}; a step takes {fast * 1e3:.0f} ms")
-        return _with(numerics, compiled=True)
-    plain = _step_seconds(trained, _with(numerics, compiled=False))
-    chosen = plain >= GAIN * fast
+    except Exception as error:  # torch's compiler fails in many ways, and none of them may end the run
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        say(f"torch.compile failed: {reason[:200]}; the step is not compiled; the results are the same, perhaps slower")
+        return _with_compiled(numerics, False)
+    compile_seconds = max(0.0, time.perf_counter() - start - _TRIAL_SECONDS)
+    compiling = f"torch.compile took {compile_seconds:.0f} s (less where it is cached)"
+    if choice == "on":
+        say(f"{compiling}; a step takes {compiled_seconds * 1e3:.0f} ms")
+        return _with_compiled(numerics, True)
+    plain_seconds = _longest_phase_seconds(pretraining, _with_compiled(numerics, False))
+    is_compiled = plain_seconds >= GAIN * compiled_seconds
     say(
-        f"{took}; a step takes {fast * 1e3:.0f} ms compiled and {plain * 1e3:.0f} ms as it is: "
-        f"{'compiled' if chosen else 'not compiled'}"
+        f"{compiling}; a step takes {compiled_seconds * 1e3:.0f} ms compiled and {plain_seconds * 1e3:.0f} ms not "
+        f"compiled; the run's steps are {'compiled' if is_compiled else 'not compiled'}"
     )
-    return _with(numerics, compiled=chosen)
+    return _with_compiled(numerics, is_compiled)
 
 
-def resumed(numerics: Numerics, *, allow_other: bool) -> Numerics:
-    """What a run that was begun with `numerics` goes on with. InputError where it cannot be compiled here any more."""
+def resume_compiled(numerics: Numerics, *, allow_other: bool) -> Numerics:
+    """Return the numerics of a resumed run: as it was started, or not compiled where `allow_other` permits that.
+
+    Raises InputError where a compiled step cannot be compiled here.
+    """
     if not numerics.compiled or can_compile():
         return numerics
     if not allow_other:
         raise InputError(
-            "this run was begun with a compiled step, and here is no C++ compiler (c++): its bits would differ from "
-            "an undisturbed run's; --allow-other-numerics goes on all the same, uncompiled"
+            "--resume: the run was started with a compiled step, and no C++ compiler (c++) was found: results would "
+            "differ in their bits; install one, or --allow-other-numerics resumes without compiling"
         )
-    return _with(numerics, compiled=False)
+    return _with_compiled(numerics, False)
 
 
 def can_compile() -> bool:
-    """Whether there is a compiler; what it makes is kept in the person's cache folder (torch's is not kept long)."""
+    """Return whether a C++ compiler exists; its output is kept in the user's cache folder, not in a temporary one."""
     name = shlex.split(os.environ.get("CXX") or "c++")[0]
     if shutil.which(name) is None and ("CXX" in os.environ or shutil.which("g++") is None):
         return False
@@ -190,122 +221,110 @@ def can_compile() -> bool:
     return True
 
 
-def _expected_seconds(trained: "Pretraining", numerics: Numerics) -> float:
-    """What was asked for, or what the steps take at the usual share of the machine's matrix rate."""
-    settings = trained.settings
+def _expected_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
+    """Return the run's minutes in seconds, or the seconds of its steps at the usual MFU."""
+    settings = pretraining.settings
     if settings.minutes:
         return 60 * settings.minutes
     assert settings.steps
-    flops = task_of(trained.model).flops
-    work = sum(
-        phase.share * sum(map(flops, trained.micro_batches(examples, 0)))
-        for phase, examples in zip(settings.phases, trained.phases, strict=True)
+    flops = trainable_of(pretraining.model).flops
+    flops_per_step = sum(
+        phase.share * sum(map(flops, pretraining.micro_batches(examples, 0)))
+        for phase, examples in zip(settings.phases, pretraining.phase_rows, strict=True)
     )
-    return settings.steps * work / (_USUAL_SHARE * numerics.peak_flops * trained.ranks.world_size)
+    return settings.steps * flops_per_step / (_USUAL_MFU * numerics.peak_flops * pretraining.ranks.world_size)
 
 
-def _step_seconds(trained: "Pretraining", numerics: Numerics) -> float:
-    """Of the longest stretch of steps, in throw-away updates of this process alone."""
-    phases = zip(trained.settings.phases, trained.phases, strict=True)
+def _longest_phase_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
+    """Return the seconds of a step in the phase with the most steps, from trial steps of this process alone."""
+    phases = zip(pretraining.settings.phases, pretraining.phase_rows, strict=True)
     _, examples = max(phases, key=lambda pair: pair[0].share)
-    return step_seconds(trained, examples, numerics, seconds=_SECONDS)
+    return step_seconds(pretraining, examples, numerics, seconds=_TRIAL_SECONDS)
 
 
-def _with(numerics: Numerics, *, compiled: bool) -> Numerics:
+def _with_compiled(numerics: Numerics, compiled: bool) -> Numerics:
     return numerics.model_copy(update={"compiled": compiled})
 
 
-# settings → the memory of a run, measured on a quarter of a micro-batch, and what to say where it does not suffice.
-_NEAR: Final = 4
-"""A run is measured where its arithmetic comes within so many times of what can be used: it is on the low side."""
+def preflight_if_close(pretraining: Pretraining, numerics: Numerics) -> None:
+    """Run the memory preflight where the estimate is close to the usable memory; it may raise InputError.
 
-
-def refuse_near(trained: "Pretraining", numerics: Numerics) -> None:
-    """Before a run that is not far from the limit: InputError where it would end for want of memory.
-
-    The model is on the device afterwards where that was measured.
+    The model is on the device afterwards where the memory was measured.
     """
     usable = usable_bytes(numerics.device)
-    memory = _memory(trained, numerics)
-    if usable is not None and _NEAR * memory.peak > usable:
-        foresee(trained, numerics)
+    if usable is not None and _PREFLIGHT_FACTOR * _estimate(pretraining, numerics).peak > usable:
+        memory_preflight(pretraining, numerics)
 
 
-def foresee(trained: "Pretraining", numerics: Numerics) -> Memory:
-    """The arithmetic, in bytes; InputError where a quarter of the largest micro-batch, times four, would be too much.
+def memory_preflight(pretraining: Pretraining, numerics: Numerics) -> Memory:
+    """Measure a quarter of the largest micro-batch of each phase; return the estimate by arithmetic, in bytes.
 
-    The model is on the device afterwards.
+    Raises InputError where four times the quarter does not fit. The model is on the device afterwards.
     """
-    memory = _memory(trained, numerics)
-    for index, phase in enumerate(trained.settings.phases):
-        rows = _rows(trained, phase.length)
+    memory = _estimate(pretraining, numerics)
+    for examples in pretraining.phase_rows:
+        rows = _micro_batch_rows(pretraining, examples)
         if rows >= 4:
-            _measure(trained, numerics, memory, rows=rows, quarter=rows // 4, index=index)
+            _measure_quarter(pretraining, examples, numerics, memory, rows=rows)
     return memory
 
 
-def refuse_peak(trained: "Pretraining", numerics: Numerics, needed: int) -> None:
-    """InputError where so many bytes cannot be used here."""
+def refuse_memory(pretraining: Pretraining, numerics: Numerics, needed: int) -> None:
+    """Raise InputError where `needed` bytes are not available."""
     usable = usable_bytes(numerics.device)
     if usable is not None and needed > usable:
-        of_rows: Any = {"numerics": numerics, "parts": trained.parts}
-        raise InputError(too_much_memory(needed, usable, trained.settings, trained.config, **of_rows))
+        options: Any = {"numerics": numerics, "processes": pretraining.processes}
+        raise InputError(memory_message(needed, usable, pretraining.settings, pretraining.config, **options))
 
 
-def fitting(trained: "Pretraining", numerics: Numerics, compute: Callable[[], Found]) -> Found:
-    """What `compute` returns; RunFailed with the --micro-tokens that fit where a GPU's memory does not suffice."""
-    return unless_full(compute, partial(_what_fits, trained, numerics))
+def advise_micro_tokens(pretraining: Pretraining, numerics: Numerics, compute: Callable[[], _Result]) -> _Result:
+    """Return `compute()`. Raises RunFailed with the --micro-tokens that fit where a GPU's memory does not suffice."""
+    return advise_on_full_gpu(compute, partial(_fitting_micro_tokens, pretraining, numerics))
 
 
-def _what_fits(trained: "Pretraining", numerics: Numerics) -> str:
-    """After a GPU ran out of memory: which --micro-tokens fit, found by computing ever smaller micro-batches."""
-    if any(map(is_share, trained.model.parameters())):  # one rank alone cannot compute anything then
-        tokens = max(_rows(trained, examples.length) * examples.length for examples in trained.phases)
-        return f"try --micro-tokens {tokens // 2} or --activation-checkpointing{GOES_ON}"
+def _fitting_micro_tokens(pretraining: Pretraining, numerics: Numerics) -> str:
+    """Return the advice after a GPU ran out of memory, found by computing smaller and smaller micro-batches."""
+    if any(map(is_sharded, pretraining.model.parameters())):  # one rank alone cannot compute sharded tensors
+        tokens = max(_micro_batch_rows(pretraining, examples) * examples.length for examples in pretraining.phase_rows)
+        return f"try --micro-tokens {tokens // 2} or --activation-checkpointing{RESUME_ADVICE}"
     smaller = []
-    for examples in trained.phases:
-        rows = _rows(trained, examples.length)
-        found = largest(rows, partial(_compute, trained, examples, numerics))
-        if not found:
+    for examples in pretraining.phase_rows:
+        rows = _micro_batch_rows(pretraining, examples)
+        fitting = most_fitting_rows(rows, partial(_compute, pretraining, examples, numerics))
+        if not fitting:
             return (
                 f"not even one row of {examples.length} fits; choose a smaller --size, shorter rows or "
                 "--activation-checkpointing"
             )
-        smaller += [] if found == rows else [found * examples.length]
+        smaller += [] if fitting == rows else [fitting * examples.length]
     if not smaller:
-        return FITS_ALONE
-    return f"--micro-tokens {min(smaller)} fits{GOES_ON}"
+        return FITS_ADVICE
+    return f"--micro-tokens {min(smaller)} fits{RESUME_ADVICE}"
 
 
-def _compute(trained: "Pretraining", examples: Rows, numerics: Numerics, rows: int) -> float:
-    return step_seconds(trained, examples, numerics, seconds=0.0, rows=rows)
+def _compute(pretraining: Pretraining, examples: ExampleRows, numerics: Numerics, rows: int) -> float:
+    return step_seconds(pretraining, examples, numerics, seconds=0.0, rows=rows)
 
 
-def _memory(trained: "Pretraining", numerics: Numerics) -> Memory:
-    return memory_needs(trained.settings, trained.config, precision=numerics.precision, parts=trained.parts)
+def _estimate(pretraining: Pretraining, numerics: Numerics) -> Memory:
+    options: Any = {"precision": numerics.precision, "processes": pretraining.processes}
+    return estimate_memory(pretraining.settings, pretraining.config, **options)
 
 
-def _rows(trained: "Pretraining", length: int) -> int:
-    """Of the largest micro-batch with rows of `length` tokens."""
-    return min(math.ceil(trained.settings.batch_size / trained.parts), max(1, trained.settings.micro_tokens // length))
+def _micro_batch_rows(pretraining: Pretraining, examples: ExampleRows) -> int:
+    return largest_micro_batch(pretraining.settings, examples.length, processes=pretraining.processes)
 
 
-def _measure(
-    trained: "Pretraining", numerics: Numerics, memory: Memory, *, rows: int, quarter: int, index: int
+def _measure_quarter(
+    pretraining: Pretraining, examples: ExampleRows, numerics: Numerics, memory: Memory, *, rows: int
 ) -> None:
-    """Compute a quarter of a micro-batch and refuse where the whole would not fit."""
-    examples = trained.phases[index]
-    trained.micro_batches(examples, 0, rows=quarter)  # what only the first rows take is not the step's
-    trained.model.to(own_device(numerics.device)).zero_grad(set_to_none=True)
-    forget_peak(numerics.device)
-    copied = memory.weights  # of the weights, by the measuring itself
-    fixed = resident_bytes(numerics.device) + memory.gradients + memory.moments + copied
-    _compute(trained, examples, numerics, quarter)
-    whole = fixed + max(0, peak_bytes(numerics.device) - fixed) * rows // quarter
-    refuse_peak(trained, numerics, whole - (0 if memory.spare else copied))
-
-
-def pace_here(trained: Pretraining, numerics: Numerics, *, out: Path) -> Pace:
-    """Measured here and now; 20 seconds for each thing at most, and a thirtieth of the minutes."""
-    seconds = min(20.0, 2.0 * trained.settings.minutes) if trained.settings.minutes else 5.0
-    return measure_pace(trained, numerics, out=out, seconds=seconds)
+    """Compute a quarter of a micro-batch of `rows` rows. Raises InputError where the whole micro-batch does not fit."""
+    quarter = rows // 4
+    pretraining.micro_batches(examples, 0, rows=quarter)  # the memory of the first call is not that of a step
+    pretraining.model.to(resolve_device(numerics.device)).zero_grad(set_to_none=True)
+    reset_peak(numerics.device)
+    weights_copy = memory.weights  # made by the trial step
+    fixed = resident_bytes(numerics.device) + memory.gradients + memory.moments + weights_copy
+    _compute(pretraining, examples, numerics, quarter)
+    needed = fixed + max(0, peak_bytes(numerics.device) - fixed) * rows // quarter
+    refuse_memory(pretraining, numerics, needed - (0 if memory.spare else weights_copy))

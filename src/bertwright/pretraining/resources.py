@@ -1,4 +1,4 @@
-"""settings → what a run needs: parameters, memory and disk by arithmetic, and the refusal of what cannot fit."""
+"""Settings → resources of a run: parameters, memory and disk by arithmetic; runs that cannot fit are refused."""
 
 import math
 import shutil
@@ -14,234 +14,255 @@ from bertwright.model.config import EncoderConfig, GPTConfig, LSTMConfig, Single
 from bertwright.objectives.settings import SecondSentence, predictions_by_length
 from bertwright.objectives.vocabulary_loss import block_rows
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.systems import Model, new_model
+from bertwright.pretraining.systems import SystemModel, new_model
 from bertwright.training import muon
 from bertwright.training.hardware import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import OptimizerSettings
 
 NUMBER = 4
-"""Bytes of a weight, a gradient, a moment."""
-_TIMES_KEPT = 1.8
-"""Peak of a micro-batch over what backward keeps of it, the allocator's gaps included; measured were 1.8 to 2.5."""
+"""Bytes of a weight, a gradient or a moment."""
+_PEAK_FACTOR = 1.8
+"""Peak of a micro-batch over the bytes that backward keeps, with the allocator's gaps; 1.8 to 2.5 were measured."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of memory at the peak of training, the process itself included; by arithmetic, on the low side."""
+    """Bytes of memory at the peak of training, by arithmetic, which is on the low side."""
 
     process: int
+    """Bytes of the process before the model is made."""
     weights: int
     gradients: int
     moments: int
     activations: int
-    """Of the largest micro-batch, forward and backward."""
+    """Bytes of the largest micro-batch, forward and backward."""
     spare: int = 0
-    """The weights that are put back after throw-away steps."""
+    """Bytes of the copy of the weights that is restored after trial steps."""
     accumulates: bool = True
-    """Whether gradients of earlier micro-batches are there beside the activations."""
+    """True where gradients of earlier micro-batches exist beside the activations."""
 
     @property
     def peak(self) -> int:
-        """All that is there at once."""
+        """Return the bytes of all that exists at the same time."""
         beside = self.gradients if self.accumulates else 0
         return self.process + self.weights + self.moments + self.spare + max(self.gradients, beside + self.activations)
 
 
 @dataclass(frozen=True)
 class Disk:
-    """Bytes on disk: a checkpoint, how many there are at once, the model folder, and what grows with the run."""
+    """Bytes on disk, and numbers of checkpoints."""
 
     checkpoint: int
     checkpoints: int
+    """Number of checkpoints that exist at the same time."""
     kept: int
-    """Of them, once the last one is written."""
+    """Number of checkpoints that stay at the end."""
     model: int
     metrics: int = 0
     plans: int = 0
-    """In CORPUS/plans, beyond those there are."""
+    """Bytes of plans in CORPUS/plans that are not there yet."""
     snapshots: int = 0
-    """Of all model folders that are kept on the way."""
+    """Bytes of all snapshots together."""
 
     @property
     def peak(self) -> int:
-        """At --out, while the last checkpoint or the model folder is written."""
+        """Return the bytes at --out while the last checkpoint or the model folder is written."""
         beside = self.metrics + self.snapshots
         return beside + max(self.checkpoints * self.checkpoint, self.kept * self.checkpoint + self.model)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Numbers that are learned."""
+    """Return the number of parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def count_moments(model: Model, optimizer: OptimizerSettings) -> int:
-    """Numbers that the optimiser keeps: two of each that is learned, one of Muon's matrices."""
+def count_moments(model: SystemModel, optimizer: OptimizerSettings) -> int:
+    """Return how many numbers the optimiser keeps: two for each parameter, one for those of Muon's matrices."""
     single = muon.matrices(model.encoder.blocks()) if optimizer.method == "muon" else ()
     return 2 * count_parameters(model) - sum(weight.numel() for weight in single)
 
 
-def unmade(config: SingleBackboneConfig, *, second_sentence: SecondSentence) -> Model:
-    """The whole pre-training model, to be counted; nothing is allocated."""
+def meta_model(config: SingleBackboneConfig, *, second_sentence: SecondSentence) -> SystemModel:
+    """Return the model on torch's meta device: it can be counted, and nothing is allocated."""
     with torch.device("meta"):
         return new_model(config, second_sentence=second_sentence)
 
 
 def checkpoint_bytes(num_parameters: int, moments: int) -> int:
-    """The files' heads, under 1 %, are left out."""
+    """Return the bytes of a checkpoint without the headers of its files, which are under 1 %."""
     return NUMBER * (num_parameters + moments)
 
 
-def activation_bytes(
-    settings: "PretrainSettings", config: SingleBackboneConfig, *, length: int, precision: str, parts: int = 1
-) -> int:
-    """What backward keeps of one micro-batch of rows of `length` tokens, and the logits that are there with it.
+def largest_micro_batch(settings: PretrainSettings, length: int, *, processes: int) -> int:
+    """Return the rows of the largest micro-batch with rows of `length` tokens.
 
-    parts: micro-batches of a step at least, which is the number of processes that it was begun with.
+    processes: number of processes that started the run; a step has at least as many micro-batches.
     """
-    rows = min(math.ceil(settings.batch_size / parts), max(1, settings.micro_tokens // length))
-    width, layer = config.hidden, _numbers_of_layer(settings, config, length)
-    if attends_both_ways(config):  # the masked places and [CLS] alone are asked for
+    return min(math.ceil(settings.batch_size / processes), max(1, settings.micro_tokens // length))
+
+
+def activation_bytes(
+    settings: PretrainSettings, config: SingleBackboneConfig, *, length: int, precision: str, processes: int = 1
+) -> int:
+    """Return the bytes that backward keeps of the largest micro-batch, and of the logits that exist beside them.
+
+    processes: as for `largest_micro_batch`.
+    """
+    rows = largest_micro_batch(settings, length, processes=processes)
+    width, layer = config.hidden, _numbers_per_token(settings, config, length)
+    if attends_both_ways(config):  # the last layer computes the masked positions and [CLS] alone
         masked = int(predictions_by_length(settings.examples.masking, length)[-1])
-        scores = _scores(settings, config, length)
-        last, logits = 3 * width * length + (15 * width + scores) * (masked + 1), rows * masked
+        attention = _attention_numbers(settings, config, length)
+        last, logits = 3 * width * length + (15 * width + attention) * (masked + 1), rows * masked
     else:
         head = 6 if isinstance(config, EncoderConfig) and not isinstance(config, GPTConfig) else 2
         last, logits = length * (layer + head * width), min(rows * length, block_rows(settings.device))
     layers = (config.layers - 1) * layer
-    if (
-        settings.activation_checkpointing and config.layers > 1
-    ):  # the inputs of all layers, and the inside of one at a time
+    if settings.activation_checkpointing and config.layers > 1:  # the inputs of all layers, and one layer's inside
         layers, last = config.layers * width + layer, 0
     kept = rows * (length * (layers + 2 * width) + last)
     return (NUMBER if precision == "fp32" else 2) * kept + NUMBER * logits * config.vocab_size
 
 
-def _numbers_of_layer(settings: "PretrainSettings", config: SingleBackboneConfig, length: int) -> int:
-    """What backward keeps of each token in one layer."""
+def _numbers_per_token(settings: PretrainSettings, config: SingleBackboneConfig, length: int) -> int:
+    """Return how many numbers backward keeps of each token in one layer."""
     if isinstance(config, LSTMConfig):
-        return 7 * config.cells + 3 * config.hidden  # gates and cells, what goes in and comes out
-    # 10 D of attention, norms and dropout, 8 D of the inner layer
-    return 18 * config.hidden + _scores(settings, config, length)
+        return 7 * config.cells + 3 * config.hidden  # gates and cells, inputs and outputs
+    # 10 D of attention, norms and dropout, 8 D of the feed-forward part
+    return 18 * config.hidden + _attention_numbers(settings, config, length)
 
 
-def _scores(settings: "PretrainSettings", config: EncoderConfig, length: int) -> int:
-    """What is kept of each token's attention: softmax, dropout's mask, and their product; a GPU keeps none of it."""
+def _attention_numbers(settings: PretrainSettings, config: EncoderConfig, length: int) -> int:
+    """Return the numbers of each token's softmax, dropout mask and their product. A GPU's kernels keep none."""
     return 3 * config.heads * length if settings.dropout and settings.device == "cpu" else 0
 
 
-def memory_needs(
-    settings: "PretrainSettings", config: SingleBackboneConfig, *, precision: str, parts: int = 1
+def estimate_memory(
+    settings: PretrainSettings, config: SingleBackboneConfig, *, precision: str, processes: int = 1
 ) -> Memory:
-    """Memory of a process in the worst phase, on the settings' device. InputError without that device."""
-    model = unmade(config, second_sentence=settings.examples.second_sentence)
+    """Return the memory of a process in the largest phase, on the settings' device. InputError without that device."""
+    model = meta_model(config, second_sentence=settings.examples.second_sentence)
     states = NUMBER * count_parameters(model)
     lengths = [phase.length for phase in settings.phases]
-    of_rows: Any = {"precision": precision, "parts": parts}
-    kept = max(activation_bytes(settings, config, length=length, **of_rows) for length in lengths)
+    options: Any = {"precision": precision, "processes": processes}
+    kept = max(activation_bytes(settings, config, length=length, **options) for length in lengths)
     return Memory(
         process=resident_bytes(settings.device),
         weights=states,
         gradients=states,
         moments=NUMBER * count_moments(model, settings.optimizer),
-        activations=round(_TIMES_KEPT * kept),
+        activations=round(_PEAK_FACTOR * kept),
         spare=states if settings.minutes else 0,
-        accumulates=any(settings.batch_size > parts * max(1, settings.micro_tokens // length) for length in lengths),
+        accumulates=any(
+            settings.batch_size > processes * max(1, settings.micro_tokens // length) for length in lengths
+        ),
     )
 
 
-def disk_needs(
+def estimate_disk(
     num_parameters: int, moments: int, *, tokenizer: Path, saves: int, keep: int, snapshots: int = 0
 ) -> Disk:
-    """Disk of a run that writes `saves` checkpoints, the newest `keep` of which stay, and so many snapshots."""
+    """Return the disk of a run that writes `saves` checkpoints, keeps the newest `keep`, and makes `snapshots`."""
     files = sum(path.stat().st_size for path in tokenizer.iterdir() if path.is_file())
-    model, at_once = NUMBER * num_parameters + files, min(saves, keep + 1)
-    checkpoint = checkpoint_bytes(num_parameters, moments)
-    return Disk(checkpoint, at_once, min(saves, keep), model, snapshots=snapshots * model)
+    model = NUMBER * num_parameters + files
+    return Disk(
+        checkpoint=checkpoint_bytes(num_parameters, moments),
+        checkpoints=min(saves, keep + 1),
+        kept=min(saves, keep),
+        model=model,
+        snapshots=snapshots * model,
+    )
 
 
 def refuse_unfit(
-    settings: "PretrainSettings",
+    settings: PretrainSettings,
     config: SingleBackboneConfig,
     *,
     numerics: Numerics,
     out: Path,
     tokenizer: Path,
-    parts: int,
+    processes: int,
 ) -> None:
-    """InputError where memory or disk surely do not suffice; nothing is allocated before. parts: processes."""
-    memory = memory_needs(settings, config, precision=numerics.precision, parts=parts)
+    """Raise InputError where memory or disk certainly do not suffice. Nothing is allocated before."""
+    memory = estimate_memory(settings, config, precision=numerics.precision, processes=processes)
     usable = usable_bytes(numerics.device)
     if usable is not None and memory.peak > usable:
-        raise InputError(too_much_memory(memory.peak, usable, settings, config, numerics=numerics, parts=parts))
-    model = unmade(config, second_sentence=settings.examples.second_sentence)
-    saves = 1 + int(_least_seconds(settings, model, numerics.peak_flops * parts) // (60 * settings.save_minutes))
-    numbers = count_parameters(model), count_moments(model, settings.optimizer)
-    kept = {"keep": settings.keep, "snapshots": len(settings.snapshots)}
-    refuse_disk(disk_needs(*numbers, tokenizer=tokenizer, saves=saves, **kept), out)
+        raise InputError(memory_message(memory.peak, usable, settings, config, numerics=numerics, processes=processes))
+    model = meta_model(config, second_sentence=settings.examples.second_sentence)
+    seconds = _least_seconds(settings, model, numerics.peak_flops * processes)
+    disk = estimate_disk(
+        count_parameters(model),
+        count_moments(model, settings.optimizer),
+        tokenizer=tokenizer,
+        saves=1 + int(seconds // (60 * settings.save_minutes)),
+        keep=settings.keep,
+        snapshots=len(settings.snapshots),
+    )
+    refuse_disk(disk, out)
 
 
-def _least_seconds(settings: "PretrainSettings", model: "Model", rate: float) -> float:
-    """A run's minutes, or what the products of its blocks alone take where all are computed at `rate`, in FLOP/s."""
+def _least_seconds(settings: PretrainSettings, model: SystemModel, peak_flops: float) -> float:
+    """Return the run's minutes in seconds, or the seconds of its matrix products at `peak_flops` FLOP/s."""
     if settings.minutes:
         return 60 * settings.minutes
     assert settings.steps
     rows = settings.steps * settings.batch_size
-    body = model.encoder
-    return 3.0 * rows * sum(phase.share * body.flops(phase.length, 1) for phase in settings.phases) / rate
+    flops_per_row = sum(phase.share * model.encoder.flops(phase.length, 1) for phase in settings.phases)
+    return 3.0 * rows * flops_per_row / peak_flops
 
 
 def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
-    """InputError where `disk` does not fit at `out`; the plans of `corpus` count where they lie on the same disk."""
-    shared = corpus is not None and corpus.stat().st_dev == existing_parent(out).stat().st_dev
-    needed, free = disk.peak + (disk.plans if shared else 0), free_bytes(out)
+    """Raise InputError where `disk` does not fit at `out`. Plans count where `corpus` is on the same disk."""
+    same_disk = corpus is not None and corpus.stat().st_dev == existing_parent(out).stat().st_dev
+    needed, free = disk.peak + (disk.plans if same_disk else 0), free_bytes(out)
     if needed > free:
-        plans = f" and {size_text(disk.plans)} of plans in {corpus}/plans" if shared and disk.plans else ""
+        plans = f" and {size_text(disk.plans)} of plans in {corpus}/plans" if same_disk and disk.plans else ""
         snapshots = f", snapshots of {size_text(disk.snapshots)}" if disk.snapshots else ""
         raise InputError(
             f"{out}: the run needs {size_text(needed)} of disk ({disk.checkpoints} checkpoints of "
-            f"{size_text(disk.checkpoint)} at once, a model of {size_text(disk.model)}{snapshots}{plans}), and "
-            f"{size_text(free)} are free there; choose another --out, a smaller --size, or make room"
+            f"{size_text(disk.checkpoint)} at the same time, a model of {size_text(disk.model)}{snapshots}{plans}), "
+            f"and {size_text(free)} are free there; choose another --out, a smaller --size, or make room"
         )
 
 
-def too_much_memory(
+def memory_message(
     needed: int,
     usable: int,
-    settings: "PretrainSettings",
+    settings: PretrainSettings,
     config: SingleBackboneConfig,
     *,
     numerics: Numerics,
-    parts: int,
+    processes: int,
 ) -> str:
-    """The figure, the limit, and what to change."""
+    """Return the message about `needed` bytes where only `usable` bytes are available, with an option that fits."""
     memory = "memory" if numerics.device == "cpu" else "GPU memory"
-    text = f"training {settings.size} needs {size_text(needed)} of {memory} or more with --micro-tokens "
-    text += f"{settings.micro_tokens}, and {size_text(usable)} can be used here"
+    text = f"training {settings.size} needs at least {size_text(needed)} of {memory} with --micro-tokens "
+    text += f"{settings.micro_tokens}, and {size_text(usable)} are available"
     longest = max(phase.length for phase in settings.phases)
-    tokens = min(settings.micro_tokens, math.ceil(settings.batch_size / parts) * longest)
+    tokens = min(settings.micro_tokens, math.ceil(settings.batch_size / processes) * longest)
     while tokens > longest:
         tokens //= 2
         smaller = settings.model_copy(update={"micro_tokens": tokens})
-        needs = memory_needs(smaller, config, precision=numerics.precision, parts=parts)
-        if 1.3 * needs.peak < usable:  # the arithmetic is on the low side
-            return f"{text}; --micro-tokens {tokens} would do"
+        estimate = estimate_memory(smaller, config, precision=numerics.precision, processes=processes)
+        if 1.3 * estimate.peak < usable:  # the arithmetic is on the low side
+            return f"{text}; use --micro-tokens {tokens}"
     return f"{text}; choose a smaller --size or shorter rows (--lengths)"
 
 
 def free_bytes(out: Path) -> int:
-    """Free disk at `out`, with what an earlier part of the run has there already."""
-    own = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) if out.is_dir() else 0
-    return own + shutil.disk_usage(existing_parent(out)).free
+    """Return the free bytes of disk at `out`, with those of the files that the run has written there already."""
+    used = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) if out.is_dir() else 0
+    return used + shutil.disk_usage(existing_parent(out)).free
 
 
 def existing_parent(path: Path) -> Path:
-    """`path`, or the folder over it that there is."""
+    """Return `path`, or the first folder above it that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
 
 
 def size_text(size: float) -> str:
-    """Bytes for people."""
+    """Return a number of bytes as text, as 1.5 GiB."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}"

@@ -1,29 +1,24 @@
-"""text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
+"""Shards → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
 from bertwright.model.config import NAMES
-from bertwright.pretraining.init_from import as_begun, began_from
 from bertwright.pretraining.measure import (
+    advise_micro_tokens,
     affordable_steps,
-    fitting,
-    pace_here,
-    refuse_near,
-    resumed,
-    settle_compiled,
+    choose_compiled,
+    measure_timings,
+    preflight_if_close,
+    resume_compiled,
 )
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.setup import Pretraining, prepare
-from bertwright.pretraining.systems import (
-    task_of,
-)
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, whole_state
+from bertwright.pretraining.setup import Pretraining, prepare_pretraining
+from bertwright.pretraining.systems import trainable_of
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Outcome, train
 from bertwright.training.run_folder import RunFolder, start_run
@@ -42,96 +37,140 @@ def pretrain(
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
 ) -> Mapping[str, Any]:
-    """Run or continue a pre-training; returns {"steps", "stopped", "held_out", "model", …}.
+    """Start or resume a pre-training run; return {"out", "steps", "stopped", "held_out", "model", …}.
 
-    corpus: a corpus folder, or several with the weights by which they share each step's rows. ranks, sharding: the
-    processes that train together, and how; a run can be resumed by another number of them.
-    InputError for bad settings, a held-out corpus of another tokenizer, or a run folder of another configuration.
+    corpus: a corpus folder, or several with weights, which are their shares of each step's rows. ranks, sharding: the
+        processes that train together, and how; another number of them can resume the run.
+    Raises InputError for bad settings, corpora of several tokenizers, and a run folder of another configuration.
     """
-    if init_from:
-        settings = as_begun(settings, out)
-    # Everything that can refuse the input comes before the run folder, so that nothing half-made stays behind.
-    trained, here = prepare(settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks)
-    data, measured, model = trained.data, trained.measured, trained.model
-    if ranks.is_main:
-        for source in [*(source for source, _ in trained.corpora), *([measured] if measured else [])]:
-            refuse_changed(source.folder, source.manifest)
-    corpora = [{"fingerprint": source.fingerprint, "weight": weight} for source, weight in trained.corpora]
-    facts = {
-        "corpus": corpora if len(corpora) > 1 else data.fingerprint,
-        "held_out": measured.fingerprint if measured else None,
-        "init_from": began_from(out, init_from, trained.began),
-    }
-    settings = trained.settings
+    # Everything that can refuse the input comes before the run folder, so that a refusal leaves nothing behind.
+    pretraining, measured = prepare_pretraining(
+        settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks
+    )
+    _refuse_changed_corpora(pretraining)
     if not (out / "run.json").exists():
-        apply_numerics(here)
-        fitting(trained, here, lambda: refuse_near(trained, here))
-    start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks}
-    run = start_run(out, kind="pretrain", settings=settings, data=facts, **start)
+        apply_numerics(measured)
+        advise_micro_tokens(pretraining, measured, lambda: preflight_if_close(pretraining, measured))
+    run = start_run(
+        out,
+        kind="pretrain",
+        settings=pretraining.settings,
+        data=_data_facts(pretraining),
+        resume=resume,
+        allow_other_numerics=allow_other_numerics,
+        ranks=ranks,
+    )
     if run.finished:
         say_finished(run)
         return dict(run.record["result"])
     with session(run):
-        held_out_place = str(held_out.absolute()) if held_out else None
-        run.note(places={"corpus": str(data.folder.absolute()), "held_out": held_out_place, "init_from": init_from})
-        numerics, steps = fitting(trained, here, lambda: resolve(trained, run, here, allow_other=allow_other_numerics))
-        what = f"{NAMES[settings.system]} {settings.size}: {trained.num_parameters:,} parameters"
-        say(f"{what} · {steps:,} steps of {settings.batch_size} rows")
-        outcome = fitting(
-            trained,
-            numerics,
-            lambda: train(
-                task_of(model),
-                trained.batches(steps),
-                plan=trained.with_snapshots(trained.plan(steps), run),
-                numerics=numerics,
-                run=run,
-                ranks=ranks,
-                sharding=sharding,
-            ),
+        held_out_path = str(held_out.absolute()) if held_out else None
+        corpus_path = str(pretraining.corpus.folder.absolute())
+        run.note(places={"corpus": corpus_path, "held_out": held_out_path, "init_from": init_from})
+        numerics, steps = advise_micro_tokens(
+            pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )
-        weights = whole_state(model)
-        if not ranks.is_main:
-            return {}
-        result = _finish(run, outcome, trained, weights)
-    return result if outcome.stopped else {**result, "signalled": outcome.signalled}
+        outcome = _train(pretraining, run, numerics, steps, sharding)
+        result = _finish(pretraining, run, outcome)
+    return result if outcome.stopped or not ranks.is_main else {**result, "signalled": outcome.signalled}
 
 
-def _finish(run: RunFolder, outcome: Outcome, trained: Pretraining, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def _refuse_changed_corpora(pretraining: Pretraining) -> None:
+    """Raise InputError where a corpus' files are not those of its manifest. Rank zero checks for all."""
+    corpora = [corpus for corpus, _ in pretraining.corpora]
+    if pretraining.validation_corpus:
+        corpora.append(pretraining.validation_corpus)
+    if pretraining.ranks.is_main:
+        for corpus in corpora:
+            refuse_changed(corpus.folder, corpus.manifest)
+
+
+def _data_facts(pretraining: Pretraining) -> dict[str, Any]:
+    """Return the fingerprints of the corpora and of the initial model, which a resumed run must have."""
+    corpora = [{"fingerprint": corpus.fingerprint, "weight": weight} for corpus, weight in pretraining.corpora]
+    validation_corpus, initial_model = pretraining.validation_corpus, pretraining.initial_model
+    return {
+        "corpus": corpora if len(corpora) > 1 else pretraining.corpus.fingerprint,
+        "held_out": validation_corpus.fingerprint if validation_corpus else None,
+        "init_from": f"sha256:{initial_model[1]}" if initial_model else None,
+    }
+
+
+def resolve_run(
+    pretraining: Pretraining, run: RunFolder, measured: Numerics, *, allow_other: bool
+) -> tuple[Numerics, int]:
+    """Return the numerics and the number of steps of a run, and apply the numerics to this process.
+
+    They are resolved once and noted in run.json. A resumed run takes them from there, whatever its number of ranks.
+    """
+    if "resolved" in run.record:
+        return _resume_resolved(pretraining, run, measured, allow_other=allow_other)
+    apply_numerics(measured)
+    numerics = choose_compiled(pretraining, measured)
+    steps = pretraining.settings.steps or affordable_steps(
+        pretraining, measure_timings(pretraining, numerics, out=run.folder)
+    )
+    ranks = pretraining.ranks
+    resolved = ranks.broadcast({"numerics": numerics.model_dump(), "steps": steps, "ranks": ranks.world_size})
+    run.note(resolved=resolved)
+    return Numerics.model_validate(resolved["numerics"]), resolved["steps"]
+
+
+def _resume_resolved(
+    pretraining: Pretraining, run: RunFolder, measured: Numerics, *, allow_other: bool
+) -> tuple[Numerics, int]:
+    """Return the numerics and the steps noted in run.json; note other numerics where `allow_other` permits them."""
+    resolved, ranks = run.record["resolved"], pretraining.ranks
+    pretraining.processes = resolved["ranks"]
+    noted = Numerics.model_validate(resolved["numerics"])
+    noted = noted.share_threads(before=pretraining.processes, now=ranks.world_size)
+    if allow_other and noted.device != measured.device:
+        apply_numerics(measured)
+        numerics = Numerics.model_validate(ranks.broadcast(choose_compiled(pretraining, measured).model_dump()))
+        to_note = numerics.share_threads(before=ranks.world_size, now=pretraining.processes)
+        run.note(resolved={**resolved, "numerics": to_note.model_dump()})
+        return numerics, resolved["steps"]
+    numerics = noted.on_machine(measured) if allow_other and not noted.matches_machine else noted
+    apply_numerics(numerics)
+    numerics = resume_compiled(numerics, allow_other=allow_other)
+    if numerics != noted:
+        changes = numerics.model_dump(include={"processor", "peak_flops", "compiled"})
+        run.note(resolved={**resolved, "numerics": {**resolved["numerics"], **changes}})
+    return numerics, resolved["steps"]
+
+
+def _train(pretraining: Pretraining, run: RunFolder, numerics: Numerics, steps: int, sharding: Sharding) -> Outcome:
+    """Train to the end of the run or to a signal."""
+    settings = pretraining.settings
+    say(
+        f"{NAMES[settings.system]} {settings.size}: {pretraining.num_parameters:,} parameters · {steps:,} steps of "
+        f"{settings.batch_size} rows"
+    )
+    return advise_micro_tokens(
+        pretraining,
+        numerics,
+        lambda: train(
+            trainable_of(pretraining.model),
+            pretraining.batches(steps),
+            plan=pretraining.with_snapshots(pretraining.plan(steps), run),
+            numerics=numerics,
+            run=run,
+            ranks=pretraining.ranks,
+            sharding=sharding,
+        ),
+    )
+
+
+def _finish(pretraining: Pretraining, run: RunFolder, outcome: Outcome) -> dict[str, Any]:
+    """Write the model folder where the run has finished; return the result, on rank zero alone."""
+    weights = full_state(pretraining.model)  # every rank takes part
+    if not pretraining.ranks.is_main:
+        return {}
     result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": outcome.stopped}
     if outcome.stopped:
         say(f"stopped after step {outcome.steps}; continue with --resume")
         return result
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}
-    trained.save(run.model, weights, steps=outcome.steps, of=outcome.steps, figures=outcome.last)
+    pretraining.save(run.model, weights, steps=outcome.steps, of=outcome.steps, metrics=outcome.last)
     run.note(finished=True, result=result)
     return result
-
-
-def resolve(trained: Pretraining, run: RunFolder, measured: Numerics, *, allow_other: bool) -> tuple[Numerics, int]:
-    """Settle precision, threads and steps once; a resumed run takes what was settled, whatever its ranks are."""
-    if "resolved" in run.record:
-        settled = run.record["resolved"]
-        trained.parts = settled.get("ranks", 1)
-        numerics = Numerics.model_validate(settled["numerics"])
-        numerics = numerics.shared(before=trained.parts, now=trained.ranks.world_size)
-        if allow_other and numerics.device != measured.device:
-            apply_numerics(measured)
-            numerics = Numerics.model_validate(trained.ranks.broadcast(settle_compiled(trained, measured).model_dump()))
-            begun = numerics.shared(before=trained.ranks.world_size, now=trained.parts)
-            run.note(resolved={**settled, "numerics": begun.model_dump()})
-            return numerics, settled["steps"]
-        here = numerics.moved_to(measured) if allow_other and not numerics.is_here else numerics
-        apply_numerics(here)
-        here = resumed(here, allow_other=allow_other)
-        if here != numerics:
-            changed = here.model_dump(include={"processor", "peak_flops", "compiled"})
-            run.note(resolved={**settled, "numerics": {**settled["numerics"], **changed}})
-        return here, settled["steps"]
-    apply_numerics(measured)
-    measured = settle_compiled(trained, measured)
-    steps = trained.settings.steps or affordable_steps(trained, pace_here(trained, measured, out=run.folder))
-    settled = {"numerics": measured.model_dump(), "steps": steps, "ranks": trained.ranks.world_size}
-    settled = trained.ranks.broadcast(settled)
-    run.note(resolved=settled)
-    return Numerics.model_validate(settled["numerics"]), settled["steps"]

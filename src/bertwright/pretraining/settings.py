@@ -1,6 +1,7 @@
-"""name → settings of a pre-training run: the papers' own (BERT §A.2, GPT-1 §4.1), and what suits two cores.
+"""name → settings of a pre-training run: the papers' recipes (BERT §A.2, GPT-1 §4.1) and recipes for two cores.
 
-A recipe is a nested table of settings; what a person gives beats it, and what it does not name has its general default.
+A recipe is a nested table of settings. Options of the command line replace its values; settings that it does not name
+have their general default. This module is read for --help, so it imports no torch.
 """
 
 import re
@@ -8,80 +9,127 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from bertwright.config import Positive, PositiveNumber, Seed, Settings, Share, Threads
+from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
-from bertwright.model.attention_init import Start
-from bertwright.model.config import System, written_size
+from bertwright.model.config import Start, System, written_size
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
-from bertwright.training.hardware import Device
-from bertwright.training.optimizer import OptimizerSettings
+from bertwright.training.settings import Device, OptimizerSettings
 
 _GPT_POSITIONS = 512
 TUNED_DROPOUT = 0.1
-"""With what a pre-trained model is fine-tuned, whatever its pre-training did without (paper §A.3: always 0.1)."""
+"""Dropout of fine-tuning, whatever the dropout of pre-training was (paper §A.3: always 0.1)."""
 HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
-"""The held-out protocol: the first 2,048 rows of 128 tokens of the next-sentence walk with seed 0, 80/10/10."""
+"""Validation rows and their length: the first 2,048 rows of 128 tokens of the next-sentence walk with seed 0, masked
+80/10/10."""
+_Minutes = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class Phase(Settings):
-    """Rows of `length` tokens for a `share` of the steps."""
+    """Rows of `length` tokens for a fraction `share` of the steps."""
 
     length: Annotated[int, Field(ge=8)]
     share: Share
 
+    def __str__(self) -> str:
+        return f"{self.length}:{self.share:g}"
+
+
+def parse_lengths(text: str) -> list[dict[str, float]]:
+    """Return the phases of '128:0.9,512:0.1', before they are validated; '128' stands for '128:1'."""
+    try:
+        parts = [part.split(":") for part in text.split(",")]
+        if any(len(part) > 2 for part in parts):
+            raise ValueError
+        return [{"length": int(part[0]), "share": float(part[1]) if len(part) > 1 else 1.0} for part in parts]
+    except ValueError:
+        raise InputError(f"--lengths {text!r}: write LENGTH:SHARE, parted by commas, as in 128:0.9,512:0.1") from None
+
+
+def parse_snapshots(text: str) -> list[float]:
+    """Return the fractions of '0.1,0.5'. Raises InputError where one is no number between 0 and 1."""
+    try:
+        fractions = [float(part) for part in text.split(",")]
+    except ValueError:
+        fractions = []
+    if not fractions or not all(0 < fraction < 1 for fraction in fractions):
+        raise InputError(f"--snapshots {text!r}: write shares of the steps between 0 and 1, such as 0.1,0.5")
+    return fractions
+
 
 class PretrainSettings(Settings):
-    """Everything that decides a pre-training run; the defaults are the paper's."""
+    """All settings that decide a pre-training run; the defaults are the paper's."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
     free: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
     bits: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
-    system: System = "bert"
-    """What is trained; all but BERT are language models, which predict the next token at every place."""
-    size: str = "tiny"
-    phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
-    batch_size: Annotated[int, Field(gt=0, le=1 << 24)] = 256
-    """Rows of one optimiser step, which are made at once."""
-    micro_tokens: Positive = 8192
-    """Tokens (padding included) computed at a time: how a step's rows are cut; changes speed and memory."""
-    steps: Positive | None = None
-    minutes: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    seed: Seed = 0
+    system: Annotated[System, Option("model")] = "bert"
+    """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt; lstm-left, lstm-right.
+    All but bert are language models."""
+    size: Annotated[str, Option("model")] = "tiny"
+    """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
+    --init-from the model brings its own."""
+    phases: Annotated[tuple[Phase, ...], Option("schedule", name="lengths", read=parse_lengths)] = (
+        Phase(length=128, share=0.9),
+        Phase(length=512, share=0.1),
+    )
+    """Tokens per row, and the fraction of the steps for each length, in order."""
+    batch_size: Annotated[int, Field(gt=0, le=1 << 24), Option("schedule")] = 256
+    """Number of rows per optimiser step."""
+    micro_tokens: Annotated[Positive, Option("machine")] = 8192
+    """Number of tokens computed at once, padding included. It changes speed and memory."""
+    steps: Annotated[Positive | None, Option("schedule")] = None
+    """Number of optimiser steps. Give this or --minutes."""
+    minutes: Annotated[_Minutes | None, Option("schedule")] = None
+    """Training time in minutes. The number of steps that fit is measured before the first step."""
+    seed: Annotated[Seed, Option("schedule")] = 0
+    """Seed of all random numbers."""
     examples: ExampleSettings = ExampleSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
-    activation: Literal["gelu", "gelu_tanh"] = "gelu"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Of hidden states and of attention probabilities, in pre-training; model folders say TUNED_DROPOUT."""
-    initializer_range: PositiveNumber = 0.02
-    start: Start = "random"
-    """What attention starts from: nothing, as the paper, neighbouring places, or these and places of the same piece."""
+    activation: Annotated[Literal["gelu", "gelu_tanh"], Option("model")] = "gelu"
+    """Activation function: exact GELU, or its tanh approximation. With --init-from the model brings its own."""
+    dropout: Annotated[float, Field(ge=0, lt=1), Option("model")] = 0.1
+    """Dropout of hidden states and attention during pre-training. Fine-tuning uses 0.1 in any case."""
+    initializer_range: Annotated[PositiveNumber, Option("model")] = 0.02
+    """Standard deviation of the initial weights; 0.02 suits models 768 wide, 0.05 models 128 wide. With --init-from the
+    model brings its own."""
+    start: Annotated[Start, Option("model")] = "random"
+    """Attention initialisation: random as in the paper, to neighbouring tokens (local), or to equal pieces as well
+    (matching)."""
     held_out_share: Share = 0.0
-    """Documents of the corpus kept for measuring, where no held-out corpus is given."""
+    """Fraction of the documents that is kept for validation, where no validation corpus is given."""
     held_out_rows: Positive = HELD_OUT_ROWS
-    evaluations: Annotated[int, Field(ge=0, le=100_000)] = 20
-    """Held-out evaluations over the run, the one at the end included."""
-    snapshots: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
-    """Shares of the steps after which the model is kept as it is then, in `snapshots/step-…` of the run."""
-    save_minutes: Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)] = 5.0
-    keep: Positive = 2
-    """Checkpoints, the newest ones."""
-    log_every: Positive = 50
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile of the step; `auto` tries it where the run takes an hour or more, taking it where it is faster."""
-    activation_checkpointing: bool = False
-    """Compute each layer anew in backward instead of keeping its inside: the same numbers, less memory, more time."""
-    threads: Threads | None = None
-    device: Device = "cpu"
-    """What computes: the processors, or a GPU for each process."""
-    skip_loss_spikes: bool = False
-    """Leave out up to ten updates whose loss is not finite or leapt up, instead of stopping at the first."""
+    """Number of validation rows."""
+    evaluations: Annotated[int, Field(ge=0, le=100_000), Option("evaluation")] = 20
+    """Number of evaluations on the validation data over the run, the last one at its end."""
+    snapshots: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...], Option("checkpoints", read=parse_snapshots)
+    ] = ()
+    """Fractions of the steps after which a copy of the model is kept in `snapshots/` of the run, such as 0.1,0.5."""
+    save_minutes: Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False), Option("checkpoints")] = 5.0
+    """Minutes between two checkpoints."""
+    keep: Annotated[Positive, Option("checkpoints")] = 2
+    """Number of checkpoints that are kept, the newest ones."""
+    log_every: Annotated[Positive, Option("checkpoints")] = 50
+    """Number of steps between two lines of metrics.jsonl."""
+    precision: Annotated[Literal["auto", "fp32", "bf16"], Option("machine")] = "auto"
+    """Precision of the matrix products; auto measures the machine."""
+    compile: Annotated[Literal["auto", "on", "off"], Option("machine")] = "auto"
+    """Compile the step with torch.compile; auto tries it in runs of an hour or more, and uses it where it is faster."""
+    activation_checkpointing: Annotated[bool, Option("machine")] = False
+    """Compute activations again in the backward pass: less memory, more time, the same results."""
+    threads: Annotated[Threads | None, Option("machine")] = None
+    """Number of threads. Default: one per core."""
+    device: Annotated[Device, Option("machine")] = "cpu"
+    """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
+    skip_loss_spikes: Annotated[bool, Option("optimiser")] = False
+    """Skip up to ten updates whose loss is not finite or jumps up, instead of stopping at the first one."""
 
     @model_validator(mode="before")
     @classmethod
-    def _as_the_system_has_it(cls, values: Any) -> Any:
-        """What a system does not leave open: language models have no second sentence, and GPT-1 the tanh form."""
+    def _defaults_of_system(cls, values: Any) -> Any:
+        """Add the defaults of the system: language models have no second sentence, GPT-1 has the tanh form of GELU."""
         if not isinstance(values, Mapping) or values.get("system", "bert") == "bert":
             return values
         examples = values.get("examples", {})
@@ -93,17 +141,17 @@ class PretrainSettings(Settings):
 
     @field_validator("size")
     @classmethod
-    def _as_it_is_written(cls, size: str) -> str:
-        """Records of earlier runs from a model of a size without a name spell it out."""
-        spelled = re.fullmatch(r"(\d+)x(\d+) of (\d+) heads, (\d+) inside", size)
-        if spelled is None or int(spelled[4]) != 4 * int(spelled[2]):
+    def _read_old_size(cls, size: str) -> str:
+        """Read the sizes in records of earlier runs, which spell out a size without a name."""
+        match = re.fullmatch(r"(\d+)x(\d+) of (\d+) heads, (\d+) inside", size)
+        if match is None or int(match[4]) != 4 * int(match[2]):
             return size
-        return written_size(int(spelled[1]), int(spelled[2]), int(spelled[3]))
+        return written_size(int(match[1]), int(match[2]), int(match[3]))
 
     @field_validator("compile", mode="before")
     @classmethod
-    def _was_a_switch(cls, value: Any) -> Any:
-        """Records of earlier runs say yes or no, and no was the default."""
+    def _read_old_switch(cls, value: Any) -> Any:
+        """Read the booleans in records of earlier runs, where false was the default."""
         return {True: "on", False: "auto"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
@@ -112,13 +160,13 @@ class PretrainSettings(Settings):
             raise ValueError(f"the shares of the phases sum to {sum(p.share for p in self.phases)}, not 1")
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
-        for wrong, why in self._impossible():
-            if wrong:
-                raise ValueError(f"system {self.system}: {why}")
+        for is_set, reason in self._conflicts():
+            if is_set:
+                raise ValueError(f"system {self.system}: {reason}")
         return self
 
-    def _impossible(self) -> Iterator[tuple[bool, str]]:
-        """What does not go with a language model: whether it was asked for, and why not."""
+    def _conflicts(self) -> Iterator[tuple[bool, str]]:
+        """Yield the settings that a language model cannot have: true where one is set, and the reason."""
         examples, system = self.examples, self.system
         if system == "bert":
             return
@@ -162,8 +210,8 @@ _PAPER = {
     "start": "random",
 }
 
-_OF_THE_MODEL = ("size", "activation", "initializer_range")
-"""What a run that begins from a model has from there."""
+_FROM_MODEL = ("size", "activation", "initializer_range")
+"""Settings of a recipe that a run with --init-from takes from the model instead."""
 RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "paper-base": {**_PAPER, "size": "base"},
@@ -213,26 +261,26 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def resolve_settings(recipe: str | None, given: Mapping[str, Any], *, begins_anew: bool = True) -> PretrainSettings:
-    """The settings of `recipe` under those `given` (None: not given); InputError for a recipe that there is not.
+    """Return the settings of a recipe with the values of `given` in their place, group by group.
 
-    begins_anew: False for a run that begins from a model, which brings a shape of its own: the recipe's is left out.
+    begins_anew: False for a run that begins from a model; the recipe's shape is then left out, since the model has its
+    own. Raises InputError for an unknown recipe.
     """
     if recipe is not None and recipe not in RECIPES:
-        raise InputError(f"--recipe {recipe!r}: there are {', '.join(RECIPES)}")
-    chosen = dict(RECIPES[recipe]) if recipe else {}
-    if not begins_anew:
-        chosen = {name: value for name, value in chosen.items() if name not in _OF_THE_MODEL}
-    if given.get("steps") is not None or given.get("minutes") is not None:
-        chosen = {name: value for name, value in chosen.items() if name not in ("steps", "minutes")}
-    return PretrainSettings.model_validate(over(chosen, given))
+        raise InputError(f"--recipe {recipe!r}: expected one of {', '.join(RECIPES)}")
+    values = dict(RECIPES[recipe]) if recipe else {}
+    replaced = {
+        *(() if begins_anew else _FROM_MODEL),
+        *(("steps", "minutes") if {"steps", "minutes"} & set(given) else ()),
+    }
+    return PretrainSettings.model_validate(
+        merged({name: value for name, value in values.items() if name not in replaced}, given)
+    )
 
 
-def over(chosen: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`chosen` with what is not None in `given` in its place, group by group."""
-    merged = dict(chosen)
-    for name, value in given.items():
-        if isinstance(value, Mapping):
-            merged[name] = over(chosen.get(name, {}), value)
-        elif value is not None:
-            merged[name] = value
-    return merged
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with `changes` in their place, group by group."""
+    result = dict(values)
+    for name, value in changes.items():
+        result[name] = merged(values.get(name, {}), value) if isinstance(value, Mapping) else value
+    return result

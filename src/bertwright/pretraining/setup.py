@@ -1,7 +1,6 @@
-"""text → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
+"""Settings → everything that a pre-training run needs: rows, model, plan and evaluation (paper §3.1 and A.2)."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,21 @@ from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
 from bertwright.objectives.batches import cut
 from bertwright.objectives.masked_lm import second_objective
-from bertwright.pretraining.evaluate import HeldOut
-from bertwright.pretraining.init_from import adapted_config, load_adapted, with_shape_of
-from bertwright.pretraining.resources import count_moments, count_parameters, refuse_unfit
+from bertwright.pretraining.evaluate import ValidationRows
+from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted
+from bertwright.pretraining.resources import count_moments, count_parameters, largest_micro_batch, refuse_unfit
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
 from bertwright.pretraining.systems import (
-    Model,
-    Rows,
-    architecture_of,
-    inputs_of,
+    ExampleRows,
+    SystemModel,
+    architecture_name,
+    example_rows,
+    model_inputs,
     new_model,
     refuse_vocabulary,
-    rows_of,
-    second_of,
+    second_sentence_of,
 )
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, whole_state
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, full_state
 from bertwright.training.hardware import Numerics, resolve_numerics
 from bertwright.training.loop import Plan, checkpoint_activations
 from bertwright.training.run_folder import RunFolder
@@ -41,7 +40,7 @@ from bertwright.training.run_folder import RunFolder
 _SEGMENTS = "encoder.embeddings.segment.weight"
 
 
-def prepare(
+def prepare_pretraining(
     settings: PretrainSettings,
     *,
     corpus: Path | Mapping[Path, float],
@@ -51,41 +50,53 @@ def prepare(
     write_plans: bool = True,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> tuple["Pretraining", Numerics]:
-    """Rows and a fresh model, once it is known that they fit; and what this machine is good at."""
+    """Return the rows and the initialised model of a run, and the numerics of this machine.
+
+    Raises InputError for bad input and for a model that does not fit, before the model is made.
+    """
     weights = corpus if isinstance(corpus, Mapping) else {corpus: 1.0}
     corpora = [(Corpus.open(folder), weight) for folder, weight in weights.items()]
     data = corpora[0][0]
-    measured = Corpus.open(held_out) if held_out else None
-    for other in [*(source for source, _ in corpora), *([measured] if measured else [])]:
-        if other.tokenizer_hash != data.tokenizer_hash:
-            raise InputError(f"{other.folder}: was built with another tokenizer than {data.folder}")
-    refuse_vocabulary(settings.system, data)
-    if measured and measured.fingerprint in [source.fingerprint for source, _ in corpora]:
-        say(f"{measured.folder}: is trained on as well, so that its figures are of text that the model has seen")
+    validation_corpus = Corpus.open(held_out) if held_out else None
+    _refuse_corpora(settings, corpora, validation_corpus)
     if init_from and init_from.startswith("random:"):
-        raise InputError(f"--init-from {init_from}: that is what a run without --init-from begins with; give --size")
-    saved = open_model(init_from) if init_from else None
-    settings = with_shape_of(settings, saved)
-    if saved and settings.start != "random":
-        say(
-            f"{saved.place}: its attention stays as it is; --start {settings.start} is for runs that begin with nothing"
+        raise InputError(
+            f"--init-from {init_from}: expected a pre-trained model; a run without --init-from starts from random "
+            "weights, give its --size"
         )
+    saved = open_model(init_from) if init_from else None
+    settings = adopt_shape(settings, saved)
+    if saved and settings.start != "random":
+        say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.place}")
     config = encoder_config(settings, data.tokenizer.vocab_size, saved, pad_id=data.tokenizer.pad_id)
     numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
-    refuse_unfit(
-        settings, config, numerics=numerics, out=out, tokenizer=data.folder / "tokenizer", parts=ranks.world_size
-    )
+    tokenizer = data.folder / "tokenizer"
+    refuse_unfit(settings, config, numerics=numerics, out=out, tokenizer=tokenizer, processes=ranks.world_size)
     model = build_model(settings, config, saved, data)
     if settings.activation_checkpointing:
         checkpoint_activations(model.encoder.blocks())
-    began = (saved.place, weights_digest(saved)) if saved else None
-    return Pretraining(settings, model, corpora, measured, write_plans=write_plans, ranks=ranks, began=began), numerics
+    options: Any = {"write_plans": write_plans, "ranks": ranks}
+    initial_model = (saved.place, weights_digest(saved)) if saved else None
+    return Pretraining(settings, model, corpora, validation_corpus, initial_model=initial_model, **options), numerics
+
+
+def _refuse_corpora(
+    settings: PretrainSettings, corpora: Sequence[tuple[Corpus, float]], validation_corpus: Corpus | None
+) -> None:
+    """Raise InputError for corpora of several tokenizers, or of a vocabulary that the system cannot use."""
+    first = corpora[0][0]
+    for other in [*(corpus for corpus, _ in corpora), *([validation_corpus] if validation_corpus else [])]:
+        if other.tokenizer_hash != first.tokenizer_hash:
+            raise InputError(f"{other.folder}: was built with another tokenizer than {first.folder}")
+    refuse_vocabulary(settings.system, first)
+    if validation_corpus and validation_corpus.fingerprint in [corpus.fingerprint for corpus, _ in corpora]:
+        say(f"{validation_corpus.folder}: is for training and for validation; its metrics are of text seen in training")
 
 
 def encoder_config(
     settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None, *, pad_id: int = 0
 ) -> SingleBackboneConfig:
-    """The shape of the body that `settings` ask for, or that of the model that it starts from."""
+    """Return the configuration of the backbone: by the settings, or that of the initial model."""
     longest = max(phase.length for phase in settings.phases)
     changes = {
         "activation": settings.activation,
@@ -94,25 +105,25 @@ def encoder_config(
         "initializer_range": settings.initializer_range,
     }
     if saved:
-        shape = adapted_config(saved, settings, longest=longest)
-        own = {name: value for name, value in changes.items() if name in type(shape).model_fields}
-        return shape.model_copy(update={**own, "vocab_size": vocab_size})
+        config = adapted_config(saved, settings, longest=longest)
+        changes = {name: value for name, value in changes.items() if name in type(config).model_fields}
+        return config.model_copy(update={**changes, "vocab_size": vocab_size})
     changes["pad_id"] = pad_id
     return system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
 
 
 def build_model(
     settings: PretrainSettings, config: SingleBackboneConfig, saved: SavedModel | None, data: Corpus
-) -> Model:
-    """A freshly initialised model, or one with the weights of `saved`."""
+) -> SystemModel:
+    """Return the model, with random weights and attention initialisation by the settings, or with the saved weights."""
     model = new_model(config, second_sentence=settings.examples.second_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start != "random" and not saved:
         assert isinstance(model.encoder, Encoder)
-        own, special = torch.Generator().manual_seed(settings.seed), data.tokenizer.special_ids
-        init_attention(model.encoder, settings.start, generator=own, special=special)
+        generator, special_ids = torch.Generator().manual_seed(settings.seed), data.tokenizer.special_ids
+        init_attention(model.encoder, settings.start, generator=generator, special=special_ids)
     if saved:
-        if second_objective(saved) != settings.examples.second_sentence:  # its head would answer another question
+        if second_objective(saved) != settings.examples.second_sentence:  # its head was trained on another objective
             weights = saved.weights or {}
             saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
         load_adapted(model, saved, data)
@@ -120,84 +131,99 @@ def build_model(
 
 
 class Pretraining:
-    """Rows, plan and evaluation of one run."""
+    """Settings, model, training rows of each phase, validation rows and plan of one run."""
 
     def __init__(
         self,
         settings: PretrainSettings,
-        model: Model,
+        model: SystemModel,
         corpora: Sequence[tuple[Corpus, float]],
-        measured: Corpus | None,
+        validation_corpus: Corpus | None,
         *,
         write_plans: bool = True,
         ranks: Ranks = SINGLE_PROCESS,
-        began: tuple[str, str | None] | None = None,
+        initial_model: tuple[str, str | None] | None = None,
     ) -> None:
-        self.began = began
-        """Where the model that the run begins from lies, and the sha256 of its weights."""
-        self.settings, self.model, self.corpora, self.measured = settings, model, tuple(corpora), measured
-        self.ranks = ranks
-        self.parts = ranks.world_size
-        """Micro-batches of a step at least, so that each of the ranks that began the run has something to do."""
-        self.data = corpora[0][0]
+        self.settings, self.model, self.ranks = settings, model, ranks
+        self.corpora = tuple(corpora)
+        """The training corpora, and their weights."""
+        self.corpus = corpora[0][0]
+        """The first corpus. All corpora have its tokenizer."""
+        self.validation_corpus = validation_corpus
+        """The corpus of --held-out. Without it validation documents come from the training corpora."""
+        self.initial_model = initial_model
+        """Path of the model of --init-from, and the sha256 of its weights."""
+        self.processes = ranks.world_size
+        """Number of processes that started the run. A step has at least as many micro-batches."""
         self.config = model.encoder.config
-        self.one_segment = not settings.examples.pairs and (not began or _knows_one(model))
-        """Whether nothing is or was learned of the second segment."""
         self.num_parameters, self.num_moments = count_parameters(model), count_moments(model, settings.optimizer)
-        share = 0.0 if measured else settings.held_out_share
+        self.one_segment = not settings.examples.pairs and (not initial_model or _has_one_segment(model))
+        """True where nothing was ever trained on the second segment."""
+        share = 0.0 if validation_corpus else settings.held_out_share
         split: Any = {"part": "train" if share else "all", "held_out_share": share, "write_plans": write_plans}
-        self.phases = [
-            rows_of(settings.system, corpora, settings.examples, length=phase.length, seed=settings.seed, **split)
+        self.phase_rows = [
+            example_rows(settings.system, corpora, settings.examples, length=phase.length, seed=settings.seed, **split)
             for phase in settings.phases
         ]
-        self.held_out: HeldOut | None = None
-        length = min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases))
-        kept: Any = {"rows": settings.held_out_rows, "system": settings.system, "write_plans": write_plans}
-        kept |= {} if measured else {"part": "held_out", "held_out_share": share}
-        if measured or share:
-            source = [(measured, 1.0)] if measured else corpora
-            kept["one_segment"] = self.one_segment
-            self.held_out = HeldOut.of(source, settings.examples.second_sentence, length=length, **kept)
+        """The training rows of each phase."""
+        self.validation = self._validation_rows(share, write_plans=write_plans)
 
-    def batches(self, steps: int) -> Any:
-        """step → its micro-batches, in the phase that the step belongs to; one goes on in the rows of earlier phases of
-        its length."""
+    def _validation_rows(self, share: float, *, write_plans: bool) -> ValidationRows | None:
+        """Return rows of the validation corpus, or of this share of the training corpora's documents; or None."""
+        settings = self.settings
+        options: Any = {
+            "rows": settings.held_out_rows,
+            "length": min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases)),
+            "system": settings.system,
+            "one_segment": self.one_segment,
+            "write_plans": write_plans,
+        }
+        if self.validation_corpus:
+            return ValidationRows.of([(self.validation_corpus, 1.0)], settings.examples.second_sentence, **options)
+        if share:
+            options |= {"part": "held_out", "held_out_share": share}
+            return ValidationRows.of(self.corpora, settings.examples.second_sentence, **options)
+        return None
+
+    def batches(self, steps: int) -> Callable[[int], list[Any]]:
+        """Return a function from a step to its micro-batches, in the phase of the step.
+
+        A phase continues with the rows after those of earlier phases of its length.
+        """
         bounds = self.phase_bounds(steps)
-        lengths = [examples.length for examples in self.phases]
-        before = [
+        lengths = [examples.length for examples in self.phase_rows]
+        steps_before = [
             sum(bounds[earlier][1] - bounds[earlier][0] for earlier in range(index) if lengths[earlier] == length)
             for index, length in enumerate(lengths)
         ]
 
-        def of_step(step: int) -> list[Any]:
+        def micro_batches_of(step: int) -> list[Any]:
             index = next(index for index, (_, end) in enumerate(bounds) if step < end)
-            return self.micro_batches(self.phases[index], before[index] + step - bounds[index][0])
+            return self.micro_batches(self.phase_rows[index], steps_before[index] + step - bounds[index][0])
 
-        return of_step
+        return micro_batches_of
 
     def phase_bounds(self, steps: int) -> list[tuple[int, int]]:
-        """First step and end of each phase."""
-        shares = [sum(phase.share for phase in self.settings.phases[: n + 1]) for n in range(len(self.phases))]
+        """Return (first step, end) of each phase."""
+        shares = [sum(phase.share for phase in self.settings.phases[: n + 1]) for n in range(len(self.phase_rows))]
         ends = [*(round(share * steps) for share in shares[:-1]), steps]
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def steps_left(self, done: int, steps: int) -> float:
-        """Steps after `done`, each weighed by its row length against that of the last one."""
+        """Return the steps after `done`, each weighted by its row length over that of the last step."""
         bounds = list(zip(self.phase_bounds(steps), self.settings.phases, strict=True))
-        now = next(phase.length for (_, end), phase in bounds if done <= end)
-        return sum(max(0, end - max(begin, done)) * phase.length / now for (begin, end), phase in bounds)
+        length = next(phase.length for (_, end), phase in bounds if done <= end)
+        return sum(max(0, end - max(begin, done)) * phase.length / length for (begin, end), phase in bounds)
 
-    def micro_batches(self, examples: Rows, step: int, *, rows: int | None = None) -> list[Any]:
-        """The rows of a step cut into micro-batches of at most `micro_tokens` tokens, or of `rows`."""
-        rows = rows or min(
-            max(1, self.settings.micro_tokens // examples.length), math.ceil(self.settings.batch_size / self.parts)
-        )
+    def micro_batches(self, examples: ExampleRows, step: int, *, rows: int | None = None) -> list[Any]:
+        """Return the rows of a step, cut into micro-batches of `rows` rows, or of at most `micro_tokens` tokens."""
+        rows = rows or largest_micro_batch(self.settings, examples.length, processes=self.processes)
         batch = examples.step_batch(step, self.settings.batch_size)
-        return [inputs_of(self.model, part) for part in cut(batch, rows)]
+        return [model_inputs(self.model, part) for part in cut(batch, rows)]
 
     def plan(self, steps: int) -> Plan:
-        """When to log, save and evaluate."""
-        count = self.settings.evaluations if self.held_out else 0
+        """Return the loop's plan: when to log, save and evaluate."""
+        count = self.settings.evaluations if self.validation else 0
         return Plan(
             steps=steps,
             seed=self.settings.seed,
@@ -213,56 +239,58 @@ class Pretraining:
         )
 
     def with_snapshots(self, plan: Plan, run: RunFolder) -> Plan:
-        """The plan of a run that also keeps the model folders that the settings ask for."""
+        """Return the plan with the snapshots that the settings ask for."""
         at = snapshot_steps(self.settings.snapshots, plan.steps)
 
-        def keep(step: int) -> None:
-            weights = whole_state(self.model)
+        def save_snapshot(step: int) -> None:
+            weights = full_state(self.model)
             if self.ranks.is_main:
-                self.save(snapshot_folder(run.folder, step), weights, steps=step, of=plan.steps, figures={})
+                self.save(snapshot_folder(run.folder, step), weights, steps=step, of=plan.steps, metrics={})
 
-        return replace(plan, snapshot=keep, snapshot_at=frozenset(at)) if at else plan
+        return replace(plan, snapshot=save_snapshot, snapshot_at=frozenset(at)) if at else plan
 
     def evaluate(self, _: int) -> dict[str, float]:
-        """Held-out figures of the model as it is."""
-        assert self.held_out
-        return self.held_out.figures(self.model, ranks=self.ranks)
+        """Return validation metrics of the model as it is."""
+        assert self.validation
+        return self.validation.metrics(self.model, ranks=self.ranks)
 
     def save(
-        self, folder: Path, weights: Mapping[str, Tensor], *, steps: int, of: int, figures: Mapping[str, float]
+        self, folder: Path, weights: Mapping[str, Tensor], *, steps: int, of: int, metrics: Mapping[str, float]
     ) -> None:
-        """Write the model folder of the weights after so many steps `of` all.
+        """Write the model folder of the weights after `steps` of `of` steps.
 
-        Of rows without pairs nothing is learned of the second segment: it is written as the first, so that tasks with
-        two texts do not begin with what was drawn at random for one of them. What another model learned of it stays.
+        A run without pairs trains nothing on the second segment. Its embedding is written as a copy of the first, since
+        tasks with two texts would otherwise start with random numbers. An embedding that the initial model was trained
+        with stays.
         """
         if _SEGMENTS in weights and self.one_segment:
             first = weights[_SEGMENTS][:1]
             weights = {**weights, _SEGMENTS: first.expand_as(weights[_SEGMENTS]).clone()}
         phases = zip(self.phase_bounds(of), self.settings.phases, strict=True)
-        architecture = architecture_of(self.model)
+        architecture = architecture_name(self.model)
+        initial_model = [origin(*self.initial_model)] if self.initial_model else []
         save_weights(
             folder,
             weights,
             config=with_dropout(self.config, TUNED_DROPOUT),
-            tokenizer=self.data.folder / "tokenizer",
+            tokenizer=self.corpus.folder / "tokenizer",
             architecture=architecture,
-            extra={"second_sentence": second_of(self.model)},
+            extra={"second_sentence": second_sentence_of(self.model)},
             card=pretraining_card(
-                self.settings.model_copy(update={"start": "random"}) if self.began else self.settings,
+                self.settings.model_copy(update={"start": "random"}) if self.initial_model else self.settings,
                 self.config,
-                data=[*map(_corpus_line, self.corpora), *([origin(*self.began)] if self.began else [])],
-                tokens=sum(source.manifest.tokens for source, _ in self.corpora),
+                data=[*map(_corpus_line, self.corpora), *initial_model],
+                tokens=sum(corpus.manifest.tokens for corpus, _ in self.corpora),
                 architecture=architecture,
                 steps=steps,
-                figures=figures,
+                figures=metrics,
                 longest=max((phase.length for (begin, _), phase in phases if begin < steps), default=0),
             ),
         )
 
 
 def _corpus_line(weighted: tuple[Corpus, float]) -> str:
-    """Return the line of a card about a corpus and its share of each step."""
+    """Return the model card's line about a corpus and its share of each step."""
     corpus, weight = weighted
     manifest = corpus.manifest
     return (
@@ -271,17 +299,17 @@ def _corpus_line(weighted: tuple[Corpus, float]) -> str:
     )
 
 
-def _knows_one(model: Model) -> bool:
-    """Whether the segments of a model are all the same, as a run without pairs writes them."""
+def _has_one_segment(model: SystemModel) -> bool:
+    """Return whether all segment embeddings are the same, as a run without pairs writes them."""
     table = model.state_dict().get(_SEGMENTS)
     return table is not None and bool((table == table[0]).all())
 
 
 def snapshot_steps(shares: Sequence[float], steps: int) -> list[int]:
-    """The steps after which the model is kept, ascending; the end, which has a model of its own, is none of them."""
+    """Return the steps after which a snapshot is made, ascending, for shares of `steps`; never the last step."""
     return sorted({step for share in shares if (step := max(1, round(share * steps))) < steps})
 
 
 def snapshot_folder(run: Path, step: int) -> Path:
-    """The model folder of a run as it was after a step."""
+    """Return the model folder of a run's snapshot after a step."""
     return run / "snapshots" / f"step-{step:09d}"

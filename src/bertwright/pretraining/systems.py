@@ -1,7 +1,7 @@
-"""settings → model, rows, task and figures of what is pre-trained: the one place that tells systems apart.
+"""Settings → model, rows, Trainable and validation metrics: the only file that distinguishes pre-training systems.
 
-BERT learns masked LM and a second objective (paper §3.1); the others are language models: BERT's blocks looking to one
-side (the ablation of §5.1), GPT-1, and the two halves of ELMo.
+BERT learns masked LM and a second objective (paper §3.1). The other systems are language models: BERT's blocks with
+attention to one side (the ablation of §5.1), GPT-1, and the two halves of ELMo.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,14 +18,14 @@ from bertwright.objectives.dataset import Examples, Spans, Unmasked
 from bertwright.objectives.language_model import (
     LanguageModel,
     language_architecture,
-    language_figures,
+    language_metrics,
     language_task,
     open_language_model,
     to_tokens,
 )
 from bertwright.objectives.masked_lm import (
     PretrainingModel,
-    held_out_figures,
+    masked_lm_metrics,
     open_pretrained,
     pretraining_task,
     second_objective,
@@ -35,81 +35,87 @@ from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 
-Model = PretrainingModel | LanguageModel
-Rows = ShuffledRows[Any] | Mixture[Any]
+SystemModel = PretrainingModel | LanguageModel
+"""The model that a system trains: a backbone with its heads."""
+ExampleRows = ShuffledRows[Any] | Mixture[Any]
+"""The rows that a system is trained on, from one corpus or from several."""
 
 
-def new_model(config: SingleBackboneConfig, *, second_sentence: SecondSentence) -> Model:
-    """The model that learns, with the weights that torch begins with."""
+def new_model(config: SingleBackboneConfig, *, second_sentence: SecondSentence) -> SystemModel:
+    """Return a model with torch's own random weights."""
     if attends_both_ways(config):
         return PretrainingModel(config, second_sentence=second_sentence)
     return LanguageModel(config)
 
 
-def rows_of(
+def example_rows(
     system: System,
     corpora: Sequence[tuple[Corpus, float]],
     settings: ExampleSettings,
     *,
     write_plans: bool = True,
-    **more: Any,
-) -> Rows:
-    """The rows that a system learns from: of one corpus, or of several in shares; `more` as Spans takes it."""
+    **options: Any,
+) -> ExampleRows:
+    """Return the rows of a system from corpora and their weights; `options` are those of `Spans`."""
     parts: list[ShuffledRows[Any]] = []
     for corpus, _ in corpora:
         if system == "gpt":
-            parts.append(Spans(corpus, **more))
+            parts.append(Spans(corpus, **options))
         else:
             kind = Examples if system == "bert" else Unmasked
-            parts.append(kind(corpus, settings, write_plans=write_plans, **more))
+            parts.append(kind(corpus, settings, write_plans=write_plans, **options))
     return blended(parts, [weight for _, weight in corpora])
 
 
-def inputs_of(model: Model, batch: Any) -> Any:
-    """What the model's task computes, of a batch of its rows."""
+def model_inputs(model: SystemModel, batch: Any) -> Any:
+    """Return the model's inputs for a batch of its rows."""
     return to_tokens(batch, model.config) if isinstance(model, LanguageModel) else to_inputs(batch)
 
 
-def task_of(model: Model) -> Trainable[Any]:
-    """What the loop trains."""
+def trainable_of(model: SystemModel) -> Trainable[Any]:
+    """Return the model with the functions by which the loop trains it."""
     return language_task(model) if isinstance(model, LanguageModel) else pretraining_task(model)
 
 
-def figures_of(
-    model: Model,
+def validation_metrics(
+    model: SystemModel,
     batches: Iterable[TokenBatch],
     ordered: Iterable[TokenBatch] = (),
     characters: np.ndarray | None = None,
     *,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> dict[str, float]:
-    """Held-out figures; `ordered`: rows for sentence order, where the model learned that."""
+    """Return validation metrics over batches.
+
+    ordered: batches for sentence order, where the model was trained for it. characters [V]: number of characters of
+    each piece.
+    """
     if isinstance(model, LanguageModel):
-        return language_figures(model, batches, characters, ranks=ranks)
-    return held_out_figures(model, batches, ordered, characters, ranks=ranks)  # type: ignore[arg-type]
+        return language_metrics(model, batches, characters, ranks=ranks)
+    return masked_lm_metrics(model, batches, ordered, characters, ranks=ranks)  # type: ignore[arg-type]
 
 
-def second_of(model: Model) -> SecondSentence:
-    """What a model learns about pairs."""
+def second_sentence_of(model: SystemModel) -> SecondSentence:
+    """Return the model's objective for pairs of sentences."""
     return "none" if isinstance(model, LanguageModel) else model.second_sentence
 
 
-def architecture_of(model: Model) -> str:
-    """The class that config.json names."""
+def architecture_name(model: SystemModel) -> str:
+    """Return the class that config.json names."""
     if isinstance(model, LanguageModel):
         return language_architecture(model.config)
     return "BertForPreTraining" if model.next_sentence else "BertForMaskedLM"
 
 
-def open_learned(saved: SavedModel) -> Model:
-    """The pre-trained model of a folder, whatever its system; InputError for what is none."""
+def open_system_model(saved: SavedModel) -> SystemModel:
+    """Return the pre-trained model of a folder, of any system. InputError for other models."""
     if system_of(saved.config) in (None, "bert"):
         return open_pretrained(saved, second_sentence=second_objective(saved))
     return open_language_model(saved)
 
 
 def refuse_vocabulary(system: System, corpus: Corpus) -> None:
-    """InputError where a system is defined with another kind of vocabulary than the corpus has."""
+    """Raise InputError where the corpus has another kind of vocabulary than the system's definition."""
     is_wordpiece = isinstance(corpus.tokenizer, Tokenizer)
     if system == "gpt" and is_wordpiece:
         raise InputError(

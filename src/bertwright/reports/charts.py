@@ -1,4 +1,4 @@
-"""Numbers over steps → the places of lines, ticks and dots in a drawing."""
+"""numbers over steps → SVG coordinates of lines, ticks and dots; metrics.jsonl → loss.png."""
 
 import math
 from collections.abc import Sequence
@@ -14,26 +14,28 @@ from bertwright.training.run_folder import RunFolder
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 36
 _MOST = 300
-"""Points of a line; more are averaged, which the eye cannot tell on so many dots of a screen."""
+"""Largest number of points in a line. More are averaged: a screen has no more pixels."""
 _EARLY = 0.05
-"""The first part of the steps, whose high losses may lie outside the picture."""
+"""Fraction of the steps at the beginning. Their high losses may lie outside the picture."""
+_TERMS = {"mlm": "masked-LM loss (nats)", "lm": "language model's loss (nats)"}
+"""Main loss of a run → label of its axis in loss.png."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line: what it is called, its colour's number, and whether its points are single measurements, drawn as dots."""
+    """A line of a chart: its label, points (step, value), and number of its colour; validation is drawn with dots."""
 
     label: str
     points: Sequence[Point]
     colour: int = 0
-    measured: bool = False
+    validation: bool = False
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over steps in the same axes. `from_zero`: the lower end is 0, so that heights compare as the figures do."""
+    """Lines over steps in the same axes; from_zero: the value axis starts at 0."""
 
     title: str
     unit: str
@@ -42,27 +44,27 @@ class Chart:
 
     @cached_property
     def steps(self) -> tuple[float, float]:
-        """From 0 to the last step."""
-        return 0.0, max(x for one in self.series for x, _ in one.points) or 1.0
+        """Range of the step axis: 0 to the last step."""
+        return 0.0, max(x for series in self.series for x, _ in series.points) or 1.0
 
     @cached_property
     def limits(self) -> tuple[float, float]:
-        """The values that the picture shows: all but early and noisy ones far above the bulk of them."""
-        values = [y for one in self.series for _, y in one.points]
-        trained = [one for one in self.series if not one.measured] or self.series
-        late = sorted(y for one in trained for x, y in one.points if x > _EARLY * self.steps[1]) or sorted(values)
+        """Range of the value axis. It leaves out early and noisy values that lie far above all others."""
+        values = [y for series in self.series for _, y in series.points]
+        training = [series for series in self.series if not series.validation] or self.series
+        late = sorted(y for each in training for x, y in each.points if x > _EARLY * self.steps[1]) or sorted(values)
         bottom, top = late[int(0.02 * (len(late) - 1))], late[math.ceil(0.98 * (len(late) - 1))]
         fence = top + 0.5 * (top - bottom)
-        measured = [y for one in self.series if one.measured for x, y in one.points if x > _EARLY * self.steps[1]]
-        high = max([*(y for y in values if y <= fence), *measured], default=top)
+        dots = [y for each in self.series if each.validation for x, y in each.points if x > _EARLY * self.steps[1]]
+        high = max([*(y for y in values if y <= fence), *dots], default=top)
         low = min(0.0, *values) if self.from_zero else min(values)
         room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
         return low if low == 0 and self.from_zero else low - room, high + room
 
     @property
     def above(self) -> str:
-        """What was left out at the top, in words."""
-        left_out = [y for one in self.series for _, y in one.points if y > self.limits[1]]
+        """Sentence about the points above the picture; empty where there are none."""
+        left_out = [y for series in self.series for _, y in series.points if y > self.limits[1]]
         if not left_out:
             return ""
         points = "one point lies" if len(left_out) == 1 else f"{len(left_out)} points lie"
@@ -70,33 +72,33 @@ class Chart:
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
-        """(place, text) along the bottom."""
+        """(x, text) of the ticks of the step axis."""
         return [(round(self._x(at), 1), text) for at, text in ticks(*self.steps, most=6)]
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
-        """(place, text) along the side."""
+        """(y, text) of the ticks of the value axis."""
         return [(round(self._y(at), 1), text) for at, text in ticks(*self.limits, most=6)]
 
     @property
     def paths(self) -> list[tuple[Series, str]]:
-        """Each line as the d of an SVG path."""
-        return [(one, self._path(averaged(one.points, _MOST))) for one in self.series if len(one.points) > 1]
+        """(line, attribute d of its SVG path), for lines of two points or more."""
+        return [(each, self._path(averaged(each.points, _MOST))) for each in self.series if len(each.points) > 1]
 
     @property
     def dots(self) -> list[tuple[Series, float, float, str]]:
-        """(line, x, y, what it says) for measurements, and for lines of one point."""
+        """(line, x, y, text of its tooltip) for the points of validation, and of lines of one point."""
         return [
-            (one, round(self._x(x), 1), round(self._y(y), 1), f"{one.label}: {short(y)} {self.unit} at step {x:,.0f}")
-            for one in self.series
-            for x, y in one.points
-            if (one.measured or len(one.points) == 1) and y <= self.limits[1]
+            (each, round(self._x(x), 1), round(self._y(y), 1), f"{each.label}: {short(y)} {self.unit} at step {x:,.0f}")
+            for each in self.series
+            for x, y in each.points
+            if (each.validation or len(each.points) == 1) and y <= self.limits[1]
         ]
 
     @property
     def legend(self) -> list[Series]:
-        """One of each label."""
-        return list({one.label: one for one in self.series}.values())
+        """Lines for the legend: one for each label."""
+        return list({series.label: series for series in self.series}.values())
 
     def _path(self, points: Sequence[Point]) -> str:
         return "M" + "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
@@ -111,27 +113,27 @@ class Chart:
 
 
 def ticks(low: float, high: float, *, most: int) -> list[tuple[float, str]]:
-    """At most `most` round numbers from low to high, apart by 1, 2 or 5 times a power of ten, and how to write them."""
+    """Return at most `most` round numbers from low to high with their texts; their distance is 1, 2 or 5 times 10^n."""
     power = math.floor(math.log10((high - low) / most))
     for times in (1, 2, 5, 10, 20):
-        apart = times * 10.0**power
-        first, last = math.ceil(low / apart - 1e-9), math.floor(high / apart + 1e-9)
+        distance = times * 10.0**power
+        first, last = math.ceil(low / distance - 1e-9), math.floor(high / distance + 1e-9)
         if last - first + 1 <= most:
             break
-    places = [float(f"{place * apart:.12g}") for place in range(first, last + 1)]
-    decimals = max(0, -math.floor(math.log10(apart) + 1e-9))
-    return [(at, short(at) if decimals > 3 else f"{at:,.{decimals}f}") for at in places]
+    values = [float(f"{multiple * distance:.12g}") for multiple in range(first, last + 1)]
+    decimals = max(0, -math.floor(math.log10(distance) + 1e-9))
+    return [(value, short(value) if decimals > 3 else f"{value:,.{decimals}f}") for value in values]
 
 
 def averaged(points: Sequence[Point], most: int) -> list[Point]:
-    """At most `most` points, each the mean of equally many neighbours."""
+    """Return at most `most` points, each the mean of a group of neighbours; the groups are equally large."""
     group = -(-len(points) // most)
     parts = [points[begin : begin + group] for begin in range(0, len(points), group)]
     return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
 
 
 def short(value: float) -> str:
-    """A number for an axis or a table: 12,000, 4.683, 0.0005, 2e-5."""
+    """Return a number as text for an axis or a table: 12,000, 4.683, 0.0005, 2e-5."""
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     if abs(value) >= 1000:
@@ -142,27 +144,21 @@ def short(value: float) -> str:
     return shown.replace("e-0", "e-").rstrip("0").rstrip(".") if "e" not in shown else shown.replace("e-0", "e-")
 
 
-# metrics.jsonl → a picture of the losses.
-
-_TERMS = {"mlm": "masked-LM loss (nats)", "lm": "language model's loss (nats)"}
-"""What a run learns first of all, and what its axis is called."""
-
-
 def draw_curve(run: RunFolder) -> Path:
-    """Draw the training loss and the held-out loss of a run into `RUN/loss.png`; MissingExtra without matplotlib."""
-    try:
+    """Draw training and validation loss of a run into `RUN/loss.png`; raises MissingExtra without matplotlib."""
+    try:  # imported here, because matplotlib belongs to an extra
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("plots", "a loss curve") from None
     lines = run.metrics()
     term = next((term for term in _TERMS if any(term in line for line in lines)), "mlm")
-    trained = [(line["step"], line[term]) for line in lines if term in line]
-    held_out = [(line["step"], line["held_out"][f"{term}_loss"]) for line in lines if "held_out" in line]
+    training = [(line["step"], line[term]) for line in lines if term in line]
+    validation = [(line["step"], line["held_out"][f"{term}_loss"]) for line in lines if "held_out" in line]
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(*zip(*trained, strict=True), color="#b8c4d6", linewidth=1, label="training")
-    if held_out:
-        axes.plot(*zip(*held_out, strict=True), color="#1f4e8c", marker="o", markersize=3, label="held out")
+    axes.plot(*zip(*training, strict=True), color="#b8c4d6", linewidth=1, label="training")
+    if validation:
+        axes.plot(*zip(*validation, strict=True), color="#1f4e8c", marker="o", markersize=3, label="validation")
     axes.set(xlabel="step", ylabel=_TERMS[term], title=f"{run.folder.name}, {lines[-1]['step']:,} steps")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
@@ -173,7 +169,7 @@ def draw_curve(run: RunFolder) -> Path:
 
 
 def try_curve(run: RunFolder) -> str | None:
-    """Return the path of the picture, or None, with a message, where matplotlib is absent."""
+    """Return the path of loss.png; print a message and return None where matplotlib is absent."""
     try:
         return str(draw_curve(run))
     except MissingExtra as error:

@@ -14,29 +14,32 @@ from bertwright.text.wordpiece import Tokenizer
 
 NUM_SENTENCES, NUM_CANDIDATES = 6, 4
 _SHORTEST, _LONGEST = 10, 32
-"""Pieces of a sentence that is shown."""
+"""Least and largest number of pieces of a sentence."""
 
 
 @dataclass(frozen=True)
 class FilledMask:
-    """A sentence around one hidden word, and the likeliest pieces with their probabilities."""
+    """A sentence with one masked piece, and the likeliest pieces with their probabilities."""
 
     before: str
     after: str
-    was: str
+    masked: str
     candidates: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
 class FilledMasks:
-    """Filled masks, and where their sentences come from or why there are none."""
+    """Filled masks; note: the source of the sentences, or the reason why there are none."""
 
     filled: tuple[FilledMask, ...]
     note: str
 
 
 def fill_own_masks(run: Run, corpus: Path | None = None) -> FilledMasks:
-    """Fill masks in a run's held-out text, or its training text where nothing was held out."""
+    """Fill masks in sentences of a run's validation text, or of its training text where it has none.
+
+    corpus: another corpus folder to take sentences from. Raises InputError where that one cannot be used.
+    """
     if not (run.folder / "model" / "config.json").is_file():
         return FilledMasks((), "The model folder is written when the run ends.")
     try:
@@ -47,27 +50,26 @@ def fill_own_masks(run: Run, corpus: Path | None = None) -> FilledMasks:
         return FilledMasks((), f"No masks were filled: {error}")
 
 
-def _fill(run: Run, given: Path | None) -> FilledMasks:
-    from bertwright.corpus.shards import Corpus
+def _fill(run: Run, other_corpus: Path | None) -> FilledMasks:
+    # Imported here, because `runs` and `report` of a fine-tuning need no torch.
     from bertwright.model.folder import open_model
     from bertwright.objectives.masked_lm import open_pretrained
     from bertwright.tasks.fill_mask import fill_ids
-    from bertwright.text.wordpiece import Tokenizer
 
     saved = open_model(str(run.folder))
     tokenizer = Tokenizer.load(saved.tokenizer)
-    part, path = _source(run.record, given)
-    data = Corpus.open(path)
-    if data.tokenizer_hash != tokenizer.hash:
-        raise InputError(f"{path}: was built with another tokenizer than the model's")
-    if not given and data.fingerprint != run.record["data"].get("held_out" if part == "held-out corpus" else "corpus"):
-        raise InputError(f"{path}: is another corpus by now; --corpus DIR names one to take")
+    key, path = ("", other_corpus) if other_corpus else _recorded_corpus(run.record)
+    corpus = Corpus.open(path)
+    if corpus.tokenizer_hash != tokenizer.hash:
+        raise InputError(f"{path}: expected a corpus with the model's tokenizer, got another one")
+    if key and corpus.fingerprint != run.record["data"].get(key):
+        raise InputError(f"{path}: the corpus has changed since the run; name one with --corpus DIR")
     model = open_pretrained(saved)
-    share = float(run.record["settings"].get("held_out_share") or 0.0) if part == "corpus" and not given else 0.0
+    fraction = float(run.record["settings"].get("held_out_share") or 0.0) if key == "corpus" else 0.0
     filled = []
-    for ids, at in _sentences(data, tokenizer, share):
-        hidden = [*ids[:at], tokenizer.mask_id, *ids[at + 1 :]]
-        best = fill_ids(model, tokenizer, hidden, top_k=NUM_CANDIDATES)[0]
+    for ids, at in _sentences(corpus, tokenizer, fraction):
+        masked = [*ids[:at], tokenizer.mask_id, *ids[at + 1 :]]
+        best = fill_ids(model, tokenizer, masked, top_k=NUM_CANDIDATES)[0]
         candidates = tuple(zip(best.pieces, best.probabilities, strict=True))
         filled.append(
             FilledMask(
@@ -76,49 +78,52 @@ def _fill(run: Run, given: Path | None) -> FilledMasks:
         )
         if len(filled) == NUM_SENTENCES:
             break
-    kept = " that were kept from training" if share else ""
-    return FilledMasks(tuple(filled), f"Sentences of the {part} {path}{kept}; the word in the middle is hidden.")
+    kind = "validation corpus" if key == "held_out" else "corpus"
+    kept = " that were kept from training" if fraction else ""
+    return FilledMasks(tuple(filled), f"Sentences of the {kind} {path}{kept}; the word in the middle is masked.")
 
 
-def _source(record: Mapping[str, Any], given: Path | None) -> tuple[str, Path]:
-    """What the corpus is, and its place."""
-    if given:
-        return "corpus", given
-    places = record.get("places") or {}
-    for name, what in (("held_out", "held-out corpus"), ("corpus", "corpus")):
-        if places.get(name):
-            return what, Path(places[name])
-    raise InputError("this run does not say where its corpus lies; --corpus DIR names one")
+def _recorded_corpus(record: Mapping[str, Any]) -> tuple[str, Path]:
+    """Return the key and the path of the run's validation corpus, or else of its training corpus."""
+    paths = record.get("places") or {}
+    for key in ("held_out", "corpus"):
+        if paths.get(key):
+            return key, Path(paths[key])
+    raise InputError("run.json has no path of a corpus; name one with --corpus DIR")
 
 
-def _sentences(data: "Corpus", tokenizer: "Tokenizer", held_out_share: float) -> Iterator[tuple[list[int], int]]:
-    """(ids, place to hide) of sentences from documents evenly apart, at most one of each document."""
+def _sentences(corpus: Corpus, tokenizer: Tokenizer, fraction: float) -> Iterator[tuple[list[int], int]]:
+    """Yield (ids, position to mask) of sentences from documents at even distances, at most one of each document.
+
+    fraction: of the documents kept for validation, to which the sentences are limited; 0 stands for all documents.
+    """
     from bertwright.objectives.dataset import held_out_split
 
-    first = data.document_first()
-    documents = held_out_split(first, part="held_out" if held_out_share else "all", held_out_share=held_out_share)
+    first = corpus.document_first()
+    documents = held_out_split(first, part="held_out" if fraction else "all", held_out_share=fraction)
     tries = min(len(documents), 20 * NUM_SENTENCES)
-    places = np.linspace(0, len(documents) - 1, tries).astype(np.int64)
-    for turn in range(20):  # a turn takes documents from the whole corpus
-        for place in places[turn::20]:
-            found = _sentence(data, tokenizer, int(first[documents[place]]), int(first[documents[place] + 1]))
-            if found:
-                yield found
+    chosen = documents[np.linspace(0, len(documents) - 1, tries).astype(np.int64)]
+    for turn in range(20):  # each turn takes documents from the whole corpus
+        for document in chosen[turn::20]:
+            sentence = _sentence(corpus, tokenizer, int(first[document]), int(first[document + 1]))
+            if sentence:
+                yield sentence
 
 
-def _sentence(data: "Corpus", tokenizer: "Tokenizer", begin: int, end: int) -> tuple[list[int], int] | None:
+def _sentence(corpus: Corpus, tokenizer: Tokenizer, begin: int, end: int) -> tuple[list[int], int] | None:
+    """Return the first sentence of fitting length in a range of sentences, and the position of its middle word."""
     numbers = np.arange(begin, end, dtype=np.int64)
-    shards, starts, lengths = data.locate(numbers, np.ones(len(numbers), np.int32))
+    shards, starts, lengths = corpus.locate(numbers, np.ones(len(numbers), np.int32))
     for shard, start, length in zip(shards, starts, lengths, strict=True):
         if _SHORTEST <= length <= _LONGEST:
-            ids = [int(piece) for piece in data.views[shard][start : start + length]]
+            ids = [int(piece) for piece in corpus.views[shard][start : start + length]]
             words = [at for at in range(1, length - 1) if _is_word(tokenizer, ids, at)]
             if words:
                 return ids, min(words, key=lambda at: abs(2 * at - len(ids)))
     return None
 
 
-def _is_word(tokenizer: "Tokenizer", ids: list[int], at: int) -> bool:
-    """Whether the piece is a whole word of letters."""
-    alone = not tokenizer.continuation[ids[at]] and not tokenizer.continuation[ids[at + 1]]
-    return bool(alone and tokenizer.pieces[ids[at]].isalpha())
+def _is_word(tokenizer: Tokenizer, ids: list[int], at: int) -> bool:
+    """Return whether the piece is a whole word of letters."""
+    is_whole = not tokenizer.continuation[ids[at]] and not tokenizer.continuation[ids[at + 1]]
+    return bool(is_whole and tokenizer.pieces[ids[at]].isalpha())

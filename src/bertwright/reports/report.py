@@ -1,4 +1,8 @@
-"""Run folders → what their report says: figures, curves, settings, and what differs between two runs."""
+"""run folders → report.html: metrics, curves, filled masks and settings of one run, or of two side by side.
+
+The page is one file: it holds its style and its pictures, and it fetches nothing. jinja2 escapes every value, so that
+no name or text of a run can become markup.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +22,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports import charts
 from bertwright.reports.charts import Chart, Point, Series, short, try_curve
 from bertwright.reports.filled_masks import FilledMasks, fill_own_masks
-from bertwright.reports.runs import KINDS, NOT_LOSSES, Run, clock, figures_of, moment, number, read_run
+from bertwright.reports.runs import KIND_TITLES, NOT_LOSSES, Run, duration, metrics_of, moment, number, read_run
 from bertwright.training.run_folder import RunFolder
 from bertwright.version import __version__
 
@@ -27,8 +31,8 @@ _WORDS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows under a head; `marked` rows differ from the defaults. The first cell of a row is its name."""
+class PageTable:
+    """A table of the page. The first cell of a row is its name; marked: numbers of the highlighted rows."""
 
     title: str
     head: Sequence[str]
@@ -39,39 +43,42 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page shows; `tiles` are the big figures: (name, a value for each run)."""
+    """Content of a page; tiles: the large numbers at the top, (title, one text per run) each."""
 
     runs: Sequence[Run]
     heads: Sequence[Sequence[str]]
     tiles: Sequence[tuple[str, Sequence[str]]]
     charts: Sequence[Chart]
     curves_note: str
-    figures: Sequence[Table]
+    metrics: Sequence[PageTable]
     masks: Sequence[tuple[Run, FilledMasks]]
-    facts: Sequence[Table]
+    facts: Sequence[PageTable]
 
 
 def write_report(folder: Path, other: Path | None = None, *, out: Path | None = None, corpus: Path | None) -> Path:
-    """Write the page of one run or of two; returns its path. InputError for what is no run, or runs of two kinds."""
+    """Write the page of one run or of two and return its path.
 
+    corpus: folder for the sentences with masks, None for the run's own. Raises InputError for a folder that is no run,
+    for runs of two kinds, and for an `out` that cannot be written.
+    """
     runs = [read_run(path) for path in (folder, other) if path]
     if len({run.kind for run in runs}) > 1:
-        kinds = " and ".join(f"{run.folder} is a {KINDS[run.kind]}" for run in runs)
+        kinds = " and ".join(f"{run.folder} is a {KIND_TITLES[run.kind]}" for run in runs)
         raise InputError(f"{kinds}: a report compares two runs of one kind")
     target = out or folder / (f"report-against-{runs[1].name}.html" if other else REPORT)
     if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"{target}: --out names a file in a folder that exists")
-    written = page(gather(runs, corpus))
+    html = page(gather(runs, corpus))
     with atomic_file(target) as stream:
-        stream.write(written.encode(errors="backslashreplace"))  # names of files need not be UTF-8
+        stream.write(html.encode(errors="backslashreplace"))  # names of files need not be UTF-8
     return target
 
 
 def with_pages(result: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the result of a run that has just ended in `folder` with the paths of its report and its loss curve.
+    """Return the result of a run that has just ended in `folder`, with the paths of its report and its loss curve.
 
-    A search has a report for each combination. A run that was stopped has none, nor has one of several processes that
-    is not the main one, whose result is empty.
+    A search gets a report for each combination. A stopped run gets no report; neither does a process that is not the
+    main one, whose result is empty.
     """
     if not result or result.get("stopped"):
         return dict(result)
@@ -85,51 +92,54 @@ def with_pages(result: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def try_report(folder: Path) -> str | None:
-    """The report of a run that has just ended; None, and why, where it cannot be made: the run itself is whole."""
+    """Write the report of a run that has just ended; print a message and return None where that fails.
+
+    A fault of the report must not end the command: the run itself is complete.
+    """
     try:
         return str(write_report(folder, corpus=None))
     except Exception as error:
-        say(f"{folder}: its report could not be made ({type(error).__name__}: {error}); the run is whole")
+        say(f"{folder}: the report could not be written ({type(error).__name__}: {error}); the run itself is complete")
         return None
 
 
 def gather(runs: Sequence[Run], corpus: Path | None = None) -> Report:
-    """Everything that the page of these runs (one or two) says."""
+    """Return the content of the page of one run or of two."""
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run.folder) for run in runs]
-    figures = [*([] if len(runs) == 1 else [_side_by_side(runs, names)])]
+    metrics = [] if len(runs) == 1 else [_side_by_side(runs, names)]
     for run, name in zip(runs, names, strict=True):
         of = f" of {name}" if len(runs) > 1 else ""
-        figures += [*([_seeds(run, of)] if run.seeds else []), *_held_out(run, of)]
+        metrics += [*([_seeds(run, of)] if run.seeds else []), *_validation(run, of)]
     facts = [_settings(runs[0])] if len(runs) == 1 else [_differing(runs, names)]
     facts += [_machine(runs, names), _data(runs, names)]
-    masks = [(run, fill_own_masks(run, corpus)) for run in runs if run.kind == "pretrain" and _masks(run)]
+    masks = [(run, fill_own_masks(run, corpus)) for run in runs if run.kind == "pretrain" and _is_masked_lm(run)]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
-    return Report(runs, heads, _tiles(runs), _charts(runs, names), _curves_note(runs), figures, masks, facts)
+    return Report(runs, heads, _tiles(runs), _charts(runs, names), _curves_note(runs), metrics, masks, facts)
 
 
-def _masks(run: Run) -> bool:
-    """Whether it learned to fill masks, as runs did before there were other systems."""
+def _is_masked_lm(run: Run) -> bool:
+    """Return whether a pre-training learns masked LM; so does one whose settings name no system."""
     return bool(run.record["settings"].get("system", "bert") == "bert")
 
 
 def _curves_note(runs: Sequence[Run]) -> str:
-    """What one must know before comparing curves over steps."""
+    """Return a warning where the steps of two runs are not equally large; else an empty text."""
     sizes = [{name: run.record["settings"].get(name) for name in ("batch_size", "phases")} for run in runs]
-    return "A step of the one run is not as large as a step of the other: rows or their lengths differ." * (
-        sizes[0] != sizes[-1]
-    )
+    if sizes[0] == sizes[-1]:
+        return ""
+    return "The steps of the two runs are not equally large: the number of rows or their lengths differ."
 
 
 def _head(run: Run, name: str) -> list[str]:
-    """Name, kind, state and the rest of a run's headline."""
+    """Return name, state, and a line with kind, steps, start and remaining time of a run."""
     settings = run.record["settings"]
     about = str(settings.get("size", "")) if run.kind == "pretrain" else str(_task(run).get("name", ""))
     planned = f" of {run.steps_planned:,}" if run.steps_planned else ""
-    parts = [f"{KINDS[run.kind]} {about}".strip(), f"{run.steps_done:,}{planned} steps"]
-    parts += [f"begun {moment(run.started)}"] if run.started else []
-    parts += [f"about {clock(run.seconds_left)} left"] if run.seconds_left else []
+    parts = [f"{KIND_TITLES[run.kind]} {about}".strip(), f"{run.steps_done:,}{planned} steps"]
+    parts += [f"started {moment(run.started)}"] if run.started else []
+    parts += [f"about {duration(run.seconds_left)} left"] if run.seconds_left else []
     parts += [run.detail] if run.detail else []
     return [name, run.state, " · ".join(parts)]
 
@@ -139,13 +149,13 @@ def _task(run: Run) -> Mapping[str, Any]:
     return task if isinstance(task, Mapping) else {}
 
 
-def label(name: str) -> str:
-    """A figure's name in words: mlm_loss → masked LM loss."""
+def metric_title(name: str) -> str:
+    """Return the name of a metric in words: mlm_loss → masked LM loss."""
     return " ".join(_WORDS.get(part, part) for part in name.replace(".", "_").split("_"))
 
 
 def value_of(name: str, value: float | None) -> str:
-    """A figure as people write it: a share in %, a loss in nats."""
+    """Return a metric as text: an accuracy in %, a loss in nats; – for None."""
     if value is None:
         return "–"
     if "accuracy" in name:
@@ -155,24 +165,23 @@ def value_of(name: str, value: float | None) -> str:
     return f"{value:,.1f}" if "perplexity" in name else f"{value:.3f}"
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Held-out figures that any of the runs has, in their order."""
+def _metric_names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the validation metrics that any of the runs has."""
     return list(dict.fromkeys(name for run in runs for name in _last(run)))
 
 
 def _last(run: Run) -> dict[str, float]:
-    """The last held-out figures; of a fine-tuning none of whose seeds is done, the last measurement."""
-    if found := run.last_figures:
-        return found
-    measured = [figures for stream in run.streams for _, figures in run.held_out(stream)]
+    """Return the last validation metrics; of a fine-tuning without a finished seed, those of the last epoch."""
+    if metrics := run.last_metrics:
+        return metrics
+    measured = [metrics for stream in run.streams for _, metrics in run.validation(stream)]
     return measured[-1] if measured else {}
 
 
 def _tiles(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     tiles = []
-    for name in _names(runs):
-        title = f"{label(name)}, held out" if runs[0].kind == "pretrain" else f"{label(name)} on dev"
-        tiles.append((title, [_spread(run, name) for run in runs]))
+    for name in _metric_names(runs):
+        tiles.append((f"{metric_title(name)}, validation", [_spread(run, name) for run in runs]))
     if not tiles:
         terms = dict.fromkeys(term for run in runs for term in run.losses)
         tiles = [
@@ -180,16 +189,17 @@ def _tiles(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
         ]
     speeds = [run.speed for run in runs]
     tiles.append(("speed, mean", [f"{speed.tokens_per_second:,.0f} tokens/s" if speed else "–" for speed in speeds]))
-    tiles.append(("of the matrix rate", [f"{speed.mfu:.0%}" if speed else "–" for speed in speeds]))
+    tiles.append(("MFU, of the measured peak", [f"{speed.mfu:.0%}" if speed else "–" for speed in speeds]))
     waits = [speed.data_share if speed else None for speed in speeds]
-    tiles.append(("waiting for data", ["–" if share is None else f"{share:.1%}" for share in waits]))
-    tiles.append(("in training steps", [clock(speed.seconds) or "not recorded" if speed else "–" for speed in speeds]))
+    tiles.append(("waiting for data", ["–" if wait is None else f"{wait:.1%}" for wait in waits]))
+    times = [duration(speed.seconds) or "not recorded" if speed else "–" for speed in speeds]
+    tiles.append(("in training steps", times))
     return tiles
 
 
 def _spread(run: Run, name: str) -> str:
-    """A figure; over several seeds with their standard deviation."""
-    values = [figures_of(seed["scores"])[name] for seed in run.seeds if name in figures_of(seed["scores"])]
+    """Return a metric as text; over several seeds with their standard deviation."""
+    values = [metrics_of(seed["scores"])[name] for seed in run.seeds if name in metrics_of(seed["scores"])]
     shown = value_of(name, _last(run).get(name))
     if len(values) < 2:
         return shown
@@ -198,44 +208,44 @@ def _spread(run: Run, name: str) -> str:
     return f"{shown} ± {value_of(name, deviation)}"
 
 
-def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Table:
+def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
     rows = []
-    for name in _names(runs):
+    for name in _metric_names(runs):
         values = [_last(run).get(name) for run in runs]
-        change = ""
+        text = ""
         if values[0] is not None and values[1] is not None:
-            moved = values[1] - values[0]
-            change = f"{100 * moved:+.1f} points" if "accuracy" in name else f"{moved:+.3f}"
-        rows.append([label(name), *(_spread(run, name) for run in runs), change])
-    return Table("Last figures side by side", ["", *names, "difference"], rows)
+            difference = values[1] - values[0]
+            text = f"{100 * difference:+.1f} points" if "accuracy" in name else f"{difference:+.3f}"
+        rows.append([metric_title(name), *(_spread(run, name) for run in runs), text])
+    return PageTable("Last metrics side by side", ["", *names, "difference"], rows)
 
 
-def _seeds(run: Run, of: str) -> Table:
-    names = list(dict.fromkeys(name for seed in run.seeds for name in figures_of(seed["scores"])))
+def _seeds(run: Run, of: str) -> PageTable:
+    names = list(dict.fromkeys(name for seed in run.seeds for name in metrics_of(seed["scores"])))
     rows = [
         [
             f"seed {seed.get('seed')}",
             str(seed.get("epoch", "")),
-            *(value_of(name, figures_of(seed["scores"]).get(name)) for name in names),
-            "collapsed: answers the same to everything" if seed.get("collapsed") else "",
+            *(value_of(name, metrics_of(seed["scores"]).get(name)) for name in names),
+            "collapsed: predicts the same for every input" if seed.get("collapsed") else "",
         ]
         for seed in run.seeds
     ]
     rows.append(["mean ± sd", "", *(_spread(run, name) for name in names), ""])
-    fell = sum(bool(seed.get("collapsed")) for seed in run.seeds)
-    note = f"{fell} of {len(run.seeds)} seeds collapsed." if fell else "No seed collapsed."
-    return Table(f"Seeds{of}", ["", "best epoch", *map(label, names), ""], rows, note=note)
+    collapsed = sum(bool(seed.get("collapsed")) for seed in run.seeds)
+    note = f"{collapsed} of {len(run.seeds)} seeds collapsed." if collapsed else "No seed collapsed."
+    return PageTable(f"Seeds{of}", ["", "best epoch", *map(metric_title, names), ""], rows, note=note)
 
 
-def _held_out(run: Run, of: str) -> list[Table]:
-    """Every measurement, one row each."""
-    rows, names = [], list(dict.fromkeys(n for s in run.streams for _, figures in run.held_out(s) for n in figures))
-    for stream in run.streams:
-        for step, figures in run.held_out(stream):
-            place = f"{stream.replace('-', ' ')}, step {step:,}" if stream else f"step {step:,}"
-            rows.append([place, *(value_of(name, figures.get(name)) for name in names)])
-    what = "Held out" if run.kind == "pretrain" else "Dev set, epoch by epoch"
-    return [Table(f"{what}{of}", ["", *map(label, names)], rows)] if rows else []
+def _validation(run: Run, of: str) -> list[PageTable]:
+    """Return the table of all validations, a row each; no table where there are none."""
+    measured = [(stream, step, metrics) for stream in run.streams for step, metrics in run.validation(stream)]
+    names = list(dict.fromkeys(name for _, _, metrics in measured for name in metrics))
+    rows = []
+    for stream, step, metrics in measured:
+        title = f"{stream.replace('-', ' ')}, step {step:,}" if stream else f"step {step:,}"
+        rows.append([title, *(value_of(name, metrics.get(name)) for name in names)])
+    return [PageTable(f"Validation{of}", ["", *map(metric_title, names)], rows)] if rows else []
 
 
 def _charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
@@ -243,16 +253,16 @@ def _charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
     terms = list(
         dict.fromkeys(name for line in lines for name in line if name not in NOT_LOSSES and number(line[name]))
     )
-    measured = list(dict.fromkeys(name for line in lines for name in figures_of(line.get("held_out"))))
+    measured = list(dict.fromkeys(name for line in lines for name in metrics_of(line.get("held_out"))))
     charts = []
     for term in terms:
         series = _series(runs, names, term, f"{term}_loss")
-        title = f"{_loss_name(term)}, training{' and held out' if f'{term}_loss' in measured else ''}"
+        title = f"{_loss_name(term)}, training{' and validation' if f'{term}_loss' in measured else ''}"
         charts.append(Chart(title, "nats" if term in _WORDS else "", series))
     shown = [name for name in measured if name.removesuffix("_loss") not in terms and "perplexity" not in name]
     for name in shown:
         percent = 100.0 if "accuracy" in name else 1.0
-        title = f"{label(name)}, {'held out' if runs[0].kind == 'pretrain' else 'dev'}"
+        title = f"{metric_title(name)}, validation"
         charts.append(Chart(title, "%" if percent > 1 else "", _series(runs, names, None, name, percent)))
     for key, title, unit in (
         ("learning_rate", "learning rate", ""),
@@ -264,37 +274,36 @@ def _charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
 
 
 def _loss_name(term: str) -> str:
-    return "loss" if term == "loss" else f"{label(term)} loss"
+    return "loss" if term == "loss" else f"{metric_title(term)} loss"
 
 
 def _series(
-    runs: Sequence[Run], names: Sequence[str], trained: str | None, held_out: str | None, times: float = 1.0
+    runs: Sequence[Run], names: Sequence[str], key: str | None, metric: str | None, times: float = 1.0
 ) -> list[Series]:
-    """Training lines and held-out dots of every run and seed; colours by run where there are two, by seed otherwise."""
-    found = []
-    for index, (run, name) in enumerate(zip(runs, names, strict=True)):
-        for place, (stream, lines) in enumerate(run.streams.items()):
-            who = name if len(runs) > 1 else stream.replace("-", " ")
-            colour = index if len(runs) > 1 else place
-            parts: list[tuple[str, bool, list[Point]]] = []
-            if trained:
-                points = [(line["step"], y) for line in lines if (y := number(line.get(trained))) is not None]
-                parts.append(("training" if held_out else "", False, points))
-            if held_out:
-                points = [
-                    (step, times * values[held_out]) for step, values in run.held_out(stream) if held_out in values
-                ]
-                parts.append(("held out" if trained else "", True, points))
-            if trained and held_out and not parts[1][2]:
-                parts = [("training" if not who else "", False, parts[0][2])]
-            for kind, dots, points in parts:
-                text = ", ".join(part for part in (who, kind) if part)
-                found += [Series(text, points, colour, dots)] if points else []
-    return found
+    """Return the lines of a chart, for every run and seed; two runs have a colour each, else each seed has one.
+
+    key: of the training lines, None for none. metric: of the validations, None for none; its values times `times`.
+    """
+    series = []
+    for run_number, (run, name) in enumerate(zip(runs, names, strict=True)):
+        for seed_number, (stream, lines) in enumerate(run.streams.items()):
+            owner = name if len(runs) > 1 else stream.replace("-", " ")
+            colour = run_number if len(runs) > 1 else seed_number
+            training: list[Point] = []
+            if key:
+                training = [(line["step"], y) for line in lines if (y := number(line.get(key))) is not None]
+            validation: list[Point] = []
+            if metric:
+                validation = [(step, times * seen[metric]) for step, seen in run.validation(stream) if metric in seen]
+            both = bool(key and metric) and (bool(validation) or not owner)
+            for kind, points in (("training", training), ("validation", validation)):
+                text = ", ".join(part for part in (owner, kind if both else "") if part)
+                series += [Series(text, points, colour, kind == "validation")] if points else []
+    return series
 
 
-def _settings(run: Run) -> Table:
-    """Every setting; those that differ from the defaults first and marked."""
+def _settings(run: Run) -> PageTable:
+    """Return all settings; those that differ from the defaults come first and are marked."""
     values, defaults = _flat(run.record["settings"]), _flat(_defaults(run.kind))
     differing = [name for name in values if name in defaults and values[name] != defaults[name]]
     rest = [name for name in values if name not in differing]
@@ -302,10 +311,11 @@ def _settings(run: Run) -> Table:
     rows += [
         [_spaced(name), values[name], "" if name in defaults else "not a setting of this version"] for name in rest
     ]
-    return Table("Settings", ["", "", ""], rows, frozenset(range(len(differing))), "Marked: differs from the default.")
+    marked = frozenset(range(len(differing)))
+    return PageTable("Settings", ["", "", ""], rows, marked, "Marked: differs from the default.")
 
 
-def _differing(runs: Sequence[Run], names: Sequence[str]) -> Table:
+def _differing(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
     sides = [_flat({**run.record["settings"], **({"task": _task(run)} if _task(run) else {})}) for run in runs]
     keys = list(dict.fromkeys(key for side in sides for key in side))
     rows = [
@@ -314,42 +324,42 @@ def _differing(runs: Sequence[Run], names: Sequence[str]) -> Table:
         if sides[0].get(key) != sides[1].get(key)
     ]
     same = len(keys) - len(rows)
-    return Table("Settings that differ", ["", *names], rows, note=f"The other {same} settings are the same.")
+    return PageTable("Settings that differ", ["", *names], rows, note=f"The other {same} settings are the same.")
 
 
 def _defaults(kind: str) -> Mapping[str, Any]:
-    """The settings of a run for which nothing was asked."""
+    """Return the default settings of a kind of run."""
     settings: type[BaseModel] = PretrainSettings if kind == "pretrain" else FinetuneSettings
     return settings.model_construct().model_dump(mode="json")
 
 
-def _machine(runs: Sequence[Run], names: Sequence[str]) -> Table:
+def _machine(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
     sides = []
     for run in runs:
         resolved = run.record.get("resolved") or {}
         numerics = dict(resolved.get("numerics", resolved))
         rate = number(numerics.pop("peak_flops", None))
-        side = _flat(numerics) | ({"matrix rate": f"{rate / 1e9:,.0f} GFLOP/s"} if rate else {})
+        side = _flat(numerics) | ({"peak FLOP/s, measured": f"{rate / 1e9:,.0f} GFLOP/s"} if rate else {})
         sessions = run.record.get("sessions") or []
         if len(sessions) > 1:
-            side["begun or resumed"] = f"{len(sessions)} times"
+            side["started or resumed"] = f"{len(sessions)} times"
         sides.append(side | _flat(run.record.get("versions") or {}))
     return _aligned("Machine and versions", sides, names)
 
 
-def _data(runs: Sequence[Run], names: Sequence[str]) -> Table:
+def _data(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
     sides = []
     for run in runs:
         data = {name: value for name, value in run.record["data"].items() if name != "task" and value}
-        places = {f"{name} lies in": value for name, value in (run.record.get("places") or {}).items() if value}
-        sides.append(_flat({**data, **places}))
-    return _aligned("Data: fingerprints and places", sides, names)
+        paths = {f"path of {name}": value for name, value in (run.record.get("places") or {}).items() if value}
+        sides.append(_flat({**data, **paths}))
+    return _aligned("Data: fingerprints and paths", sides, names)
 
 
-def _aligned(title: str, sides: Sequence[Mapping[str, str]], names: Sequence[str]) -> Table:
+def _aligned(title: str, sides: Sequence[Mapping[str, str]], names: Sequence[str]) -> PageTable:
     keys = list(dict.fromkeys(key for side in sides for key in side))
     rows = [[_spaced(key), *(side.get(key, "–") for side in sides)] for key in keys]
-    return Table(title, ["", *(names if len(names) > 1 else [""])], rows)
+    return PageTable(title, ["", *(names if len(names) > 1 else [""])], rows)
 
 
 def _spaced(name: str) -> str:
@@ -357,12 +367,12 @@ def _spaced(name: str) -> str:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
-    """Nested settings as {name.name: text}; the phases as LENGTH: SHARE."""
+    """Return nested settings as {name.name: text}."""
     if isinstance(value, Mapping):
-        found: dict[str, str] = {}
+        flat: dict[str, str] = {}
         for key, inner in value.items():
-            found |= _flat(inner, f"{name}.{key}" if name else str(key))
-        return found
+            flat |= _flat(inner, f"{name}.{key}" if name else str(key))
+        return flat
     if isinstance(value, list | tuple):
         return {name: ", ".join(_item(item) for item in value) or "none"}
     return {name: _item(value)}
@@ -378,18 +388,13 @@ def _item(value: Any) -> str:
     return short(value) if isinstance(value, float) and number(value) is not None else str(value)
 
 
-# A report → one HTML file that needs nothing else: style and pictures lie in it, and it fetches nothing.
-#
-# The template escapes all that it is given (jinja2's autoescape), so that no name or text of a run can become markup.
-
-
 def page(report: Report) -> str:
-    """The page of a report."""
+    """Return the HTML of a report."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("bertwright.reports").joinpath("report.html").read_text("utf-8"))
     return template.render(
         report=report,
         title=" against ".join(head[0] for head in report.heads),
         size=charts,
-        made=f"bertwright {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+        author=f"bertwright {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
     )

@@ -1,4 +1,4 @@
-"""Run folders → what they say: how a run stands, how far it is, how fast, and its last figures."""
+"""run folder → state, progress, speed and last metrics of the run, and the table of `bertwright runs`."""
 
 import math
 import operator
@@ -36,27 +36,34 @@ NOT_LOSSES = frozenset(
         "held_out",
     }
 )
+"""Keys of a line of metrics.jsonl that are no training loss."""
 COUNTS = frozenset({"rows", "predictions"})
-"""Held-out entries that count what was measured."""
+"""Validation entries that are counts and no metrics."""
 _MOST_SEEDS = 10_000
+_WIDE = 180
+"""Columns of the table where standard output is no terminal."""
 
-KINDS = {"pretrain": "pre-training", "finetune": "fine-tuning"}
+KIND_TITLES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Means over a run. `seconds` of training steps is None for a run whose lines have no times."""
+    """Mean speed of a run; seconds: sum over the training steps, None where the lines have no times."""
 
     tokens_per_second: float
     mfu: float
     data_share: float | None
-    """Of the time of a step, what it waits for its batch; None for a run whose lines do not say."""
+    """Fraction of a step's time in which it waits for its batch; None where a line does not have it."""
     seconds: float | None
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its folder tells it. `streams`: the lines of metrics.jsonl by seed, or under "" alone."""
+    """A run, read from its folder.
+
+    detail: the reason for the state, empty where there is none. streams: lines of metrics.jsonl by seed folder; a
+    pre-training has one stream, "". seed_records: run.json of each seed of a fine-tuning, by seed folder.
+    """
 
     folder: Path
     record: Mapping[str, Any]
@@ -67,39 +74,39 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """Name of the folder."""
         return self.folder.resolve().name
 
     @property
     def kind(self) -> str:
-        """`pretrain` or `finetune`."""
+        """Kind of the run: `pretrain` or `finetune`."""
         return str(self.record["kind"])
 
     @property
     def steps_done(self) -> int:
-        """Steps that a line tells of, over all seeds."""
+        """Number of steps up to the last line of metrics, summed over the seeds."""
         return sum(lines[-1]["step"] for lines in self.streams.values() if lines)
 
     @property
     def steps_planned(self) -> int | None:
-        """None where it was not recorded: not settled yet, or an older fine-tuning that did not finish."""
+        """Number of steps of the whole run; None where it is not recorded."""
         if self.kind == "pretrain":
             return _whole(_dig(self.record, "resolved", "steps"))
         if self.state == "finished":
             return self.steps_done
-        settled = [_whole(_dig(record, "resolved", "steps")) for record in self.seed_records.values()]
+        steps = [_whole(_dig(record, "resolved", "steps")) for record in self.seed_records.values()]
         seeds = _whole(_dig(self.record, "settings", "seeds"))
-        return settled[0] * seeds if settled and settled[0] and seeds else None
+        return steps[0] * seeds if steps and steps[0] and seeds else None
 
     @property
     def started(self) -> str | None:
-        """When it was first begun, in UTC."""
+        """Time of the first start, in UTC."""
         sessions = self.record.get("sessions")
         return str(sessions[0]["started"]) if sessions else None
 
     @cached_property
     def speed(self) -> Speed | None:
-        """None before the first line."""
+        """Mean speed, weighted by the time of the lines; None before the first line."""
         parts = [part for lines in self.streams.values() for part in with_begins(lines)]
         if not parts:
             return None
@@ -113,48 +120,48 @@ class Run:
             ]
         total = sum(times)
         rates = [line["tokens_per_second"] for line, _ in parts]
-        shares = [number(line.get("mfu")) or 0.0 for line, _ in parts]
+        utilisations = [number(line.get("mfu")) or 0.0 for line, _ in parts]
         waits = [number(line.get("data_share")) for line, _ in parts]
-        known = [share for share in waits if share is not None]
+        known = [wait for wait in waits if wait is not None]
         return Speed(
             data_share=sum(map(operator.mul, known, times)) / total if len(known) == len(parts) else None,
             tokens_per_second=sum(map(operator.mul, rates, times)) / total,
-            mfu=sum(map(operator.mul, shares, times)) / total,
+            mfu=sum(map(operator.mul, utilisations, times)) / total,
             seconds=total if measured else None,
         )
 
     @property
     def losses(self) -> dict[str, float]:
-        """The training losses of the last line that has some."""
+        """Training losses of the last line that has any, by name."""
         for lines in reversed(list(self.streams.values())):
             for line in reversed(lines):
-                found = {name: value for name in line if name not in NOT_LOSSES if (value := number(line[name]))}
-                if found:
-                    return found
+                losses = {name: value for name in line if name not in NOT_LOSSES if (value := number(line[name]))}
+                if losses:
+                    return losses
         return {}
 
-    def held_out(self, stream: str = "") -> list[tuple[int, dict[str, float]]]:
-        """(step, figures) of every measurement."""
+    def validation(self, stream: str = "") -> list[tuple[int, dict[str, float]]]:
+        """Return (step, metrics) of every validation of a stream."""
         lines = self.streams.get(stream, ())
-        return [(line["step"], figures_of(line["held_out"])) for line in lines if "held_out" in line]
+        return [(line["step"], metrics_of(line["held_out"])) for line in lines if "held_out" in line]
 
     @property
-    def last_figures(self) -> dict[str, float]:
-        """The last held-out figures; of a fine-tuning the mean of its best epochs over the seeds that are done."""
+    def last_metrics(self) -> dict[str, float]:
+        """Last validation metrics; of a fine-tuning the mean of the best epochs over its finished seeds."""
         if self.kind != "finetune":
-            measured = self.held_out()
+            measured = self.validation()
             return measured[-1][1] if measured else {}
-        scores = [figures_of(seed["scores"]) for seed in self.seeds]
-        return {name: sum(one[name] for one in scores) / len(scores) for name in (scores[0] if scores else ())}
+        best = [metrics_of(seed["scores"]) for seed in self.seeds]
+        return {name: sum(metrics[name] for metrics in best) / len(best) for name in (best[0] if best else ())}
 
     @property
     def seeds(self) -> list[Mapping[str, Any]]:
-        """What each finished seed of a fine-tuning came to."""
+        """Results of the finished seeds of a fine-tuning."""
         return [record["result"] for record in self.seed_records.values() if record.get("finished")]
 
     @property
     def seconds_left(self) -> float | None:
-        """Of training, by the last line's speed; None where the run is not going on or this cannot be told."""
+        """Seconds of training that are left, by the speed of the last line; None where unknown, or not running."""
         planned = self.steps_planned
         if self.state != "running" or not planned:
             return None
@@ -169,22 +176,22 @@ class Run:
 
 
 def number(value: Any) -> float | None:
-    """A finite number as it is, None for all else that a file may hold in its place."""
+    """Return a finite number unchanged, and None for everything else that a file may hold in its place."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return None
     return value
 
 
-def figures_of(given: Any) -> dict[str, float]:
-    """The numbers of a mapping, what was counted and collapse flags left out."""
-    if not isinstance(given, Mapping):
+def metrics_of(entry: Any) -> dict[str, float]:
+    """Return the metrics of a validation entry, without counts and the flags of collapsed seeds."""
+    if not isinstance(entry, Mapping):
         return {}
-    names = [name for name in given if name not in COUNTS and not name.endswith("collapsed")]
-    return {name: value for name in names if (value := number(given[name])) is not None}
+    names = [name for name in entry if name not in COUNTS and not name.endswith("collapsed")]
+    return {name: value for name in names if (value := number(entry[name])) is not None}
 
 
 def with_begins(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """Training lines, each with the step of the one before it."""
+    """Yield each training line with the step of the line before it."""
     begin = 0
     for line in lines:
         if number(line.get("tokens_per_second")):
@@ -193,25 +200,25 @@ def with_begins(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[st
 
 
 def _phases(record: Mapping[str, Any], steps: int) -> list[tuple[int, float]]:
-    """(end, tokens of a row) of each phase of a pre-training; one phase of rows of 1 for all else."""
+    """Return (last step, tokens per row) of each phase of a pre-training; one phase of rows of 1 for a fine-tuning."""
     phases = _dig(record, "settings", "phases")
     if not isinstance(phases, Sequence) or not phases:
         return [(steps, 1.0)]
-    shares = [sum(phase["share"] for phase in phases[: index + 1]) for index in range(len(phases))]
+    fractions = [sum(phase["share"] for phase in phases[: index + 1]) for index in range(len(phases))]
     return [
-        (round(share * steps) if index + 1 < len(phases) else steps, phase["length"])
-        for index, (share, phase) in enumerate(zip(shares, phases, strict=True))
+        (round(fraction * steps) if index + 1 < len(phases) else steps, phase["length"])
+        for index, (fraction, phase) in enumerate(zip(fractions, phases, strict=True))
     ]
 
 
 def row_length(record: Mapping[str, Any], step: int) -> float:
-    """Tokens of a row at a step (counted from 1); 1 where rows are as long as their texts."""
+    """Return the tokens per row at a step, counted from 1; 1 for a fine-tuning, whose rows differ in length."""
     phases = _phases(record, _whole(_dig(record, "resolved", "steps")) or step)
     return next((length for end, length in phases if step <= end), phases[-1][1])
 
 
 def _steps_left(record: Mapping[str, Any], done: int, planned: int) -> float:
-    """Steps after `done`, each weighed by the length of its rows against those of the last step."""
+    """Return the number of steps after `done`, each weighted by its row length over that of step `done`."""
     left, begin = 0.0, 0
     for end, length in _phases(record, planned):
         left += max(0, end - max(begin, done)) * length
@@ -220,7 +227,7 @@ def _steps_left(record: Mapping[str, Any], done: int, planned: int) -> float:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder; InputError where there is none, or where what it holds is broken."""
+    """Read a run folder; raises InputError where it is no run folder, or where its files are broken."""
     path = folder / "run.json"
     if not path.is_file():
         raise InputError(f"{folder}: not a run folder (no run.json); `bertwright runs DIR` lists those below a folder")
@@ -228,24 +235,24 @@ def read_run(folder: Path) -> Run:
     try:
         return _read(folder, record)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"{path}: not as bertwright writes it: {type(error).__name__} {error}") from None
+        raise InputError(f"{path}: expected a record of bertwright: {type(error).__name__} {error}") from None
 
 
 def _read(folder: Path, record: Any) -> Run:
     kind = record.get("kind") if isinstance(record, Mapping) else None
     if kind == "finetune-seed":
-        raise InputError(f"{folder}: is one seed of a fine-tuning; name the run folder above it")
-    if kind not in KINDS:
-        raise InputError(f"{folder / 'run.json'}: kind is {kind!r}; allowed are {', '.join(KINDS)}")
+        raise InputError(f"{folder}: one seed of a fine-tuning; name the run folder above it")
+    if kind not in KIND_TITLES:
+        raise InputError(f"{folder / 'run.json'}: expected kind {' or '.join(KIND_TITLES)}, got {kind!r}")
     for name in ("settings", "data"):
         if not isinstance(record.get(name), Mapping):
-            raise InputError(f"{folder / 'run.json'}: {name} is {record.get(name)!r}; expected an object")
+            raise InputError(f"{folder / 'run.json'}: expected an object under {name!r}, got {record.get(name)!r}")
     seeds = {}
     if kind == "finetune":
         first = int(record["settings"].get("first_seed", 0))
         count = int(record["settings"]["seeds"])
         if count > _MOST_SEEDS:
-            raise InputError(f"{folder / 'run.json'}: seeds is {count}; at most {_MOST_SEEDS:,} are read")
+            raise InputError(f"{folder / 'run.json'}: expected at most {_MOST_SEEDS:,} seeds, got {count}")
         names = [f"seed-{seed}" for seed in range(first, first + count)]
         seeds = {
             name: read_json(folder / name / "run.json") for name in names if (folder / name / "run.json").is_file()
@@ -253,12 +260,12 @@ def _read(folder: Path, record: Any) -> Run:
     streams = {name: read_metrics(folder / name) for name in seeds} if seeds else {"": read_metrics(folder)}
     state, detail = state_of(folder, record)
     run = Run(folder, record, state, detail, streams, seeds)
-    _ = summary(run)  # so that what is broken shows here
+    _ = summary(run)  # raises here where a value is broken
     return run
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """One run as a row of `bertwright runs`."""
+    """Return a run as a row of `bertwright runs`."""
     speed = run.speed
     return {
         "kind": run.kind,
@@ -268,16 +275,16 @@ def summary(run: Run) -> dict[str, Any]:
         "planned": run.steps_planned,
         "tokens_per_second": speed.tokens_per_second if speed else None,
         "loss": run.losses,
-        "held_out": run.last_figures,
+        "held_out": run.last_metrics,
         "seconds_left": run.seconds_left,
         "started": run.started,
     }
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:
-    """A row for each run at or below `root`, by name; seeds belong to their run, and a broken run has a row as well."""
+    """Return a row for each run at or below `root`, by name; seeds belong to their run. A broken run has a row too."""
     if not root.is_dir():
-        raise InputError(f"{root}: is not a folder")
+        raise InputError(f"{root}: not a folder")
     return [_row(root, folder) for folder in _run_folders(root)]
 
 
@@ -293,17 +300,17 @@ def _row(root: Path, folder: Path) -> dict[str, Any]:
 
 
 def _run_folders(root: Path) -> list[Path]:
-    found = []
-    for place, folders, files in os.walk(root):
+    run_folders = []
+    for path, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if "run.json" in files:
-            found.append(Path(place))
+            run_folders.append(Path(path))
             folders.clear()
-    return sorted(found)
+    return sorted(run_folders)
 
 
-def clock(seconds: float | None) -> str:
-    """Seconds as 1 h 05 min, 12 min or 48 s."""
+def duration(seconds: float | None) -> str:
+    """Return seconds as 1 h 05 min, 12 min or 48 s; empty for None."""
     if seconds is None:
         return ""
     minutes = round(seconds / 60)
@@ -313,38 +320,33 @@ def clock(seconds: float | None) -> str:
 
 
 def moment(written: str) -> str:
-    """2025-11-21T06:50:07Z → 2025-11-21 06:50 in this machine's time."""
+    """Return 2025-11-21T06:50:07Z as 2025-11-21 06:50, in the time zone of this machine."""
     try:
         return f"{datetime.fromisoformat(written).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:
-        raise InputError(f"run.json: {written[:60]!r} is no moment, such as 2025-11-21T06:50:07Z") from None
+        raise InputError(f"run.json: expected a time such as 2025-11-21T06:50:07Z, got {written[:60]!r}") from None
 
 
 def _dig(record: Mapping[str, Any], *names: str) -> Any:
-    found: Any = record
+    """Return record[name][name]…; None where a level is absent."""
+    value: Any = record
     for name in names:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def _whole(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
-# Rows of runs → a table for a terminal.
-
-_WIDE = 180
-"""Columns where nobody's terminal says how many there are."""
-
-
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each run, and below them why some of them are as they are."""
+    """Return the table of `bertwright runs`: a line for each run, and below them the reasons for their states."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("run", "kind", "state"):
         table.add_column(name, overflow="fold")
     for name in ("steps", "tokens/s"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("loss", "held out", "left", "started"):
+    for name in ("loss", "validation", "left", "started"):
         table.add_column(name)
     for row in rows:
         table.add_row(*(Text(cell) for cell in _cells(row)))
@@ -362,15 +364,15 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     if row["state"] == "broken":
         return [row["name"], "", "broken", *[""] * 6]
     planned = f"{row['planned']:,}" if row["planned"] else "?"
-    held_out = list(row["held_out"].items())[:2]
+    validation = list(row["held_out"].items())[:2]
     return [
         row["name"],
-        KINDS[row["kind"]],
+        KIND_TITLES[row["kind"]],
         row["state"],
         f"{row['steps']:,} / {planned}",
         f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] else "",
         " ".join(f"{name} {value:.3f}" for name, value in row["loss"].items()),
-        " ".join(f"{name} {value:.3f}" for name, value in held_out),
-        clock(row["seconds_left"]),
+        " ".join(f"{name} {value:.3f}" for name, value in validation),
+        duration(row["seconds_left"]),
         moment(row["started"]) if row["started"] else "",
     ]

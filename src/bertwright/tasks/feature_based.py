@@ -25,7 +25,8 @@ from bertwright.tasks.binding import Answered, Work
 from bertwright.tasks.frozen_features import FrozenModel, Places, States, predicted, states_for, states_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.distributed import Trainable
-from bertwright.training.hardware import CPU, Device, own_device, place_of
+from bertwright.training.hardware import CPU, module_device, resolve_device
+from bertwright.training.settings import Device
 
 READ = "rows read by the encoder"
 """What is said to be done while features are computed."""
@@ -80,7 +81,7 @@ def feature_work(
     @cache_once
     def states(part: str | None) -> States:
         wanted = data.dev[part] if part else data.train
-        return states_for(encoder.to(own_device(device)), wanted, layers, cache=cache, key=weights, what=READ)
+        return states_for(encoder.to(resolve_device(device)), wanted, layers, cache=cache, key=weights, what=READ)
 
     def ready() -> None:
         for part in (None, *data.dev):
@@ -123,7 +124,7 @@ def open_with_features(saved: SavedModel) -> Callable[[Places], NDArray[np.float
     load_weights(model, saved)
     encoder = precision.ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
     assert isinstance(encoder, Backbone)
-    head, layers = model.head.eval().to(place_of(encoder)), states_of(noted["way"], saved.config.layers)
+    head, layers = model.head.eval().to(module_device(encoder)), states_of(noted["way"], saved.config.layers)
     return lambda wanted: predicted(head, states_for(encoder, wanted, layers, what=READ))
 
 

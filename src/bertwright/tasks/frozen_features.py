@@ -24,7 +24,7 @@ from bertwright.model.config import WAYS, BackboneConfig, Way
 from bertwright.model.encoder import dropout
 from bertwright.model.heads import ClassificationHead
 from bertwright.tasks.inference import answered_batches, batches_by_length
-from bertwright.training.hardware import place_of
+from bertwright.training.hardware import module_device
 
 # states of a frozen encoder → vectors for a task: a mix of layers, then a BiLSTM of two layers (paper §5.3, table 7).
 #
@@ -198,7 +198,7 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
         there = np.flatnonzero(states.lengths)
         for rows in (there[batch] for batch in answered_batches(states.lengths[there])):
             values, lengths = states.padded(rows)
-            logits = model(values.to(place_of(model)), lengths).float().cpu().numpy()
+            logits = model(values.to(module_device(model)), lengths).float().cpu().numpy()
             for place, row in enumerate(rows):
                 if model.each:
                     found[states.ends[row] : states.ends[row + 1]] = logits[place, : lengths[place]]
@@ -239,7 +239,7 @@ def _fill(values: NDArray[np.float32], encoder: Backbone, wanted: Places, layers
             mask = np.arange(width) < lengths[rows][:, None]
             first = lengths if wanted.first is None else wanted.first
             segments = ((np.arange(width) >= first[rows][:, None]) & mask).astype(np.int64)
-            given = (torch.from_numpy(part).to(place_of(encoder)) for part in (ids, segments, mask))
+            given = (torch.from_numpy(part).to(module_device(encoder)) for part in (ids, segments, mask))
             hidden = encoder(*given, all_hidden=True).hidden
             states = torch.stack([hidden[layer] for layer in layers], dim=2).float().cpu().numpy()  # [B, T, S, D]
             for place, row in enumerate(rows):

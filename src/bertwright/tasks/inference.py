@@ -13,10 +13,11 @@ from torch import nn
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError
 from bertwright.model.config import attends_both_ways
-from bertwright.model.cpu.encoder import Model, quick
+from bertwright.model.cpu.encoder import Model, packed_copy
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import ClassificationHead, NextSentenceHead, SpanHead
-from bertwright.training.hardware import Device, choose_precision, own_device, square_rates
+from bertwright.training.hardware import choose_precision, resolve_device, square_rates
+from bertwright.training.settings import Device
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
 Answering = Literal["plain", "fp32", "bf16", "int8"]
@@ -61,7 +62,7 @@ def choose(asked: str, *, device: Device = "cpu") -> Answering:
 
 
 def _choose_on_gpu(asked: str) -> Answering:
-    place = own_device("cuda")
+    place = resolve_device("cuda")
     if asked == "int8":
         raise InputError("--precision int8: is for processors; --device cuda answers in fp32 or bf16")
     if asked == "auto":
@@ -74,12 +75,12 @@ def ready(model: Model, saved: SavedModel) -> Model:
     """`model` in evaluation mode as `saved` says; all but "plain", a folder's own way, is for answering alone."""
     if not isinstance(saved, Answerable):
         return model.eval()
-    model = model.to(own_device(saved.device))
+    model = model.to(resolve_device(saved.device))
     if saved.computed == "plain":
         if saved.answering == "int8":
             say(f"{saved.place}: 8 bits are for encoders that attend both ways; answering in fp32")
         return model.eval()
-    return _in_bf16(model) if saved.computed == "bf16" else quick(model, saved.computed)
+    return _in_bf16(model) if saved.computed == "bf16" else packed_copy(model, saved.computed)
 
 
 def _in_bf16(model: Model) -> Model:

@@ -1,1 +1,1 @@
-"""Raw text → token ids."""
+"""text → token ids: readers of raw text, sentences, tokenizers."""

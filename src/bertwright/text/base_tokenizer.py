@@ -1,88 +1,168 @@
-"""What turns text into ids, as far as most who encode rows ask for it; tokenizers of any make answer to it."""
+"""text → token ids: the base class of BERT's WordPiece tokenizer (wordpiece.py) and GPT-1's byte-pair one (bpe.py).
 
+The two protocols name the part of a tokenizer that a task needs, so that a task takes any tokenizer with these methods.
+The `tokenizers` package is not imported here: the two subclasses build its objects.
+"""
+
+import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from bertwright.errors import InputError
+from bertwright.files import atomic_folder
 
 
 class Pieces(Protocol):
-    """Ids of texts, and those that hold the texts of a row together: see `BaseTokenizer`."""
+    """Ids of texts, and the ids that frame the texts of a row: see `BaseTokenizer`."""
 
     @property
     def begin_id(self) -> int:
-        """The id that a row of a task begins with."""
+        """Id of the token that begins a row of a task."""
         ...
 
     @property
     def between_id(self) -> int:
-        """The id between two texts of a row."""
+        """Id of the token between two texts of a row."""
         ...
 
     @property
     def end_id(self) -> int:
-        """The id that a row ends with."""
+        """Id of the token that ends a row."""
         ...
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text: nothing is added or truncated."""
+        """Return the ids of each text; nothing is added or truncated."""
         ...
 
 
 class PlacedPieces(Pieces, Protocol):
-    """Pieces that know where in the text they lie."""
+    """Pieces with their character offsets."""
 
     def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """For each text its ids, and (first, one past last) character of each piece."""
+        """Return for each text its ids, and the (first, one past last) character of each piece."""
         ...
 
 
-class BaseTokenizer(PlacedPieces, Protocol):
-    """A vocabulary with its rules, of either kind; `pieces[id]` is the text of an id."""
+class BaseTokenizer(ABC):
+    """A vocabulary and its rules. Instances are cheap to pickle, so worker processes can receive them.
+
+    A row of a task is `begin_id`, a text, then `between_id` and the second text of a pair, and `end_id`:
+    [CLS] A [SEP] B [SEP] for WordPiece, _start_ A _delimiter_ B _classify_ for byte pairs.
+
+    pieces       the text of each id
+    cased        True where upper case is kept
+    special_ids  ids of the special tokens, which stand for no text
+    pad_id       id that fills rows up
+    unk_id       id for text that no piece matches
+    """
 
     pieces: list[str]
+    cased: bool
+    special_ids: tuple[int, ...]
+    pad_id: int
+    unk_id: int
+    _ids: dict[str, int]
+    _rust: Any  # a tokenizers.Tokenizer
+
+    @property
+    @abstractmethod
+    def hash(self) -> str:
+        """The sha256 of everything that decides ids: equal hashes give equal ids for every text."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return readable text for ids."""
+
+    @property
+    @abstractmethod
+    def _frame(self) -> tuple[int, int, int]:
+        """The ids at the begin of a row, between its texts and at its end."""
+
+    @abstractmethod
+    def _write(self, folder: Path) -> None:
+        """Write the tokenizer's files into a folder that exists."""
 
     @property
     def vocab_size(self) -> int:
         """Number of pieces, special tokens included."""
-        ...
+        return len(self.pieces)
 
     @property
-    def hash(self) -> str:
-        """Equal hashes give equal ids for every text."""
-        ...
+    def begin_id(self) -> int:
+        """Id of the token that begins a row; a byte-pair vocabulary without it raises InputError."""
+        return self._frame[0]
 
     @property
-    def cased(self) -> bool:
-        """Whether upper case is kept."""
-        ...
+    def between_id(self) -> int:
+        """Id of the token between two texts of a row; InputError as for `begin_id`."""
+        return self._frame[1]
 
     @property
-    def special_ids(self) -> tuple[int, ...]:
-        """The ids that stand for no text."""
-        ...
+    def end_id(self) -> int:
+        """Id of the token that ends a row; InputError as for `begin_id`."""
+        return self._frame[2]
 
-    @property
-    def pad_id(self) -> int:
-        """The id that fills rows up."""
-        ...
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text. Nothing is added or truncated; the name of a special token is plain text."""
+        return [encoding.ids for encoding in self._rust.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    @property
-    def unk_id(self) -> int:
-        """The id of what no piece stands for."""
-        ...
+    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Return for each text its ids, as `ids` does, and the (first, one past last) character of each piece."""
+        encodings = self._rust.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """For each text where its words lie: (first, one past last) character."""
-        ...
+        """Return for each text the (first, one past last) character of its words, split at white space and punctuation.
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Readable text of pieces."""
-        ...
+        A combining mark belongs to the word before it, also where the rules drop the mark or begin a word with it.
+        A word that the rules delete is left out. No character lies in two words.
+        """
+        spans_of_texts = []
+        for text, encoding in zip(texts, self._rust.encode_batch(list(texts), add_special_tokens=False), strict=True):
+            words: dict[int | None, tuple[int, int]] = {}
+            for word, (first, last) in zip(encoding.word_ids, encoding.offsets, strict=True):
+                words[word] = (words[word][0] if word in words else first, last)
+            spans: list[tuple[int, int]] = []
+            for first, last in words.values():
+                first = max(first, spans[-1][1]) if spans else first
+                if first < last:
+                    spans.append((first, _past_marks(text, last)))
+            spans_of_texts.append(spans)
+        return spans_of_texts
 
     def id_of(self, piece: str) -> int | None:
-        """The id of a piece, or None where the vocabulary does not hold it."""
-        ...
+        """Return the id of a piece, or None where the vocabulary does not hold it."""
+        return self._ids.get(piece)
 
     def save(self, folder: Path) -> None:
-        """Write the files of which `open_tokenizer_folder` makes it again."""
-        ...
+        """Write the files that `open_tokenizer_folder` and transformers read; a new folder is whole or absent."""
+        if folder.exists():
+            self._write(folder)
+            return
+        with atomic_folder(folder) as temporary:
+            self._write(temporary)
+
+
+def number_pieces(pieces: Sequence[str], *, required: Sequence[str], source: str) -> dict[str, int]:
+    """Return piece → id. Raises InputError for a piece that appears twice and for a required one that is missing."""
+    ids: dict[str, int] = {}
+    for id, piece in enumerate(pieces):
+        first = ids.setdefault(piece, id)
+        if first != id:
+            raise InputError(
+                f"{source}: the piece {piece!r} has two ids, {first} and {id} "
+                f"(in vocab.txt lines {first + 1} and {id + 1}); remove one"
+            )
+    missing = [token for token in required if token not in ids]
+    if missing:
+        raise InputError(f"{source}: the special token {', '.join(missing)} is missing; expected {' '.join(required)}")
+    return ids
+
+
+def _past_marks(text: str, end: int) -> int:
+    """Return the first position from `end` on that holds no combining mark."""
+    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return end

@@ -1,7 +1,7 @@
-"""File → lines of text: what lies around a text, its packing and its encoding (paper §3.1).
+"""file → lines of text: unpack and decode files (paper §3.1).
 
-Files are read as a stream, packed with gzip, bzip2, xz or Zstandard or not at all, told by name or by the first bytes.
-Everything that can go wrong on the way is said with the file and the line.
+Files are read as a stream. They may be packed with gzip, bzip2, xz or Zstandard, which their name or their first bytes
+show. Errors name the file and the line.
 """
 
 import bz2
@@ -20,25 +20,25 @@ from typing import Any, BinaryIO, cast
 from bertwright.errors import InputError, RunFailed
 
 MAGIC = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\x00", ".zst": b"\x28\xb5\x2f\xfd"}
-"""The first bytes of each kind of packing, by the end of its file names."""
+"""First bytes of each kind of packed file, by the ending of its name."""
 
 LONGEST = 20_000_000
-"""Characters of one line, and of one document, which are held in memory as a whole."""
+"""Most characters of a line, and of a document; each is held in memory as a whole."""
 
 MOST_UNPACKED = 300
-"""Bytes that a byte of a packed file may become; text repeated without end comes to 1,000 and more."""
+"""Most bytes that a byte of a packed file may become. A file that repeats one text for ever reaches 1,000 and more."""
 
-_ALWAYS_UNPACKED = 100_000_000  # bytes that any packed file may become
-_XZ_MEMORY = 1 << 28  # bytes that unpacking xz may take; xz -9 takes a quarter of them
-_BLOCK = 1 << 16
-_BZ2 = re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)")  # a block follows, or an empty stream's end
-_UNDECODED = re.compile("[\udc80-\udcff]")  # what bytes that are no UTF-8 are read as
+_ALWAYS_UNPACKED = 100_000_000  # bytes that every packed file may become, however small it is
+_XZ_MEMORY = 1 << 28  # bytes of memory that unpacking xz may take; xz -9 takes a quarter of them
+_BLOCK = 1 << 16  # bytes
+_BZ2 = re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)")  # a block follows, or the end of an empty stream
+_UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as "surrogateescape" decodes them
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open a file for reading what is packed in it; InputError where it cannot be opened.
+    """Open a file for reading its unpacked bytes. Raises InputError where it cannot be opened.
 
-    Reading raises InputError where the file unpacks to far more than text ever does.
+    Reading raises InputError where the file unpacks to more than MOST_UNPACKED times its size.
     """
     try:
         with path.open("rb") as stream:
@@ -46,7 +46,7 @@ def open_bytes(path: Path) -> BinaryIO:
         kind = path.suffix.lower()
         if kind not in MAGIC:
             kind = next((name for name, magic in MAGIC.items() if begin.startswith(magic)), "")
-            if kind == ".bz2" and not _BZ2.match(begin):  # a text may begin with these three letters
+            if kind == ".bz2" and not _BZ2.match(begin):  # a plain text that begins with "BZh"
                 kind = ""
         if not kind:
             return path.open("rb")
@@ -59,27 +59,30 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path) -> Generator[tuple[int, str], None, None]:
-    """Yield (line number from 1, line); any of the three usual line ends, a leading byte order mark dropped.
+    """Yield (line number from 1, line). All line ends become line feeds, and a leading byte order mark is dropped.
 
-    A line that is not UTF-8 is given too: `decoded_lines` refuses it, `is_undecoded` tells it.
+    A line that is not UTF-8 is yielded too: `is_undecoded` is true for it, and `decoded_lines` raises InputError.
     """
     number = 0
     binary = open_bytes(path)
-    kind: Any = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": None}
-    with reading(path, lambda: number), io.TextIOWrapper(binary, **kind) as text:
+    encoding: Any = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": None}
+    with reading(path, lambda: number), io.TextIOWrapper(binary, **encoding) as text:
         while line := text.readline(LONGEST + 1):
             number += 1
             if len(line) > LONGEST:
-                raise InputError(f"{path}:{number}: a line of over {LONGEST // 10**6} million characters")
+                raise InputError(
+                    f"{path}:{number}: the line has over {LONGEST // 10**6} million characters; break it up"
+                )
             if "\0" in line and 3 * line.count("\0") > len(line):
                 raise InputError(
-                    f"{path}:{number}: a third of this line are NUL bytes: UTF-16 is to be UTF-8, a tar unpacked"
+                    f"{path}:{number}: expected text, got a line that is a third NUL bytes; convert UTF-16 to UTF-8, "
+                    "unpack a tar archive"
                 )
             yield number, line
 
 
 def decoded_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a text, in which one that is not UTF-8 ends the file with InputError."""
+    """Yield the numbered lines of a text. Raises InputError at the first line that is not UTF-8."""
     for number, line in lines:
         if is_undecoded(line):
             raise _not_utf8(path, number)
@@ -87,19 +90,22 @@ def decoded_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tupl
 
 
 def is_undecoded(line: str) -> bool:
-    """Whether a line holds bytes that are not UTF-8."""
+    """Return whether a line holds bytes that are not UTF-8."""
     return not line.isascii() and _UNDECODED.search(line) is not None
 
 
 @contextmanager
 def reading(path: Path, line: Callable[[], int]) -> Iterator[None]:
-    """Turn what goes wrong while reading into errors that name the file and the last whole line."""
+    """Turn errors of reading into InputError or RunFailed with the file's name and the number of the last whole line.
+
+    line   returns that number
+    """
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise _broken(path, line(), error) from None
     except OSError as error:
-        # the decompressors raise OSError without a number for bad data; a number means the disk or the system failed
+        # Decompressors raise OSError without a number for bad data. A number means that the disk or system failed.
         if error.errno is None:
             raise _broken(path, line(), error) from None
         raise RunFailed(f"{path}: reading failed after line {line()}: {error.strerror}") from error
@@ -111,7 +117,7 @@ def _unpacked(path: Path, kind: str) -> BinaryIO:
     if kind == ".bz2":
         return cast(BinaryIO, io.BufferedReader(_Streams(path.open("rb"), bz2.BZ2Decompressor), _BLOCK))
     if kind == ".xz":
-        # lzma.open takes as much memory as a file asks for, up to 4 GB
+        # lzma.open allocates as much memory as the file's header states, up to 4 GB.
         bounded = partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY)
         return cast(BinaryIO, io.BufferedReader(_Streams(path.open("rb"), bounded), _BLOCK))
     import pyarrow as pa
@@ -120,7 +126,10 @@ def _unpacked(path: Path, kind: str) -> BinaryIO:
 
 
 class _Streams(io.RawIOBase):
-    """What the streams in a file unpack to, one behind the other. bz2.open takes a damaged one for the file's end."""
+    """Unpacked bytes of all streams of a file, one after the other.
+
+    bz2.open is no substitute: it takes a damaged stream for the end of the file.
+    """
 
     def __init__(self, packed: BinaryIO, begin: Callable[[], Any]) -> None:
         self._packed, self._begin = packed, begin
@@ -133,14 +142,14 @@ class _Streams(io.RawIOBase):
         data = b""
         while not data:
             if self._unpacker.eof:
-                behind = self._unpacker.unused_data.lstrip(b"\0")
-                while not behind:
+                rest = self._unpacker.unused_data.lstrip(b"\0")
+                while not rest:
                     block = self._packed.read(_BLOCK)
                     if not block:
                         return 0
-                    behind = block.lstrip(b"\0")
+                    rest = block.lstrip(b"\0")
                 self._unpacker = self._begin()
-                data = self._unpacker.decompress(behind, len(buffer))
+                data = self._unpacker.decompress(rest, len(buffer))
             else:
                 packed = self._packed.read(_BLOCK) if self._unpacker.needs_input else b""
                 if self._unpacker.needs_input and not packed:
@@ -155,7 +164,7 @@ class _Streams(io.RawIOBase):
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends with an error after `most` bytes."""
+    """Stream that raises InputError after `most` bytes."""
 
     def __init__(self, path: Path, stream: Any, most: int) -> None:
         self._path, self._stream, self._left = path, stream, most
@@ -164,11 +173,11 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._stream.read1(len(buffer))  # what came before a fault is given before the fault is told
+        data = self._stream.read1(len(buffer))  # read1 returns the bytes before a fault; the next call raises
         self._left -= len(data)
         if self._left < 0:
             raise InputError(
-                f"{self._path}: unpacks to more than {MOST_UNPACKED} times its size, which text does not; refused"
+                f"{self._path}: unpacks to more than {MOST_UNPACKED} times its size, as no text does; refused"
             )
         buffer[: len(data)] = data
         return len(data)
@@ -183,27 +192,30 @@ def _broken(path: Path, number: int, error: Exception) -> InputError:
 
 
 def _not_utf8(path: Path, number: int) -> InputError:
-    """Find the byte, which is in that line, by reading again in bytes.
+    """Return the error for a line that is not UTF-8, with the position of the byte.
 
-    The whole file is read: an archive that breaks also gives wrong bytes, and its end tells which it was.
+    The file is read again as bytes and to its end, because a broken archive gives wrong bytes too: then its error is
+    returned.
     """
     offset = lines = 0
-    found = ""
+    message = ""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with open_bytes(path) as binary:
             while block := binary.read(_BLOCK):
-                held = len(decoder.getstate()[0])  # bytes of a letter that the last block began
+                begun = len(decoder.getstate()[0])  # bytes of a character that the last block began
                 try:
                     decoder.decode(block)
                 except UnicodeDecodeError as error:
-                    where = f"byte 0x{error.object[error.start]:02x} at byte {offset - held + error.start} of the text"
-                    found = found or f"{path}:{number}: not UTF-8 text: {where} ({error.reason}); convert it to UTF-8"
+                    byte = f"byte 0x{error.object[error.start]:02x} at byte {offset - begun + error.start} of the text"
+                    message = (
+                        message or f"{path}:{number}: not UTF-8 text: {byte} ({error.reason}); convert it to UTF-8"
+                    )
                     decoder.reset()
                 offset += len(block)
                 lines += block.count(b"\n")
-        if not found and decoder.getstate()[0]:
-            found = f"{path}:{number}: not UTF-8 text: it ends in the middle of a character; was the file cut short?"
+        if not message and decoder.getstate()[0]:
+            message = f"{path}:{number}: not UTF-8 text: it ends in the middle of a character; was the file cut short?"
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         return _broken(path, lines, error)
-    return InputError(found or f"{path}:{number}: not UTF-8 text; convert it to UTF-8")
+    return InputError(message or f"{path}:{number}: not UTF-8 text; convert it to UTF-8")

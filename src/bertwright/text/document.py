@@ -1,4 +1,4 @@
-"""text → documents, what they are: a document, the settings by which text is cut into some, and its paragraphs."""
+"""text → documents: the document, its paragraphs, and the settings that cut text into documents."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,11 +11,6 @@ from bertwright.config import Settings
 from bertwright.errors import InputError
 from bertwright.text.decompress import LONGEST
 
-# text → sentences: the code of a language → the one that sentence rules are known by.
-#
-# The rules are asked for by lower-case codes, and anything that they do not know is cut by those of English in
-# silence.
-
 _CODE: Final = re.compile(r"[a-z]{2,3}(-[a-z0-9]+)*")
 TWO_LETTERS: Final = frozenset(
     """
@@ -26,17 +21,20 @@ TWO_LETTERS: Final = frozenset(
     ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
     """.split()
 )
-"""ISO 639-1, and two that Wikipedias still have: bh and sh."""
+"""Codes of ISO 639-1, and two more that Wikipedias still use: bh and sh."""
 
 
-def known_language(given: str) -> str:
-    """`de` for de, DE and de-AT; three letters stay as they are, in lower case. ValueError for what is no language."""
-    code = given.lower()
+def known_language(name: str) -> str:
+    """Return the language code that the sentence rules know: `de` for de, DE and de-AT; three letters in lower case.
+
+    Raises ValueError for an unknown code, for which the package `sentencex` would use English without a message.
+    """
+    code = name.lower()
     language = code.partition("-")[0]
     if not _CODE.fullmatch(code) or (len(language) == 2 and language not in TWO_LETTERS):
         raise ValueError(
-            f"{given!r} is no language; allowed are the two letters of ISO 639-1, such as en or ko, or the three of "
-            "a language that has no two"
+            f"{name!r} is no language; allowed are the two letters of ISO 639-1, such as en or ko, or three letters "
+            "for a language that has no two"
         )
     return language if len(language) == 2 else code
 
@@ -44,38 +42,38 @@ def known_language(given: str) -> str:
 LINE_END = re.compile(r"\r\n|\r|\n")
 
 OnError = Callable[[InputError], None]
-"""What happens to a record that cannot be read: raise the error, or note it and go on with the next record."""
+"""Function that is called with the error of a bad record: it raises the error, or notes it to skip the record."""
 
 
 def stop(error: InputError) -> None:
-    """The strictest of them: no record may be bad."""
+    """Raise the error of a bad record."""
     raise error
 
 
 class TextSettings(Settings):
-    """How plain text is cut into documents and paragraphs, and which language's rules part its sentences."""
+    """Settings that cut plain text into documents, paragraphs and sentences."""
 
     documents: Literal["blank-lines", "lines", "file"] = Field(
         default="blank-lines",
-        description="what parts the documents of plain text: blank lines, every line's end, or nothing (one per file)",
+        description="end of a document of plain text: a blank line, every line's end, or the end of the file",
     )
     lines: Literal["text", "wrapped", "sentences"] = Field(
         default="text",
-        description="what a line is: a paragraph of running text, a piece of a wrapped block, or one sentence",
+        description="meaning of a line: a paragraph of running text, a part of a wrapped paragraph, or one sentence",
     )
-    field: str = Field(default="text", min_length=1, description="the field or column of records that holds the text")
+    field: str = Field(default="text", min_length=1, description="field or column of records that holds the text")
     language: Annotated[str, AfterValidator(known_language)] = Field(
         default="en",
-        description="language code of the text, such as en or ko, for the sentence rules",
+        description="language code of the text, such as en or ko, which chooses the sentence rules",
     )
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document: its paragraphs in order, none empty, and the "file:line" where it begins."""
+    """Document of a text: its paragraphs in order, none empty, and its location, the "file:line" where it begins."""
 
     paragraphs: tuple[str, ...]
-    place: str
+    location: str
 
     @property
     def size(self) -> int:
@@ -84,12 +82,12 @@ class Document:
 
 
 def tidy(line: str) -> str:
-    """The line with every run of white space as one space."""
+    """Return the line with every run of white space replaced by one space."""
     return " ".join(line.split())
 
 
 def paragraphs_of(lines: Iterable[str], settings: TextSettings) -> tuple[str, ...]:
-    """Make paragraphs of lines: each line one, or with wrapped lines each run of lines without a blank one."""
+    """Return the paragraphs of lines: each line is one, or with wrapped lines each run of lines without a blank one."""
     tidied = [tidy(line) for line in lines]
     if settings.lines != "wrapped":
         return tuple(line for line in tidied if line)
@@ -102,18 +100,18 @@ def paragraphs_of(lines: Iterable[str], settings: TextSettings) -> tuple[str, ..
     return tuple(" ".join(block) for block in blocks if block)
 
 
-def bounded(size: int, place: str) -> int:
-    """The size of a document so far, in characters; InputError beyond what fits into memory beside everything else."""
+def bounded(size: int, location: str) -> int:
+    """Return the size of a document so far, in characters. Raises InputError where it is over LONGEST."""
     if size > LONGEST:
         raise InputError(
-            f"{place}: a document of over {LONGEST // 10**6} million characters; blank lines part the documents of "
-            "plain text (or each line is one, with --documents lines, or each file): put them where documents end"
+            f"{location}: the document has over {LONGEST // 10**6} million characters; put a blank line after each "
+            "document of plain text, or choose --documents lines or --documents file"
         )
     return size
 
 
 def without_title(body: list[str], title: str) -> list[str]:
-    """Drop the first line with text where it only repeats the title."""
+    """Return the lines of an article without the first line of text, where this line repeats the title."""
     for index, line in enumerate(body):
         if line.strip():
             return body[index + 1 :] if title and tidy(line) == tidy(title) else body

@@ -1,16 +1,17 @@
-"""text → documents: the front of the line, where files become documents made of paragraphs (paper §3.1).
+"""text → documents: files and datasets become documents made of paragraphs (paper §3.1).
 
-What is read, each file plain or packed (`.gz`, `.bz2`, `.xz`, `.zst`, told by name or by the first bytes):
+Each input is plain or packed (`.gz`, `.bz2`, `.xz`, `.zst`, shown by its name or its first bytes). It is one of:
 
-- plain text, whose documents are parted by blank lines, or one document per file;
-- JSON lines, one object per line, whose text is one field (WikiExtractor's JSON form among them);
-- Parquet files, whose text is one column; datasets of the Hugging Face Hub, as `hub:NAME:CONFIG:SPLIT`;
-- WikiExtractor's mark-up, told by its first line whatever the file's name;
-- MediaWiki's XML dumps, told the same way.
+- plain text, with blank lines between documents, or one document a file;
+- JSON lines, one object a line, whose text is one field (WikiExtractor's JSON form is one of them);
+- a Parquet file, whose text is one column;
+- a dataset of the Hugging Face Hub, as `hub:NAME:CONFIG:SPLIT`;
+- articles of WikiExtractor, recognised by the first line;
+- an XML dump of MediaWiki, recognised by the first line.
 
-Files are read as a stream: never more than one document is held. Every run of white space inside a line (form feeds
-and no-break spaces among them) becomes one space, because a BERT tokenizer deletes control characters and would glue
-the words beside a form feed together. Document boundaries are never lost: next-sentence prediction needs them.
+Files are read as a stream; memory holds one document at a time. Every run of white space inside a line becomes one
+space, form feeds and no-break spaces included. The reason: a BERT tokenizer deletes control characters, and would join
+the words on both sides of a form feed. Document boundaries are kept, because next-sentence prediction needs them.
 """
 
 import glob
@@ -23,8 +24,8 @@ from pathlib import Path
 from bertwright.errors import InputError
 from bertwright.text.decompress import MAGIC, decoded_lines, open_bytes, read_lines, reading
 from bertwright.text.document import Document, OnError, TextSettings, bounded, paragraphs_of, stop, tidy
+from bertwright.text.parquet import PARQUET_MAGIC
 from bertwright.text.records import (
-    PARQUET_MAGIC,
     HubDataset,
     find_hub_dataset,
     opens_article,
@@ -52,32 +53,34 @@ __all__ = [
 ]
 
 Input = Path | HubDataset
-"""What text is read from."""
+"""A file or a dataset of the Hub."""
 
 _JSON_NAMES = (".jsonl", ".ndjson", ".json")
 _HUB = "hub:"
 
 
 def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
-    """List what files, folders, globs and `hub:` names mean, in the given order, each once.
+    """Return the files and datasets that files, folders, globs and `hub:` names stand for, in this order, each once.
 
     Folders are searched recursively and in sorted order; names that begin with a dot are left out.
     Raises InputError where an input leads to no file; see `find_hub_dataset` for the Hub.
     """
-    found: dict[Input, Input] = {}
+    sources: dict[Input, Input] = {}
     if not inputs:
-        raise InputError("no input is given; name files, folders or patterns such as 'text/*.txt'")
-    for given in inputs:
-        if given == "":
+        raise InputError("expected one input or more; name files, folders or patterns such as 'text/*.txt'")
+    for name in inputs:
+        if name == "":
             raise InputError("an input is empty; name a file or folder, the current one as '.'")
-        if str(given).startswith(_HUB) and not Path(given).exists():
-            dataset = find_hub_dataset(str(given))
-            found.setdefault(dataset, dataset)
+        if str(name).startswith(_HUB) and not Path(name).exists():
+            dataset = find_hub_dataset(str(name))
+            sources.setdefault(dataset, dataset)
             continue
-        files = _expand(str(given))
+        files = _expand(str(name))
         if not files:
-            kind = "holds no file" if Path(given).is_dir() else "no such file or folder, nor a pattern that fits one"
-            raise InputError(f"{given}: {kind}")
+            problem = (
+                "the folder holds no file" if Path(name).is_dir() else "no file or folder has this name or pattern"
+            )
+            raise InputError(f"{name}: {problem}")
         for file in files:
             if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
                 raise InputError(f"{str(file)!r}: the name of this file is not UTF-8; rename it")
@@ -85,33 +88,33 @@ def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
                 raise InputError(
                     f"{file}: not a regular file (a pipe cannot be read twice); write the text into a file"
                 )
-            found.setdefault(Path(os.path.realpath(file)), file)  # `resolve` fails on a link that leads to itself
-    return list(found.values())
+            sources.setdefault(Path(os.path.realpath(file)), file)  # `resolve` fails on a link that leads to itself
+    return list(sources.values())
 
 
 def read_documents(source: Input, settings: TextSettings) -> Iterator[Document]:
-    """Yield the documents of one file or dataset in order; a document without text is none.
+    """Yield the documents of one file or dataset in order; a document without text is left out.
 
-    `settings.documents` concerns plain text alone: the other layouts say themselves where a document ends.
+    `settings.documents` applies to plain text only: the other formats mark where a document ends.
     Raises InputError, with file and line, for text that is not UTF-8, a broken or truncated archive, one that unpacks
-    without end, invalid JSON, XML or Parquet, a missing or non-text field, a line or document beyond `LONGEST`
-    characters, a `<doc>` that is never closed and text outside of any `<doc>`.
+    without end, invalid JSON, XML or Parquet, a field that is missing or holds no text, a line or document of over
+    `LONGEST` characters, a `<doc>` without `</doc>`, and text outside of a `<doc>`.
     """
     return (document for document in map(in_full, read_sources(source, settings)) if document.paragraphs)
 
 
 def in_full(source: Document | Page) -> Document:
-    """A page's markup read as text: the slow part of reading a dump. A document as it is."""
+    """Return the document of a page of a dump, by removing its markup, which is slow; return a document as it is."""
     if isinstance(source, Document):
         return source
-    found = (tidy(line) for line in passages(source.wikitext, source.dropped))
-    return Document(tuple(line for line in found if line), source.place)
+    lines = (tidy(line) for line in passages(source.wikitext, source.dropped))
+    return Document(tuple(line for line in lines if line), source.location)
 
 
 def read_sources(source: Input, settings: TextSettings, on_error: OnError = stop) -> Iterator[Document | Page]:
-    """As `read_documents`, but the pages of a dump come as they are: `in_full` of each, in any process, is the rest.
+    """Yield what `read_documents` yields, but pages of a dump with their markup, for `in_full` in any process.
 
-    `on_error` is told of each record that cannot be read; a file that cannot be read any further raises all the same.
+    `on_error` is called for each record that cannot be read. A file that cannot be read any further raises InputError.
     """
     if isinstance(source, HubDataset):
         return read_hub(source, settings, on_error)
@@ -119,7 +122,7 @@ def read_sources(source: Input, settings: TextSettings, on_error: OnError = stop
 
 
 def read_all(sources: Iterable[Input], settings: TextSettings) -> Iterator[Document]:
-    """Yield the documents of several inputs in order; InputError when there is none in all of them."""
+    """Yield the documents of several inputs in order. Raises InputError where there is none in all of them."""
     sources = list(sources)
     empty = True
     for source in sources:
@@ -134,39 +137,43 @@ def read_all(sources: Iterable[Input], settings: TextSettings) -> Iterator[Docum
 def _read_file(path: Path, settings: TextSettings, on_error: OnError) -> Iterator[Document | Page]:
     if _is_parquet(path):
         return read_parquet(path, settings, on_error)
-    lines = read_lines(path)
-    opening = next(((number, line) for number, line in lines if not line.isspace()), (0, ""))
+    file_lines = read_lines(path)
+    opening = next(((number, line) for number, line in file_lines if not line.isspace()), (0, ""))
     first = opening[1].strip()
     if is_dump(first):
-        lines.close()
+        file_lines.close()
         return _read_dump(path)
-    numbered: Iterable[tuple[int, str]] = chain([opening] if first else [], lines)
+    lines: Iterable[tuple[int, str]] = chain([opening] if first else [], file_lines)
     if opens_article(first):
-        return read_wikiextractor(path, decoded_lines(path, numbered), settings)
+        return read_wikiextractor(path, decoded_lines(path, lines), settings)
     if _is_json(path, first):
-        return read_json_lines(path, numbered, settings, on_error)
-    numbered = _without_articles(path, decoded_lines(path, numbered))
+        return read_json_lines(path, lines, settings, on_error)
+    lines = _without_articles(path, decoded_lines(path, lines))
     if settings.documents == "file":
-        return _read_whole(path, numbered, settings)
+        return _read_whole(path, lines, settings)
     if settings.documents == "lines":
-        return _read_each_line(path, numbered, settings)
-    return _read_blocks(path, numbered, settings)
+        return _read_each_line(path, lines, settings)
+    return _read_blocks(path, lines, settings)
 
 
-def _expand(given: str) -> list[Path]:
-    path = Path(given)
+def _expand(name: str) -> list[Path]:
+    """Return the files that the name of a file or folder, or a glob, stands for."""
+    path = Path(name)
     if path.is_dir():
         return _files_below(path)
     if path.exists():
         return [path]
     files: list[Path] = []
-    for name in sorted(glob.glob(given, recursive=True)):
-        files.extend(_files_below(Path(name)) if Path(name).is_dir() else [Path(name)])
+    for match in map(Path, sorted(glob.glob(name, recursive=True))):
+        files.extend(_files_below(match) if match.is_dir() else [match])
     return files
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """Also through links to folders, each folder once; InputError for a folder that cannot be read."""
+    """Return the files below a folder, links to folders included, each folder once.
+
+    Raises InputError for a folder that cannot be read.
+    """
 
     def refuse(error: OSError) -> None:
         raise InputError(f"{error.filename}: the folder cannot be read: {error.strerror}")
@@ -190,12 +197,12 @@ def _read_dump(path: Path) -> Iterator[Page]:
 
 
 def _without_articles(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """The lines of plain text; WikiExtractor's output without its first line would be learned with its mark-up."""
+    """Yield the lines of plain text. Raises InputError where an article of WikiExtractor begins, which has markup."""
     for number, line in lines:
         if line.startswith("<doc ") and opens_article(line.strip()):
             raise InputError(
-                f"{path}:{number}: an article of WikiExtractor begins here, in a file that does not begin with one; "
-                "remove the lines before it"
+                f"{path}:{number}: expected plain text, got an article of WikiExtractor after it; remove the lines "
+                "before it"
             )
         yield number, line
 
@@ -207,6 +214,7 @@ def _read_each_line(path: Path, lines: Iterable[tuple[int, str]], settings: Text
 
 
 def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
+    """Yield the documents of plain text with blank lines between them."""
     block: list[str] = []
     begin = size = 0
     for number, line in lines:
@@ -224,14 +232,15 @@ def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSet
 
 
 def _read_whole(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
+    """Yield a file of plain text as one document."""
     begin = size = 0
-    body: list[str] = []
+    text: list[str] = []
     for number, line in lines:
         begin = begin or (0 if line.isspace() else number)
-        body.append(line)
+        text.append(line)
         size = bounded(size + len(line), f"{path}:{begin}")
     if begin:
-        yield Document(paragraphs_of(body, settings), f"{path}:{begin}")
+        yield Document(paragraphs_of(text, settings), f"{path}:{begin}")
 
 
 def _is_parquet(path: Path) -> bool:
@@ -242,7 +251,7 @@ def _is_parquet(path: Path) -> bool:
             return False
     with path.open("rb") as file:
         file.seek(-len(PARQUET_MAGIC), os.SEEK_END)
-        return file.read() == PARQUET_MAGIC  # otherwise a text that begins so
+        return file.read() == PARQUET_MAGIC  # otherwise it is a text that begins with these letters
 
 
 def _is_json(path: Path, first: str) -> bool:

@@ -1,22 +1,20 @@
-"""text → documents: records that hold a text each: JSON lines, Parquet files, datasets of the Hugging Face Hub."""
+"""text → documents: records with a text each (JSON lines, Parquet, datasets of the Hub), articles of WikiExtractor."""
 
 import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertwright.errors import InputError, MissingExtra, RunFailed
 from bertwright.text.decompress import is_undecoded
 from bertwright.text.document import LINE_END, Document, OnError, TextSettings, bounded, paragraphs_of, without_title
+from bertwright.text.parquet import check_text_column, first_line, open_parquet
 
-if TYPE_CHECKING:
-    import pyarrow.parquet
-
-PARQUET_MAGIC = b"PAR1"
-_WANTED_JSON = "each line must be one JSON object with its text in the field"
-_ROWS = 256  # of a Parquet file decoded at a time
+_EXPECTED_JSON = "expected one JSON object a line, with its text in the field"
+_ROWS = 256  # rows of a Parquet file that are decoded at a time
+_TITLE = re.compile(r' title="(.*)"\s*>$')
 
 
 def read_json_lines(
@@ -26,45 +24,45 @@ def read_json_lines(
     for number, line in lines:
         if line.isspace():
             continue
-        place = f"{path}:{number}"
+        location = f"{path}:{number}"
         try:
-            title, text = _json_record(line, place, settings.field)
+            title, text = _json_record(line, location, settings.field)
         except InputError as error:
             on_error(error)
             continue
-        yield from _documents(text, title, place, settings)
+        yield from _documents(text, title, location, settings)
 
 
 def read_parquet(path: Path, settings: TextSettings, on_error: OnError) -> Iterator[Document]:
-    """Yield the document of each row of a Parquet file, a few rows at a time; a row without a text is no document."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
+    """Yield the document of each row of a Parquet file, a few rows at a time; a row without text gives none."""
     row = 0
-    try:
-        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            _check_column(path, file, settings.field)
-            for batch in file.iter_batches(batch_size=_ROWS, columns=[settings.field]):
-                for value in batch.column(0):
-                    row += 1
-                    place = f"{path}: row {row}"
-                    try:
-                        text = value.as_py() or ""
-                        bounded(len(text), place)
-                    except UnicodeDecodeError as error:
-                        on_error(InputError(f"{place}: the column {settings.field!r} is not UTF-8 text: {error}"))
-                        continue
-                    except InputError as error:
-                        on_error(error)
-                        continue
-                    yield from _documents(text, "", place, settings)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: after row {row}: not a readable Parquet file: {error}") from None
+    with open_parquet(path, str(path), lambda: row) as file:
+        if file.schema_arrow.names.count(settings.field) != 1:
+            columns = ", ".join(file.schema_arrow.names)
+            raise InputError(
+                f"{path}: expected one column {settings.field!r}; the columns are: {columns}; name the column of the "
+                "text: corpus build --field NAME"
+            )
+        check_text_column(file.schema_arrow, settings.field, str(path))
+        for batch in file.iter_batches(batch_size=_ROWS, columns=[settings.field]):
+            for value in batch.column(0):
+                row += 1
+                location = f"{path}: row {row}"
+                try:
+                    text = value.as_py() or ""
+                    bounded(len(text), location)
+                except UnicodeDecodeError as error:
+                    on_error(InputError(f"{location}: {settings.field!r} is not UTF-8 text: {error}"))
+                    continue
+                except InputError as error:
+                    on_error(error)
+                    continue
+                yield from _documents(text, "", location, settings)
 
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A split of a dataset on the Hugging Face Hub, at one revision."""
+    """Split of a dataset on the Hugging Face Hub, at one revision."""
 
     name: str
     config: str | None
@@ -75,31 +73,33 @@ class HubDataset:
         return ":".join(["hub", self.name, *([self.config] if self.config else []), self.split])
 
 
-def find_hub_dataset(given: str) -> HubDataset:
-    """`hub:NAME`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`, at the revision that the Hub has now.
+def find_hub_dataset(written: str) -> HubDataset:
+    """Return the dataset named `hub:NAME`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`, at the Hub's present revision.
 
-    InputError where the Hub has no such dataset, RunFailed where it cannot be asked, MissingExtra without the packages.
+    Raises InputError where the Hub has no such dataset, RunFailed where it cannot be reached, MissingExtra without the
+    packages.
     """
     try:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
     except ImportError:
-        raise MissingExtra("hub", f"reading {given}") from None
-    _, name, *rest = given.split(":")
+        raise MissingExtra("hub", f"reading {written}") from None
+    _, name, *rest = written.split(":")
     if not name or len(rest) > 2 or not all(rest):
-        raise InputError(f"{given}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
-    config, split = ([None, "train"] if not rest else [None, *rest])[-2:] if len(rest) < 2 else rest
+        raise InputError(f"{written}: expected hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
+    config = rest[0] if len(rest) == 2 else None
+    split = rest[-1] if rest else "train"
     try:
-        found = HfApi().dataset_info(name)
+        revision = HfApi().dataset_info(name).sha
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise InputError(f"{given}: the Hub has no such dataset that you may read: {_first_line(error)}") from None
+        raise InputError(f"{written}: the Hub has no such dataset that you may read: {first_line(error)}") from None
     except (HfHubHTTPError, OSError) as error:
-        raise RunFailed(f"{given}: the Hub cannot be asked: {_first_line(error)}") from error
-    return HubDataset(name, config, split or "train", found.sha or "")
+        raise RunFailed(f"{written}: the Hub cannot be reached: {first_line(error)}") from error
+    return HubDataset(name, config, split, revision or "")
 
 
 def read_hub(dataset: HubDataset, settings: TextSettings, on_error: OnError) -> Iterator[Document]:
-    """Yield the document of each row, as a stream; nothing but what is being read is fetched."""
+    """Yield the document of each row of a dataset; rows are fetched as they are read."""
     try:
         from datasets import load_dataset
     except ImportError:
@@ -111,50 +111,52 @@ def read_hub(dataset: HubDataset, settings: TextSettings, on_error: OnError) -> 
         )
         for record in rows:
             row += 1
-            place = f"{dataset}: row {row}"
+            location = f"{dataset}: row {row}"
             try:
-                text = _field_text(record, place, settings.field, may_be_null=True)
-                bounded(len(text), place)
+                text = _field_text(record, location, settings.field, may_be_null=True)
+                bounded(len(text), location)
             except InputError as error:
                 on_error(error)
                 continue
-            yield from _documents(text, "", place, settings)
+            yield from _documents(text, "", location, settings)
     except (ValueError, FileNotFoundError) as error:
-        raise InputError(f"{dataset}: after row {row}: {_first_line(error)}") from None
+        raise InputError(f"{dataset}: after row {row}: {first_line(error)}") from None
     except OSError as error:
-        raise RunFailed(f"{dataset}: reading failed after row {row}: {_first_line(error)}") from error
+        raise RunFailed(f"{dataset}: reading failed after row {row}: {first_line(error)}") from error
 
 
-def _documents(text: str, title: str, place: str, settings: TextSettings) -> Iterator[Document]:
+def _documents(text: str, title: str, location: str, settings: TextSettings) -> Iterator[Document]:
     paragraphs = paragraphs_of(without_title(LINE_END.split(text), title), settings)
     if paragraphs:
-        yield Document(paragraphs, place)
+        yield Document(paragraphs, location)
 
 
-def _json_record(line: str, place: str, field: str) -> tuple[str, str]:
-    """Give (title or "", text) of one JSON line; WikiExtractor's form alone begins with its title."""
+def _json_record(line: str, location: str, field: str) -> tuple[str, str]:
+    """Return (title, text) of a JSON line; "" as the title unless WikiExtractor wrote it, whose texts begin with it."""
     if is_undecoded(line):
-        raise InputError(f"{place}: not UTF-8 text: {_first_undecodable(line)}; convert it to UTF-8")
+        raise InputError(f"{location}: not UTF-8 text: {_first_undecodable(line)}; convert it to UTF-8")
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"{place}: not valid JSON: {error.msg}; {_WANTED_JSON} {field!r}") from None
+        raise InputError(f"{location}: not valid JSON: {error.msg}; {_EXPECTED_JSON} {field!r}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not usable JSON ({error}); {_WANTED_JSON} {field!r}") from None
+        raise InputError(f"{location}: JSON that cannot be read ({error}); {_EXPECTED_JSON} {field!r}") from None
     if not isinstance(record, dict):
-        raise InputError(f"{place}: a JSON {type(record).__name__}; {_WANTED_JSON} {field!r}")
-    text = _field_text(record, place, field)
+        raise InputError(f"{location}: {_EXPECTED_JSON} {field!r}, got a JSON {type(record).__name__}")
+    text = _field_text(record, location, field)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         bad = ord(text[error.start])
-        raise InputError(f"{place}: the field {field!r} holds half a surrogate pair, \\u{bad:04x}") from None
+        raise InputError(
+            f"{location}: {field!r} holds half of a surrogate pair (\\u{bad:04x}), which is no text"
+        ) from None
     title = record.get("title") if field == "text" and {"id", "url"} <= record.keys() else ""
     return (title if isinstance(title, str) else ""), text
 
 
 def _first_undecodable(line: str) -> str:
-    """Which byte of such a line is not UTF-8."""
+    """Describe the first byte of a line that is not UTF-8."""
     raw = line.encode("utf-8", "surrogateescape")
     try:
         raw.decode("utf-8")
@@ -163,80 +165,54 @@ def _first_undecodable(line: str) -> str:
     raise AssertionError("every byte is UTF-8")
 
 
-def _field_text(record: dict[str, Any], place: str, field: str, *, may_be_null: bool = False) -> str:
+def _field_text(record: dict[str, Any], location: str, field: str, *, may_be_null: bool = False) -> str:
     if field not in record:
         names = ", ".join(map(repr, record)) or "none"
-        raise InputError(f"{place}: no field {field!r}; its fields are {names}; corpus build --field NAME reads one")
+        raise InputError(
+            f"{location}: expected a field {field!r}; the fields are: {names}; name the field of the text: corpus "
+            "build --field NAME"
+        )
     text = record[field]
     if text is None and may_be_null:
         return ""
     if not isinstance(text, str):
-        shown = json.dumps(text, default=str)[:40]
-        raise InputError(f"{place}: the field {field!r} holds {shown}; it must hold text")
+        raise InputError(f"{location}: expected text in field {field!r}, got {json.dumps(text, default=str)[:40]}")
     return text
 
 
-def _check_column(path: Path, file: "pyarrow.parquet.ParquetFile", field: str) -> None:
-    import pyarrow as pa
-
-    schema = file.schema_arrow
-    if schema.names.count(field) != 1:
-        names = ", ".join(schema.names)
-        raise InputError(
-            f"{path}: no column {field!r}, or several; its columns are {names}; corpus build --field NAME reads one"
-        )
-    kind = schema.field(field).type
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)):
-        texts = [name for name in schema.names if pa.types.is_string(schema.field(name).type)]
-        raise InputError(
-            f"{path}: the column {field!r} holds {kind}; it must hold text "
-            f"(such columns here: {', '.join(texts) or 'none'})"
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-# text → documents: WikiExtractor's mark-up, `<doc id=… url=… title=…>` … `</doc>`.
-
-_TITLE = re.compile(r' title="(.*)"\s*>$')
-
-
 def opens_article(line: str) -> bool:
-    """Whether a stripped line is a `<doc …>`."""
+    """Return whether a stripped line is WikiExtractor's `<doc id=… url=… title=…>`, which `</doc>` closes."""
     return line.startswith("<doc ") and line.endswith(">") and 'id="' in line
 
 
 def read_wikiextractor(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
-    """Yield the articles of numbered lines; the first line of each is its title."""
+    """Yield the articles in numbered lines of WikiExtractor; the first line of each is its title."""
     begin = size = 0
     title = ""
-    body: list[str] = []
+    article: list[str] = []
     for number, line in lines:
         bare = line.strip()
         if opens_article(bare):
             if begin:
-                raise InputError(f"{path}:{begin}: not closed by </doc> before line {number} opens another <doc>")
+                raise InputError(f"{path}:{begin}: expected </doc> before the next <doc …> on line {number}")
             match = _TITLE.search(bare)
-            begin, size, title, body = number, 0, _unescape(match[1]).replace("&quot;", '"') if match else "", []
+            begin, size, title, article = number, 0, _unescape(match[1]).replace("&quot;", '"') if match else "", []
         elif bare == "</doc>":
             if not begin:
-                raise InputError(f"{path}:{number}: </doc> without a <doc …> before it")
-            paragraphs = paragraphs_of(without_title(body, title), settings)
+                raise InputError(f"{path}:{number}: </doc> without a <doc …> before it; remove the line")
+            paragraphs = paragraphs_of(without_title(article, title), settings)
             if paragraphs:
                 yield Document(paragraphs, f"{path}:{begin}")
             begin = 0
         elif begin:
             size = bounded(size + len(line), f"{path}:{begin}")
-            body.append(_unescape(line) if "&" in line else line)
+            article.append(_unescape(line) if "&" in line else line)
         elif bare:
-            raise InputError(f"{path}:{number}: text outside of <doc …> … </doc>: {bare[:40]!r}")
+            raise InputError(f"{path}:{number}: expected <doc …>, got text outside of an article: {bare[:40]!r}")
     if begin:
-        raise InputError(f"{path}:{begin}: this <doc> is never closed by </doc>; was the file cut short?")
+        raise InputError(f"{path}:{begin}: expected </doc> after this <doc …>; was the file cut short?")
 
 
 def _unescape(text: str) -> str:
-    """Undo WikiExtractor's HTML-safe output, which escapes these three and nothing else."""
+    """Undo the escapes of WikiExtractor, which escapes these three characters only."""
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")

@@ -1,6 +1,6 @@
 """documents → sentences: the units that next-sentence prediction pairs (paper §3.1, §A.2).
 
-A "sentence" of the paper is any contiguous span; real sentence boundaries keep a pair's two halves readable.
+In the paper a "sentence" is any contiguous span. Here it ends where a sentence of the language ends.
 """
 
 import re
@@ -9,36 +9,34 @@ from typing import Final
 
 import sentencex
 
-from bertwright.text.document import Document, TextSettings
+from bertwright.text.document import Document, TextSettings, tidy
 
-_LONG: Final = 10_000
-_STRETCH: Final = 2_000
-"""Characters of a paragraph that is cut, and of each of its parts at least."""
+_LONG: Final = 10_000  # characters; a longer paragraph is cut into stretches
+_STRETCH: Final = 2_000  # least characters of a stretch
 _END: Final = re.compile("[。！？](?![”』」）。！？])")
 
 
 def split_sentences(document: Document, settings: TextSettings) -> list[str]:
-    """Give the document's sentences in order, none empty, white space tidied.
+    """Return the document's sentences in order, none empty, with single spaces.
 
-    A sentence never crosses a paragraph. With `settings.lines == "sentences"` the paragraphs are taken as they are.
+    A sentence never crosses the end of a paragraph. With `settings.lines == "sentences"` each paragraph is a sentence.
     """
     if settings.lines == "sentences":
         return list(document.paragraphs)
     sentences: list[str] = []
     for paragraph in document.paragraphs:
-        # one call per paragraph costs little more than one per document, and no boundary can be lost
+        # One call per paragraph costs little more than one per document, and keeps every boundary.
         for stretch in _stretches(paragraph):
             for sentence in sentencex.segment(settings.language, stretch):
-                tidy = " ".join(sentence.split())
-                if tidy:
-                    sentences.append(tidy)
+                if sentence := tidy(sentence):
+                    sentences.append(sentence)
     return sentences
 
 
 def _stretches(paragraph: str) -> Iterator[str]:
-    """The whole paragraph; a long one of Chinese or Japanese in parts that end with a sentence.
+    """Yield the paragraph, or, where it is long, parts of it that end with a sentence of Chinese or Japanese.
 
-    sentencex takes the square of its time where no space follows a sentence: hours for a book in one line.
+    Where no space follows a sentence, the time of sentencex is quadratic: hours for a book in one line.
     """
     begin = 0
     if len(paragraph) > _LONG:

@@ -1,8 +1,8 @@
-"""text → token ids: what a tokenizer folder holds, read and checked (paper §3, "WordPiece embeddings").
+"""text → token ids: the files of a WordPiece tokenizer's folder, read and checked (paper §3, "WordPiece embeddings").
 
-A folder holds tokenizer.json, vocab.txt and tokenizer_config.json as `Tokenizer.save` writes them. A published model
-may hold tokenizer.json alone, as transformers writes it today, or vocab.txt with a tokenizer_config.json beside it, as
-it did before; where two files say the same thing they must agree.
+`Tokenizer.save` writes tokenizer.json, vocab.txt and tokenizer_config.json. A published model may hold tokenizer.json
+alone, as transformers writes it today, or vocab.txt and tokenizer_config.json, as it did before. Files that contradict
+each other are an error.
 """
 
 import hashlib
@@ -22,121 +22,126 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK
 CONTINUATION = "##"
 LONGEST_WORD = 100  # characters; longer words become [UNK]
 LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
-_CLASSES = ("BertTokenizer", "BertTokenizerFast", "BertTokenizerLegacy")
-_SAID = (True, False, None)
 OWN_KEY = "bertwright"
-"""Where tokenizer_config.json holds what only this project reads."""
+"""Key of tokenizer_config.json under which bertwright notes the base of an extended vocabulary."""
+_CLASSES = ("BertTokenizer", "BertTokenizerFast", "BertTokenizerLegacy")
 
 
 class Rules(Settings):
-    """What decides, besides the vocabulary, how text becomes pieces."""
+    """Rules by which text becomes words, before the vocabulary splits these into pieces.
+
+    cased           True where upper case is kept
+    strip_accents   True where every letter (Hangul and voiced kana too) is decomposed and its marks are dropped
+    longest_word    characters of the longest word that is split; longer ones become [UNK]
+    """
 
     cased: bool
-    strip_accents: bool  # decomposes every letter (Hangul and voiced kana too) and drops the marks
+    strip_accents: bool
     longest_word: Annotated[int, Field(gt=0, lt=2**31)] = LONGEST_WORD
 
 
 class Base(Settings):
-    """The vocabulary that another was extended from: its first `size` pieces, and the hash of that tokenizer."""
+    """The base of an extended vocabulary: its tokenizer's hash, and its size. Its pieces are the first `size` ones."""
 
     hash: str
     size: Positive
 
 
 def vocabulary_hash(pieces: Sequence[str], rules: Rules) -> str:
-    """The sha256 of all that decides ids."""
-    decides = json.dumps([list(pieces), rules.model_dump()], ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256(decides.encode()).hexdigest()
+    """Return the sha256 of pieces and rules, which decide every id."""
+    text = json.dumps([list(pieces), rules.model_dump()], ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
     """Read pieces, rules and base of a tokenizer, model, run or corpus folder.
 
-    InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another.
+    Raises InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another file.
     """
     folder = folder_with(folder, "tokenizer.json", "vocab.txt")
-    described_at, vocabulary_at, config_at = (
+    json_path, vocabulary_path, config_path = (
         folder / name for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     )
-    config = read_object(config_at) if config_at.is_file() else {}
-    if not described_at.is_file():
-        rules = _rules_of_config(config, config_at)
-        pieces = read_vocabulary(vocabulary_at)
+    config = read_object(config_path) if config_path.is_file() else {}
+    if not json_path.is_file():
+        rules = _rules_of_config(config, config_path)
+        pieces = read_vocabulary(vocabulary_path)
     else:
-        described = read_json(described_at)
-        rules = _rules_of(described, described_at)
-        pieces = _pieces_of(described, described_at)
-        if vocabulary_at.is_file():
-            _check_same(pieces, read_vocabulary(vocabulary_at), folder)
-        _check_config(config, config_at, rules)
-    _check_tokens(pieces, config, config_at)
-    return pieces, rules, _base_of(config, config_at)
+        described = read_json(json_path)
+        rules = _rules_of(described, json_path)
+        pieces = _pieces_of(described, json_path)
+        if vocabulary_path.is_file():
+            _check_same(pieces, read_vocabulary(vocabulary_path), folder)
+        _check_config(config, config_path, rules)
+    _check_tokens(pieces, config, config_path)
+    return pieces, rules, _base_of(config, config_path)
 
 
 def folder_with(folder: Path, *names: str) -> Path:
-    """The folder itself, the model of a run folder, the copy in a corpus, or a model that comes with the program.
+    """Return the folder that holds one of the named files: `folder`, its model/ (a run) or its tokenizer/ (a corpus).
 
-    InputError where none holds one of a tokenizer's files.
+    `folder` may also name a model that comes with bertwright. Raises InputError where no folder holds such a file.
     """
     folder = place_of(folder)
-    for place in (folder, folder / "model", folder / "tokenizer"):
-        if any((place / name).is_file() for name in names):
-            return place
-    hint = "a tokenizer or model folder holds it, or vocab.txt ('bertwright tokenizer' makes one)"
-    raise InputError(f"{folder / 'tokenizer.json'}: there is no such file; {hint}")
+    for candidate in (folder, folder / "model", folder / "tokenizer"):
+        if any((candidate / name).is_file() for name in names):
+            return candidate
+    raise InputError(
+        f"{folder / 'tokenizer.json'}: there is no such file; name a tokenizer or model folder, which holds it or "
+        "vocab.txt ('bertwright tokenizer' makes one)"
+    )
 
 
 def has_casing(folder: Path) -> bool:
-    """Whether the files of a tokenizer folder say if case is kept."""
+    """Return whether the files of a tokenizer folder note if case is kept."""
     config = folder / "tokenizer_config.json"
     return (folder / "tokenizer.json").is_file() or (config.is_file() and "do_lower_case" in read_json(config))
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Read one piece per line; only line feeds part lines, since pieces may hold other separators."""
+    """Return the pieces of a vocab.txt, one a line. Only line feeds end a line: pieces may hold other line ends."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        at = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}:{at}: not UTF-8 text (byte {error.start}); a vocabulary is UTF-8") from None
+        number = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}:{number}: not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     for number, line in enumerate(lines, start=1):
         if not line.strip():
-            raise InputError(f"{path}:{number}: an empty line; a vocabulary holds one piece on every line")
+            raise InputError(f"{path}:{number}: expected a piece, got an empty line; a vocabulary has one on each line")
     return lines
 
 
-def numbered(pieces: Sequence[str], place: str) -> dict[str, int]:
-    """Give piece → id; InputError for duplicates and missing special tokens."""
-    ids: dict[str, int] = {}
-    for id, piece in enumerate(pieces):
-        first = ids.setdefault(piece, id)
-        if first != id:
-            raise InputError(f"{place}: the piece {piece!r} stands on line {first + 1} and again on line {id + 1}")
-    missing = [token for token in SPECIAL if token not in ids]
-    if missing:
-        raise InputError(f"{place}: the special token {', '.join(missing)} is missing; {' '.join(SPECIAL)} are needed")
-    return ids
+def check_rules(described: Any, others: Mapping[str, tuple[object, object]], path: Path, *, kind: str) -> None:
+    """Raise InputError where a tokenizer.json has other rules than those that BERT and GPT-1 share, or than `others`.
+
+    others   name → (value in the file, value of a tokenizer of this kind)
+    """
+    normalizer = described["normalizer"]
+    rules = {
+        "normalizer": (normalizer["type"], "BertNormalizer"),
+        "normalizer.clean_text": (normalizer["clean_text"], True),
+        "normalizer.handle_chinese_chars": (normalizer["handle_chinese_chars"], True),
+        "pre_tokenizer": (described["pre_tokenizer"]["type"], "BertPreTokenizer"),
+        **others,
+    }
+    for name, (value, expected) in rules.items():
+        if value != expected:
+            raise InputError(f"{path}: {name} is {value!r}; a {kind} tokenizer has {expected!r}")
 
 
 def _rules_of(described: Any, path: Path) -> Rules:
-    """Take the rules from a tokenizer.json, which must be BERT's in kind."""
+    """Return the rules of a tokenizer.json. Raises InputError where it describes no BERT tokenizer."""
     try:
         normalizer, model = described["normalizer"], described["model"]
-        found = {
-            "normalizer": (normalizer["type"], "BertNormalizer"),
-            "normalizer.clean_text": (normalizer["clean_text"], True),
-            "normalizer.handle_chinese_chars": (normalizer["handle_chinese_chars"], True),
-            "pre_tokenizer": (described["pre_tokenizer"]["type"], "BertPreTokenizer"),
+        expected = {
             "model": (model.get("type", "WordPiece"), "WordPiece"),
             "model.continuing_subword_prefix": (model["continuing_subword_prefix"], CONTINUATION),
             "model.unk_token": (model["unk_token"], UNK),
         }
-        for name, (value, wanted) in found.items():
-            if value != wanted:
-                raise InputError(f"{path}: {name} is {value!r}; a BERT tokenizer has {wanted!r}")
+        check_rules(described, expected, path, kind="BERT")
         lowercase, strip = normalizer["lowercase"], normalizer["strip_accents"]
         return Rules(
             cased=not lowercase,
@@ -148,99 +153,110 @@ def _rules_of(described: Any, path: Path) -> Rules:
 
 
 def _rules_of_config(config: dict[str, Any], path: Path) -> Rules:
-    """Take the rules from a tokenizer_config.json, where there is no tokenizer.json; its words may have 100 letters."""
+    """Return the rules of a tokenizer_config.json without a tokenizer.json; its longest word has 100 letters.
+
+    Raises InputError where do_lower_case is missing, and for settings that no BERT tokenizer has.
+    """
     lower, strip = config.get("do_lower_case"), config.get("strip_accents")
     if not isinstance(lower, bool):
         raise InputError(
-            f"{path}: says not whether case is folded (do_lower_case: true or false), nor is there a tokenizer.json; "
-            "add it, or make a tokenizer folder with: bertwright tokenizer import vocab.txt [--cased]"
+            f"{path}: expected do_lower_case (true or false), since there is no tokenizer.json, got {lower!r}; add it, "
+            "or make a tokenizer folder with: bertwright tokenizer import vocab.txt [--cased]"
         )
     if not config.get("tokenize_chinese_chars", True):
-        raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer sets ideographs apart")
+        raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer has true")
     kind = config.get("tokenizer_class") or _CLASSES[0]
     if kind not in _CLASSES:
-        raise InputError(f"{path}: tokenizer_class is {kind!r}; without a tokenizer.json {_CLASSES[0]} alone is read")
-    for name, usual in (("do_basic_tokenize", (True, None)), ("never_split", ([], None)), ("strip_accents", _SAID)):
-        if config.get(name) not in usual:
-            raise InputError(f"{path}: {name} is {config[name]!r}; a BERT tokenizer has {usual[0]!r}")
+        raise InputError(
+            f"{path}: tokenizer_class is {kind!r}; expected {_CLASSES[0]}, since there is no tokenizer.json"
+        )
+    usual = {"do_basic_tokenize": (True, None), "never_split": ([], None), "strip_accents": (True, False, None)}
+    for name, allowed in usual.items():
+        if config.get(name) not in allowed:
+            raise InputError(f"{path}: {name} is {config[name]!r}; a BERT tokenizer has {allowed[0]!r}")
     return Rules(cased=not lower, strip_accents=lower if strip is None else bool(strip))
 
 
 def _pieces_of(described: Any, path: Path) -> list[str]:
-    """The vocabulary in a tokenizer.json by id; InputError for gaps, and for added tokens that it does not hold."""
+    """Return the pieces of a tokenizer.json by id. Raises InputError for gaps and for added tokens that have no id."""
     vocabulary = described["model"].get("vocab")
     if not isinstance(vocabulary, dict):
-        raise InputError(f"{path}: holds no vocabulary")
+        raise InputError(f"{path}: model.vocab is missing or no object")
     pieces = pieces_by_id(vocabulary, path)
     added = described.get("added_tokens") or []
     if not isinstance(added, list):
-        raise InputError(f"{path}: added_tokens is {added!r}; it must be a list")
+        raise InputError(f"{path}: expected a list in added_tokens, got {added!r}")
     for token in added:
         if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-            raise InputError(f"{path}: the added token {token!r} is no object with a text as its content")
-        if vocabulary.get(token.get("content")) != token.get("id"):
-            raise InputError(f"{path}: the added token {token.get('content')!r} is not in its vocabulary")
+            raise InputError(f"{path}: expected an added token with text in 'content', got {token!r}")
+        if vocabulary.get(token["content"]) != token.get("id"):
+            raise InputError(
+                f"{path}: the added token {token['content']!r} is not in the vocabulary with the id {token.get('id')!r}"
+            )
     return pieces
 
 
 def pieces_by_id(ids: Mapping[str, Any], path: Path) -> list[str]:
-    """The pieces of a JSON object of ids in their order; InputError for gaps and for what is no id."""
-    if strange := [piece for piece, id in ids.items() if type(id) is not int]:
-        raise InputError(f"{path}: the piece {strange[0]!r} has the id {ids[strange[0]]!r}; ids are whole numbers")
+    """Return the pieces of a JSON object piece → id in the order of the ids.
+
+    Raises InputError for gaps and for ids that are no whole numbers.
+    """
+    for piece, id in ids.items():
+        if type(id) is not int:
+            raise InputError(f"{path}: the piece {piece!r} has the id {id!r}; expected a whole number")
     pieces = sorted(ids, key=lambda piece: (ids[piece], piece))
     for id, piece in enumerate(pieces):
         if ids[piece] != id:
-            raise InputError(f"{path}: the piece {piece!r} has id {ids[piece]}, where {id} was expected")
+            raise InputError(f"{path}: the piece {piece!r} has the id {ids[piece]}; expected {id}")
     return pieces
 
 
 def _check_tokens(pieces: Sequence[str], config: dict[str, Any], path: Path) -> None:
-    """Refuse special tokens of other names, and added tokens that the vocabulary does not hold under their ids."""
+    """Raise InputError for special tokens of other names and for added tokens that the vocabulary has not."""
     names = zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True)
-    for name, usual in names:
-        given = config.get(name) or usual
-        given = given.get("content") if isinstance(given, dict) else given
-        if given != usual:
-            raise InputError(f"{path}: {name} is {given!r}; a BERT tokenizer has {usual!r}")
-    beside = path.parent / "added_tokens.json"
-    added: list[tuple[Any, Any]] = list((read_object(beside) if beside.is_file() else {}).items())
+    for name, expected in names:
+        token = config.get(name) or expected
+        token = token.get("content") if isinstance(token, dict) else token
+        if token != expected:
+            raise InputError(f"{path}: {name} is {token!r}; a BERT tokenizer has {expected!r}")
+    added_path = path.parent / "added_tokens.json"
+    added: list[tuple[Any, Any]] = list((read_object(added_path) if added_path.is_file() else {}).items())
     decoder = config.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
-        raise InputError(f"{path}: added_tokens_decoder is {decoder!r}; it must be an object")
+        raise InputError(f"{path}: expected an object in added_tokens_decoder, got {decoder!r}")
     added += [(token.get("content") if isinstance(token, dict) else token, id) for id, token in decoder.items()]
     for token, id in added:
-        place = int(id) if str(id).isdecimal() else -1
-        if not 0 <= place < len(pieces) or pieces[place] != token:
-            raise InputError(f"{path.parent}: the added token {token!r} with the id {id} is not in its vocabulary")
+        index = int(id) if str(id).isdecimal() else -1
+        if not 0 <= index < len(pieces) or pieces[index] != token:
+            raise InputError(f"{path.parent}: the added token {token!r} is not in the vocabulary with the id {id}")
 
 
-def _check_same(inside: Sequence[str], pieces: Sequence[str], folder: Path) -> None:
-    """Refuse a tokenizer.json whose vocabulary differs from vocab.txt."""
-    ids = {piece: id for id, piece in enumerate(inside)}
+def _check_same(json_pieces: Sequence[str], pieces: Sequence[str], folder: Path) -> None:
+    """Raise InputError where the pieces of tokenizer.json are not those of vocab.txt."""
+    ids = {piece: id for id, piece in enumerate(json_pieces)}
     for id, piece in enumerate(pieces):
         if ids.get(piece) != id:
             raise InputError(
-                f"{folder / 'vocab.txt'}:{id + 1}: the piece {piece!r} has id {id} here and "
-                f"{ids.get(piece, 'none')} in tokenizer.json; the two files must agree"
+                f"{folder / 'vocab.txt'}:{id + 1}: the piece {piece!r} has the id {id} here and "
+                f"{ids.get(piece, 'none')} in tokenizer.json; expected the same"
             )
-    if len(inside) != len(pieces):
+    if len(json_pieces) != len(pieces):
         raise InputError(
-            f"{folder}: vocab.txt holds {len(pieces)} pieces and tokenizer.json {len(inside)}; they must agree"
+            f"{folder}: vocab.txt holds {len(pieces)} pieces and tokenizer.json {len(json_pieces)}; expected the same"
         )
 
 
 def _check_config(config: dict[str, Any], path: Path, rules: Rules) -> None:
-    """Refuse a tokenizer_config.json that folds case or strips accents where the rules do not, or the other way."""
-    said = {"do_lower_case": not rules.cased, "strip_accents": rules.strip_accents}
-    for name, value in said.items():
-        given = config.get(name)
-        if given is not None and bool(given) != value:
-            raise InputError(f"{path}: {name} is {given}, but tokenizer.json says {value}; they must agree")
+    """Raise InputError where a tokenizer_config.json notes another rule for case or accents than tokenizer.json."""
+    for name, expected in {"do_lower_case": not rules.cased, "strip_accents": rules.strip_accents}.items():
+        value = config.get(name)
+        if value is not None and bool(value) != expected:
+            raise InputError(f"{path}: {name} is {value}, but {expected} in tokenizer.json; expected the same")
 
 
 def _base_of(config: dict[str, Any], path: Path) -> Base | None:
     try:
-        given = config[OWN_KEY]["extended_from"] if OWN_KEY in config else None
-        return None if given is None else Base.model_validate(given)
+        base = config[OWN_KEY]["extended_from"] if OWN_KEY in config else None
+        return None if base is None else Base.model_validate(base)
     except (KeyError, TypeError, ValidationError) as error:
-        raise InputError(f"{path}: {OWN_KEY}.extended_from must hold hash and size ({error!r})") from None
+        raise InputError(f"{path}: expected hash and size in {OWN_KEY}.extended_from ({error!r})") from None

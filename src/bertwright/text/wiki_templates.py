@@ -1,16 +1,18 @@
-"""Inline templates → the words that they stand for, so that no sentence is left with a hole (paper §3.1).
+"""inline templates → the words that they show, so that no sentence has a gap (paper §3.1).
 
-A template is a program of its wiki, and what it shows is not in the page. Most show nothing that belongs to a sentence.
-Those inside sentences are few, and nearly all show one of their own arguments, so one table serves every language.
+A template is a program of its wiki, and its output is not in the page. Most templates show nothing that belongs to a
+sentence. Few kinds occur inside sentences, and nearly all of these show one of their arguments, so one table serves
+every language.
 """
 
 import re
 from collections.abc import Callable, Mapping
 
-Arguments = Mapping[str, str]  # by name, or by place: "1", "2", …
+Arguments = Mapping[str, str]  # by name, or by position: "1", "2", …
 
 _LAST = 0
-_PLACES = {
+# Template → position of the argument that it shows.
+_SHOWN_ARGUMENT = {
     **dict.fromkeys(("lang", "langue", "llang", "script", "transl", "transliteration", "ship"), _LAST),
     **dict.fromkeys(
         "nowrap,nobr,nobreak,nowr,s,abbr,abbrlink,angbr,angle bracket,vr,sc,smallcaps,smaller,small,big,large,larger,"
@@ -22,7 +24,7 @@ _PLACES = {
         1,
     ),
 }
-# {{lang-de|…}} and its kin in other wikis: {{lang-en-short|…}}, {{enS|…}}, {{link-en|…}}
+# {{lang-de|…}}, and in other wikis {{lang-en-short|…}}, {{enS|…}}, {{link-en|…}}
 _OF_A_LANGUAGE = re.compile(
     r"(?:lang|link)-[a-z-]+|(?:ar|cs|da|de|el|en|es|fa|fr|grc|he|hu|it|ja|ko|la|pl|pt|ro|ru|sv|tr|uk|zh)s"
 )
@@ -36,7 +38,7 @@ _SIGNS = {
     **dict.fromkeys(("ndash", "en dash"), "–"),
     **dict.fromkeys(("mdash", "mdashb", "em dash", "emdash", "spaced mdash"), "—"),
     **dict.fromkeys(("nbsp", "nbs", "space", "spaces", "thinsp", "thin space", "hairsp", "pad"), " "),
-    # apostrophes as entities: beside the two or three of italics and bold they would be read with them
+    # Apostrophes as entities: next to the two or three of italics and bold they would be read as part of them.
     **{"'": "&#39;", "'s": "&#39;s", "' \"": '&#39; "', "\" '": '" &#39;', "'\"": '&#39;"', "\"'": '"&#39;'},
     **{"=": "=", "·": " · ", "•": " • "},
 }
@@ -57,23 +59,28 @@ _ROMAN_CENTURY = re.compile(r"[ivx]+e siècle")
 
 
 def name_of(written: str) -> str:
-    """A template's name as the tables here have it."""
+    """Return a template's name as the tables of this module spell it."""
     return " ".join(written.replace("_", " ").split()).lower()
 
 
 def reading_of(name: str) -> Callable[[Arguments], str] | None:
-    """How the template of this name, in small letters, is read from its arguments; None where it stands for nothing."""
+    """Return the function from arguments to text of a template; None where the template shows nothing.
+
+    name   as `name_of` returns it
+    """
     if name in _SIGNS:
         return lambda _: _SIGNS[name]
-    if name in _PLACES or _OF_A_LANGUAGE.fullmatch(name):
-        place = _PLACES.get(name, 1)
-        return lambda given: given.get(str(place) if place else str(_positional(given)), "")
+    if name in _SHOWN_ARGUMENT or _OF_A_LANGUAGE.fullmatch(name):
+        position = _SHOWN_ARGUMENT.get(name, 1)
+        return lambda arguments: arguments.get(str(position) if position else str(_count(arguments)), "")
     if name in _QUOTES:
-        return lambda given: "\n" + (given.get("1") or given.get("text") or given.get("quote") or "") + "\n"
+        return lambda arguments: (
+            "\n" + (arguments.get("1") or arguments.get("text") or arguments.get("quote") or "") + "\n"
+        )
     if name in _BEFORE:
-        return lambda given: (_BEFORE[name] + given.get("1", "")).rstrip()
+        return lambda arguments: (_BEFORE[name] + arguments.get("1", "")).rstrip()
     if name in _SHIPS:
-        return lambda given: f"{name.upper()} {given.get('1', '')}"
+        return lambda arguments: f"{name.upper()} {arguments.get('1', '')}"
     if _ROMAN_CENTURY.fullmatch(name):
         return lambda _: name[: name.index("e")].upper() + name[name.index("e") :]
     if name.startswith(("formatnum:", "lc:", "uc:", "ucfirst:", "lcfirst:")):
@@ -81,53 +88,57 @@ def reading_of(name: str) -> Callable[[Arguments], str] | None:
     return _READINGS.get(name)
 
 
-def _positional(given: Arguments) -> int:
-    """How many arguments stand at places without a gap."""
+def _count(arguments: Arguments) -> int:
+    """Return the number of positional arguments before the first gap."""
     count = 0
-    while str(count + 1) in given:
+    while str(count + 1) in arguments:
         count += 1
     return count
 
 
-def _convert(given: Arguments) -> str:
-    """{{convert|5|ft|11|in|m}} → 5 ft 11 in: the measure that was given, without those that it is converted to."""
+def _positional(arguments: Arguments) -> list[str]:
+    """Return the positional arguments before the first gap."""
+    return [arguments[str(index + 1)].strip() for index in range(_count(arguments))]
+
+
+def _convert(arguments: Arguments) -> str:
+    """Return the measure as written, without its conversions: {{convert|5|ft|11|in|m}} → 5 ft 11 in."""
     words: list[str] = []
-    places = [given[str(place + 1)].strip() for place in range(_positional(given))]
-    for place, word in enumerate(places):
+    values = _positional(arguments)
+    for index, word in enumerate(values):
+        number_follows = index + 1 < len(values) and _NUMBER.fullmatch(values[index + 1])
         if _NUMBER.fullmatch(word):
             words.append(word)
-        elif word in _RANGES and place + 1 < len(places) and _NUMBER.fullmatch(places[place + 1]):
+        elif word in _RANGES and number_follows:
             words.append(_RANGES[word])
         else:
             words.append(_UNITS.get(word.lower(), word))
-            if not (
-                place + 2 < len(places) and _NUMBER.fullmatch(places[place + 1]) and word in ("ft", "mi", "lb", "st")
-            ):
+            if not (index + 2 < len(values) and number_follows and word in ("ft", "mi", "lb", "st")):
                 break
     return " ".join(words).replace(" – ", "–")
 
 
-def _as_of(given: Arguments) -> str:
-    return f"{'as' if given.get('lc') else 'As'} of {given.get('1', '')}".rstrip()
+def _as_of(arguments: Arguments) -> str:
+    return f"{'as' if arguments.get('lc') else 'As'} of {arguments.get('1', '')}".rstrip()
 
 
-def _fraction(given: Arguments) -> str:
-    parts = [given[str(place + 1)].strip() for place in range(_positional(given))]
-    shapes = {1: "1/{}", 2: "{}/{}", 3: "{} {}/{}"}
-    return shapes.get(len(parts), "").format(*parts)
+def _fraction(arguments: Arguments) -> str:
+    parts = _positional(arguments)
+    patterns = {1: "1/{}", 2: "{}/{}", 3: "{} {}/{}"}
+    return patterns.get(len(parts), "").format(*parts)
 
 
-def _value(given: Arguments) -> str:
-    power = f"×10^{given['e'].strip()}" if given.get("e") else ""
-    return f"{given.get('1', '')}{power} {given.get('u') or given.get('ul') or ''}".strip()
+def _value(arguments: Arguments) -> str:
+    power = f"×10^{arguments['e'].strip()}" if arguments.get("e") else ""
+    return f"{arguments.get('1', '')}{power} {arguments.get('u') or arguments.get('ul') or ''}".strip()
 
 
-def _joined(given: Arguments, between: str = "") -> str:
-    return between.join(given[str(place + 1)].strip() for place in range(_positional(given)))
+def _joined(arguments: Arguments, separator: str = "") -> str:
+    return separator.join(_positional(arguments))
 
 
-def _century(given: Arguments) -> str:
-    return f"{given.get('1', '').strip()}{given.get('2', 'e').strip()} siècle"
+def _century(arguments: Arguments) -> str:
+    return f"{arguments.get('1', '').strip()}{arguments.get('2', 'e').strip()} siècle"
 
 
 _READINGS: dict[str, Callable[[Arguments], str]] = {
@@ -136,7 +147,7 @@ _READINGS: dict[str, Callable[[Arguments], str]] = {
     **dict.fromkeys(("frac", "sfrac", "fraction"), _fraction),
     **dict.fromkeys(("val", "num", "formatnum", "fmtn"), _value),
     "chem": _joined,
-    **dict.fromkeys(("unité", "unidad", "nombre", "date-", "unité/2"), lambda given: _joined(given, " ")),
+    **dict.fromkeys(("unité", "unidad", "nombre", "date-", "unité/2"), lambda arguments: _joined(arguments, " ")),
     **dict.fromkeys(("siècle", "s-"), _century),
-    "siglo": lambda given: f"siglo {given.get('1', '').strip()}",
+    "siglo": lambda arguments: f"siglo {arguments.get('1', '').strip()}",
 }

@@ -1,7 +1,12 @@
-"""Wiki markup → passages of running text: what paper §3.1 takes of Wikipedia ("only the text passages").
+"""wiki markup → passages of running text ("only the text passages" of Wikipedia, paper §3.1).
 
-Lists, tables, headings, references, templates, media and formulas are dropped. A line in which markup remains, because
-its author left it broken, is dropped as a whole: half a template is worse than a missing sentence.
+Lists, tables, headings, references, templates, media and formulas are dropped. A line in which broken markup remains is
+dropped too: half a template is worse than a missing sentence.
+
+`passages` works in three steps. `reduced` cuts out references, comments, formulas, tables and templates that show no
+words, which are most of a page's markup and most of the time of a full parser. `unclosed` counts openings without an
+end, because the parser searches for each of their ends to the end of the text, and a page with thousands would take
+hours. Then mwparserfromhell parses the rest.
 """
 
 import html
@@ -13,12 +18,7 @@ from types import ModuleType
 from bertwright.errors import InputError
 from bertwright.text.wiki_templates import name_of, reading_of
 
-# Wiki markup → the same without what is dropped anyway, so that little is left to parse (paper §3.1).
-#
-# References, comments, formulas, tables and the templates that stand for no words are most of a page's markup, and
-# most of the time of a full parser. They are cut out here in a few passes; whatever is not plainly well-formed stays
-# as it is.
-
+# Patterns of `reduced`.
 _TOKEN = re.compile(
     r"<!--|-->|<(/?)(ref|math|chem|ce|syntaxhighlight|source|pre|gallery|timeline|score|imagemap|hiero|graph|mapframe"
     r"|maplink|templatedata|templatestyles|references)\b([^<>]*)>",
@@ -28,15 +28,18 @@ _INNERMOST = re.compile(r"(?<!\{)\{\{(?!\{)([^{}]*)\}\}")
 _DEEPEST = 40  # templates within templates; MediaWiki allows as many
 _HELD = re.compile("\x05(\\d+)\x06")  # private marks: no XML document may hold them
 _LINK = re.compile(r"\[\[([^\[\]{}<>|:\n]+)(?:\|([^\[\]{}<>|\n]*))?\]\]")
-_STARTS = tuple("*#:;=|!{ ")  # what begins a list, a heading or a table where a line begins
+_STARTS = tuple("*#:;=|!{ ")  # at the start of a line: a list, a heading or a table
 NOTHING = "\x06"
-"""Stands at a line's start for what was cut out there, so that what follows does not begin the line."""
+"""Mark at the start of a line for text that was cut out there, so that the rest is not read as a list or a table."""
 _UNREAD = re.compile(r"<nowiki\s*>", re.IGNORECASE)
 
 
 def reduced(wikitext: str) -> str:
-    """The markup without references, comments, tables and templates that leave no word; plain links are their text."""
-    if _UNREAD.search(wikitext):  # where braces may be text
+    """Return the markup without references, comments, tables and templates that show no word; plain links become text.
+
+    Markup that is not well-formed stays as it is.
+    """
+    if _UNREAD.search(wikitext):  # braces inside <nowiki> are text
         return wikitext
     return _LINK.sub(_shown, _without_tables(_without_templates(_without_tags(wikitext))))
 
@@ -47,9 +50,9 @@ def _shown(link: re.Match[str]) -> str:
 
 
 def _without_tags(text: str) -> str:
-    """Without comments and the tags whose contents are no text; what is never closed stays, and all behind it."""
+    """Remove comments and tags whose contents are no text; one that is never closed stays, and all text after it."""
     kept: list[str] = []
-    begin = end = 0  # of what is open, and of what was last cut out
+    begin = end = 0  # start of the open tag, and end of the last cut
     closing = ""
     for token in _TOKEN.finditer(text):
         name = (token[2] or token[0]).lower()
@@ -75,7 +78,7 @@ def _without_tags(text: str) -> str:
 
 
 def _without_templates(text: str) -> str:
-    """Without the templates that stand for nothing, from the innermost outwards."""
+    """Remove templates that show nothing, from the innermost outwards."""
     held: list[str] = []
 
     def cut(template: re.Match[str]) -> str:
@@ -85,8 +88,8 @@ def _without_templates(text: str) -> str:
         return f"\x05{len(held) - 1}\x06"
 
     for _ in range(_DEEPEST):
-        text, found = _INNERMOST.subn(cut, text)
-        if not found:
+        text, num_cut = _INNERMOST.subn(cut, text)
+        if not num_cut:
             break
     for _ in range(_DEEPEST):
         if "\x05" not in text:
@@ -96,7 +99,7 @@ def _without_templates(text: str) -> str:
 
 
 def _without_tables(text: str) -> str:
-    """Without tables, and those in them; a table that is never closed stays, and all behind it."""
+    """Remove tables with the tables inside them; one that is never closed stays, and all text after it."""
     if "{|" not in text:
         return text
     kept: list[str] = []
@@ -118,10 +121,7 @@ def _without_tables(text: str) -> str:
     return "\n".join((*kept, *opened))
 
 
-# Wiki markup → how much of it is never closed: a full parser tries each such opening up to the end of its text.
-#
-# A page with thousands of them, which no author writes, would take hours; see `passages`.
-
+# Patterns of `unclosed`.
 _BRACKET = re.compile(
     r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}(?!\})|<!--|-->|\[|\]|<(?P<end>/?)(?P<name>[a-z][a-z0-9]*)(?P<rest>[^<>]*)(?P<close>>?)",
     re.IGNORECASE,
@@ -132,26 +132,29 @@ _DEEPEST_BRACKETS = 35  # the parser gives up a little deeper
 
 
 def unclosed(wikitext: str) -> int:
-    """Openings of templates, links, tables, tags and comments whose end is missing, crossed, or too deep."""
-    found = 0
+    """Return the number of openings of templates, links, tables, tags and comments without a matching end.
+
+    An opening deeper than 35 levels counts too.
+    """
+    count = 0
     opened: list[str] = []
     for token in _BRACKET.finditer(wikitext):
         name = (token["name"] or "").lower()
         if name and (not token["close"] or token["rest"].count('"') % 2):
-            found += 1
+            count += 1
             continue
         if name and (name in _ALONE or token["rest"].endswith("/")):
             continue
         closes = f"<{name}" if token["end"] else _CLOSES.get(token[0])
         if closes is None:
-            found += len(opened) >= _DEEPEST_BRACKETS
+            count += len(opened) >= _DEEPEST_BRACKETS
             opened.append(f"<{name}" if name else token[0])
         elif opened and opened[-1] == closes:
             opened.pop()
-    return found + len(opened)
+    return count + len(opened)
 
 
-# Tags whose contents are text of the sentence around them; whatever stands in any other tag is dropped.
+# Patterns of `passages`. The contents of these tags are part of the sentence around them; those of others are dropped.
 _KEPT = frozenset(
     "abbr b bdi bdo big blockquote br center cite code div em font i ins kbd noinclude nowiki onlyinclude p q s samp "
     "section small span strong sub sup time tt u var".split()
@@ -161,19 +164,19 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*|simple")
 _LIST, _HEADING = "\x02", "\x03"  # private marks: no XML document may hold them
 _QUOTES = re.compile(r"'{2,}")
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
-# What dropped markup leaves behind: brackets around nothing, marks that part nothing, spaces before a mark.
+# Traces of dropped markup: empty brackets, doubled punctuation, spaces before punctuation.
 _UNTIDY = re.compile(r"[(（\[][\s,;:、，；–—)）\]-]|[\s,;:、，；][,.;:!?)）\]、，；。]")
 _TIDIED = (
     (re.compile(r"\s*[(（\[][,;:、，；\s–—-]*[)）\]]"), ""),
     (re.compile(r"([(（])[,;:、，；\s]+"), r"\1"),
-    (re.compile(r"(?<![,;:、，；\s])[,;:、，；\s]++([)）])"), r"\1"),  # a long run is gone through once
+    (re.compile(r"(?<![,;:、，；\s])[,;:、，；\s]++([)）])"), r"\1"),  # a long run is scanned once
     (re.compile(r"([,;、，；])(?:\s*[,;、，；])+"), r"\1"),
     (re.compile(r"[,;、，；]\s*([.。])(?!\.)"), r"\1"),
     (re.compile(r"\s+([,.;:!?)])(?=\s|$)"), r"\1"),
 )
 _VARIANT = re.compile(r"-\{([^{}]*)\}-")
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);")
-# A link with a namespace alone on its line: a category or a twin under a name that the dump's head does not list.
+# A line of links with a namespace: categories, or the article in other languages, under names that the dump lacks.
 _LINK_LINE = re.compile(r"^[ \t]*(?:\[\[[^\[\]|:\n]+:[^\[\]\n]*\]\][ \t]*)+$", re.MULTILINE)
 _REMNANT = re.compile(
     r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|\]\s*\]|<!--|-->|https?://|__[A-Z]{3,}__"
@@ -181,18 +184,18 @@ _REMNANT = re.compile(
     r"|\b(?:thumb|thumbnail|left|right|\d+px)\|",
     re.IGNORECASE,
 )
-_MARKS = re.compile(r"[{}\[\]<>|]|__|://")  # any remnant has one of these
+_MARKS = re.compile(r"[{}\[\]<>|]|__|://")  # every remnant of markup has one of these
 _TABLE_LINE = ("|", "!", "{|")
 _FILE, _CATEGORY = ("file", "image", "media"), ("category",)
-_MOST_UNCLOSED, _MOST_IN_A_LINE = 100, 5  # openings without their end, which take time without end to parse
-_MOST_PASSES = 40  # over a line, each of which removes the innermost of empty brackets
+_MOST_UNCLOSED, _MOST_IN_A_LINE = 100, 5  # openings without an end, in a page and in a line
+_MOST_PASSES = 40  # passes over a line; each removes the innermost empty brackets
 
 
 def passages(wikitext: str, dropped: Iterable[str] = ()) -> tuple[str, ...]:
-    """The paragraphs of running text in `wikitext`, in order, without markup.
+    """Return the paragraphs of running text in `wikitext`, in order, without markup.
 
-    `dropped` are names of namespaces, in the wiki's own language, whose links stand for no text: files and categories.
-    Where over a hundred openings have no end, each line is read alone, and one with several of them is dropped.
+    `dropped` are the wiki's names of namespaces whose links stand for no text: files and categories.
+    Where over a hundred openings have no end, each line is parsed alone, and a line with more than five is dropped.
     Raises InputError where mwparserfromhell is not installed.
     """
     prefixes = frozenset({*_FILE, *_CATEGORY, *(name.lower() for name in dropped)})
@@ -206,7 +209,7 @@ def passages(wikitext: str, dropped: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def _text(code: object, prefixes: frozenset[str]) -> Iterator[str]:
-    """The text that each node of parsed wiki markup stands for."""
+    """Yield the text of each node of parsed wiki markup."""
     nodes = _parser().nodes
     for node in getattr(code, "nodes", ()):
         if isinstance(node, nodes.Text):
@@ -230,7 +233,7 @@ def _link(node: object, prefixes: frozenset[str]) -> Iterator[str]:
     prefix, colon, rest = title.partition(":")
     if colon and prefix:
         known = prefix.strip().lower() in prefixes
-        # [[fr:Paris]] at an article's end names its twin; [[:fr:Paris]] inside a sentence is text
+        # [[fr:Paris]] at an article's end names the article in French; [[:fr:Paris]] inside a sentence is text.
         twin = not getattr(node, "text", None) and _LANGUAGE.fullmatch(prefix.strip())
         if known or twin or _MEDIA.search(rest.strip()):
             return
@@ -242,8 +245,9 @@ def _template(node: object, prefixes: frozenset[str]) -> str:
     reading = reading_of(name_of(str(getattr(node, "name", ""))))
     if reading is None:
         return ""
-    given = {str(each.name).strip(): "".join(_text(each.value, prefixes)) for each in getattr(node, "params", ())}
-    return reading(given)
+    return reading(
+        {str(each.name).strip(): "".join(_text(each.value, prefixes)) for each in getattr(node, "params", ())}
+    )
 
 
 def _tag(node: object, prefixes: frozenset[str]) -> Iterator[str]:
@@ -259,21 +263,21 @@ def _tag(node: object, prefixes: frozenset[str]) -> Iterator[str]:
 
 
 def _line(line: str) -> str:
-    """One line made tidy; "" where it is no text: a list's item, a row of a table, or a line with markup left."""
+    """Return a line with the traces of markup removed; "" for a list item, a table row or a line with markup left."""
     if _LIST in line or _HEADING in line or line.lstrip().startswith(_TABLE_LINE):
         return ""
     line = _SWITCH.sub("", _without_quotes(line))
     if "-{" in line:
         line = _VARIANT.sub(_variant, line)
-    if "&" in line:  # entities that were escaped twice
+    if "&" in line:  # an entity that was escaped twice
         line = _ENTITY.sub(lambda entity: html.unescape(entity[0]), line)
     line = " ".join(line.replace(NOTHING, "").split())
-    for _ in range(_MOST_PASSES):  # brackets may be empty only once those in them are gone
+    for _ in range(_MOST_PASSES):  # brackets may become empty when those inside them are removed
         if not _UNTIDY.search(line):
             break
         before = line
-        for pattern, left in _TIDIED:
-            line = pattern.sub(left, line)
+        for pattern, replacement in _TIDIED:
+            line = pattern.sub(replacement, line)
         if line == before:
             break
     line = " ".join(line.split())
@@ -281,9 +285,9 @@ def _line(line: str) -> str:
 
 
 def _without_quotes(line: str) -> str:
-    """Without the runs of two, three and five apostrophes that mean italics and bold; further ones are text.
+    """Remove the runs of two, three and five apostrophes, which mean italics and bold; other apostrophes are text.
 
-    Where both a run of two and one of three are left without their fellow, the three are an apostrophe and italics.
+    Where a run of two and a run of three both have no partner, the three are an apostrophe and italics.
     """
     if "''" not in line:
         return line
@@ -301,13 +305,13 @@ def _without_quotes(line: str) -> str:
     return _QUOTES.sub(left, line)
 
 
-def _variant(found: re.Match[str]) -> str:
-    """-{zh-hans:A;zh-hant:B}- → A, the first of a word's spellings; -{A}- → A; rules for the whole page → nothing."""
-    flag, bar, body = found[1].rpartition("|")
+def _variant(match: re.Match[str]) -> str:
+    """Return the first spelling of a word: A for -{zh-hans:A;zh-hant:B}- and -{A}-, nothing for rules of a page."""
+    flag, bar, spellings = match[1].rpartition("|")
     if bar and flag.strip() in ("H", "T", "-", "D"):
         return ""
-    language, colon, first = body.partition(";")[0].partition(":")
-    return first.strip() if colon and _LANGUAGE.fullmatch(language.strip()) else body
+    language, colon, first = spellings.partition(";")[0].partition(":")
+    return first.strip() if colon and _LANGUAGE.fullmatch(language.strip()) else spellings
 
 
 @cache

@@ -1,17 +1,16 @@
 """text → token ids: BERT's WordPiece tokenizer, loaded, imported or learned (paper §3, "WordPiece embeddings").
 
-Text is cleaned, ideographs are set apart, upper case is folded unless cased, accents are stripped where the rules say
-so, words are split at white space and punctuation, and every word is cut into the longest pieces that the vocabulary
-holds, from left to right; a piece that continues a word begins with "##".
+The steps: clean the text, set ideographs apart, fold upper case unless the vocabulary is cased, strip accents where the
+rules say so, split words at white space and punctuation. Then each word is cut from left to right into the longest
+pieces that the vocabulary holds. A piece that continues a word begins with "##".
 
-This file and bpe.py alone touch the `tokenizers` package, which does the work in Rust on all threads.
+Only this file and bpe.py import the `tokenizers` package, which does the work in Rust on all threads.
 
 Learning a vocabulary gives the same bytes with any number of threads. The trainer of `tokenizers` numbers the letters
-in the order of a hash table and breaks ties by those numbers, so the sorted letters are handed to it as if they were
-special tokens; words are counted and rare letters dropped here, before it sees them.
+in the order of a hash table and breaks ties by those numbers. Therefore it receives the sorted letters as if they were
+special tokens. Words are counted, and rare letters dropped, before the trainer sees them.
 """
 
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -25,7 +24,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, atomic_folder, write_json
+from bertwright.files import atomic_file, write_json
+from bertwright.text.base_tokenizer import BaseTokenizer, number_pieces
 from bertwright.text.vocabulary import (
     CLS,
     CONTINUATION,
@@ -36,102 +36,76 @@ from bertwright.text.vocabulary import (
     UNK,
     Base,
     Rules,
-    numbered,
     read_folder,
     read_vocabulary,
     vocabulary_hash,
 )
 
-_FOLD_CHARACTERS = 32_000_000  # text counted by white space alone before its words are normalised
+_FOLD_CHARACTERS = 32_000_000  # characters counted by white space alone before their words are normalised
 _MOST_PIECES = 10_000_000  # the largest published vocabularies have a million
-_MOST_WORDS = 2_000_000  # distinct words kept while counting, which bounds the memory
-_FEED_CHARACTERS = 10_000  # larger blocks were seen to be far slower on a busy machine
+_MOST_WORDS = 2_000_000  # distinct words kept while counting; bounds the memory
+_FEED_CHARACTERS = 10_000  # characters of a block of text for the trainer; larger blocks are slower on a busy machine
 
 
-class Tokenizer:
-    """A vocabulary with its rules. Cheap to pickle, so it may be sent to worker processes.
+class Tokenizer(BaseTokenizer):
+    """BERT's WordPiece tokenizer.
 
-    `pieces[id]` is the text of an id; `continuation` [V] says which pieces begin with "##".
-    `pad_id`, `unk_id`, `cls_id`, `sep_id`, `mask_id` and `special_ids` are the ids of the five special tokens. A row of
-    a task is `begin_id`, a text, then `between_id` and a second text, if there is one, and `end_id`.
-    `base` names the vocabulary that this one extends, if any; it decides no id.
+    rules                          the rules that split text into words
+    base                           the vocabulary that this one extends, or None; no id depends on it
+    continuation                   bool [V], True for pieces that begin with "##"
+    cls_id, sep_id, mask_id        ids of special tokens, as `pad_id` and `unk_id`
     """
 
     def __init__(
         self, pieces: Sequence[str], rules: Rules, *, base: Base | None = None, place: str = "vocabulary"
     ) -> None:
-        """`place` names the vocabulary in errors. Raises InputError for duplicates and missing special tokens."""
+        """Check the pieces; `place` names the vocabulary in errors.
+
+        Raises InputError for duplicates and missing special tokens.
+        """
         self.pieces = list(pieces)
         self.rules = rules
         self.base = base
-        self._ids = numbered(self.pieces, place)
+        self.cased = rules.cased
+        self._ids = number_pieces(self.pieces, required=SPECIAL, source=place)
         self.special_ids = tuple(self._ids[token] for token in SPECIAL)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
-        self.begin_id, self.between_id, self.end_id = self.cls_id, self.sep_id, self.sep_id
         self.continuation: npt.NDArray[np.bool_] = np.array(
             [piece.startswith(CONTINUATION) for piece in self.pieces], dtype=np.bool_
         )
-        self._plain = self._build(special=False)
+        self._rust = self._build(special=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Tokenizer, base=self.base), (self.pieces, self.rules)
 
-    @property
-    def cased(self) -> bool:
-        """Whether upper case is kept."""
-        return self.rules.cased
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of pieces, special tokens included."""
-        return len(self.pieces)
-
     @cached_property
     def hash(self) -> str:
-        """The sha256 of all that decides ids: equal hashes give equal ids for every text."""
+        """The sha256 of pieces and rules: equal hashes give equal ids for every text."""
         return vocabulary_hash(self.pieces, self.rules)
 
+    @property
+    def _frame(self) -> tuple[int, int, int]:
+        return self.cls_id, self.sep_id, self.sep_id
+
     def ids(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-        """Give the ids of each text: no special tokens are added and nothing is truncated.
+        """Return the ids of each text; nothing is added or truncated.
 
-        The words "[MASK]", "[SEP]" … in a text are ordinary text unless `special` asks to read them as the tokens.
+        "[MASK]", "[SEP]" and so on in a text are plain text, unless `special` is true: then they are the tokens.
         """
-        rust = self._marked if special else self._plain
-        return [encoding.ids for encoding in rust.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Give for each text its ids, as `ids` does, and where each piece lies: (first, one past last) character."""
-        encodings = self._plain.encode_batch(list(texts), add_special_tokens=False)
-        return [(encoding.ids, encoding.offsets) for encoding in encodings]
-
-    def words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Give for each text where its words lie, as BERT parts them at white space and punctuation: (first, one past).
-
-        A combining mark belongs to the letter before it, also where the rules drop it; what becomes nothing is no word.
-        """
-        return places_of_words(self._plain, texts)
+        if not special:
+            return super().ids(texts)
+        return [encoding.ids for encoding in self._marked.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Join pieces into readable text, special tokens included; spacing is that of English."""
-        return str(self._plain.decode([int(id) for id in ids], skip_special_tokens=False))
-
-    def id_of(self, piece: str) -> int | None:
-        """Give the id of a piece, or None where the vocabulary does not hold it."""
-        return self._ids.get(piece)
-
-    def save(self, folder: Path) -> None:
-        """Write tokenizer.json, vocab.txt and tokenizer_config.json, which `transformers` reads as a BertTokenizer."""
-        if not folder.exists():
-            with atomic_folder(folder) as temporary:
-                self._write(temporary)
-            return
-        self._write(folder)
+        return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
 
     def _write(self, folder: Path) -> None:
+        """Write tokenizer.json, vocab.txt and tokenizer_config.json, which transformers reads as a BertTokenizer."""
         with atomic_file(folder / "vocab.txt") as stream:
             stream.write("".join(f"{piece}\n" for piece in self.pieces).encode())
         with atomic_file(folder / "tokenizer.json") as stream:
-            stream.write(self._plain.to_str(pretty=True).encode() + b"\n")
+            stream.write(self._rust.to_str(pretty=True).encode() + b"\n")
         names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
         config = {
             "tokenizer_class": "BertTokenizer",
@@ -140,14 +114,14 @@ class Tokenizer:
             "tokenize_chinese_chars": True,
             "model_max_length": 512,
         }
-        own = {OWN_KEY: {"extended_from": self.base.model_dump()}} if self.base else {}
-        write_json(folder / "tokenizer_config.json", {**config, **names, **own})
+        extension = {OWN_KEY: {"extended_from": self.base.model_dump()}} if self.base else {}
+        write_json(folder / "tokenizer_config.json", {**config, **names, **extension})
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Read what `save` wrote, or the BERT tokenizer of a published model.
+        """Read a folder written by `save`, or the BERT tokenizer of a published model.
 
-        Raises InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another.
+        Raises InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another file.
         """
         pieces, rules, base = read_folder(folder)
         return cls(pieces, rules, base=base, place=f"the vocabulary of {folder}")
@@ -177,38 +151,10 @@ class Tokenizer:
         return rust
 
 
-def places_of_words(rust: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Where the words of each text lie, (first, one past) of each, marks behind a letter included.
-
-    A mark may begin a word, or be one, to the rules, behind a symbol or an ideograph say; it belongs to the word before
-    it all the same, and no place lies in two words.
-    """
-    found = []
-    for text, encoding in zip(texts, rust.encode_batch(list(texts), add_special_tokens=False), strict=True):
-        words: dict[int | None, tuple[int, int]] = {}
-        for word, (first, last) in zip(encoding.word_ids, encoding.offsets, strict=True):
-            words[word] = (words[word][0] if word in words else first, last)
-        places: list[tuple[int, int]] = []
-        for first, last in words.values():
-            first = max(first, places[-1][1]) if places else first
-            if first < last:
-                places.append((first, _past_marks(text, last)))
-        found.append(places)
-    return found
-
-
-def _past_marks(text: str, end: int) -> int:
-    """The first place from `end` on that is no combining mark."""
-    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
-        end += 1
-    return end
-
-
 def import_vocabulary(vocab_txt: Path, *, cased: bool) -> Tokenizer:
-    """Take a released vocabulary with its own rules: words to 200 characters; accents stripped unless cased.
+    """Read a vocabulary released by Google, with its rules: words of up to 200 characters, no accents unless cased.
 
-    Raises InputError, with line numbers, for text that is not UTF-8, empty lines, duplicates and missing special
-    tokens.
+    Raises InputError, with the line, for text that is not UTF-8, empty lines, duplicates and missing special tokens.
     """
     rules = Rules(cased=cased, strip_accents=not cased, longest_word=LONGEST_WORD_GOOGLE)
     return Tokenizer(read_vocabulary(vocab_txt), rules, place=str(vocab_txt))
@@ -225,50 +171,48 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Learn a vocabulary of `vocab_size` pieces; the same texts give the same bytes with any number of threads.
 
-    The texts are read once and only word counts are held. The alphabet is the most frequent characters that together
-    make up the share `coverage` of all; words with others become [UNK]. A piece must occur `min_count` times.
-    The order is [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, the same with "##", then pieces as learned.
+    The texts are read once and only word counts are kept. The alphabet holds the most frequent characters, until they
+    make up the fraction `coverage` of the text; words with other characters become [UNK]. A piece is learned if it
+    occurs `min_count` times. The pieces are, in this order: [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, the
+    same with "##", the learned pieces.
     Raises InputError for texts without a word and for a `vocab_size` that cannot hold the alphabet.
     """
     refuse_too_many(vocab_size, "pieces")
     rules = Rules(cased=cased, strip_accents=strip_accents)
-    words = count_words(texts, rules)
-    if not words:
-        raise InputError("the text holds no word, so no vocabulary can be learned from it")
-    letters = alphabet_of(words, coverage)
-    known = {word: count for word, count in words.items() if letters.issuperset(word)}
-    inner = letters.intersection(letter for word in words if len(word) > 1 for letter in word)
-    given = [*SPECIAL, *sorted(letters), *(CONTINUATION + letter for letter in sorted(inner))]
-    if vocab_size < len(given):
+    counted = count_words(texts, rules)
+    words, letters = split_alphabet(counted, coverage)
+    inner = letters.intersection(letter for word in counted if len(word) > 1 for letter in word)
+    first = [*SPECIAL, *sorted(letters), *(CONTINUATION + letter for letter in sorted(inner))]
+    if vocab_size < len(first):
         raise InputError(
             f"a vocabulary of {vocab_size} pieces is too small for this text: its {len(letters)} characters, "
-            f"{len(inner)} of them also inside words, and the {len(SPECIAL)} special tokens need at least {len(given)}"
+            f"{len(inner)} of them also inside words, and the {len(SPECIAL)} special tokens need at least {len(first)}"
         )
-    learned = _learn(known, given, vocab_size=vocab_size, min_count=min_count)
-    if len(learned) < vocab_size:
-        say(f"the text gives {len(learned):,} pieces, fewer than the {vocab_size:,} asked for: it is too short")
-    return Tokenizer(learned, rules)
+    pieces = _learn(words, first, vocab_size=vocab_size, min_count=min_count)
+    if len(pieces) < vocab_size:
+        say(f"the text is too short: it gives {len(pieces):,} pieces, fewer than the {vocab_size:,} requested")
+    return Tokenizer(pieces, rules)
 
 
 def refuse_too_many(number: int, what: str) -> None:
-    """InputError beyond what the trainer, which makes room for all of them beforehand, is asked for."""
+    """Raise InputError for more pieces than the limit; the trainer allocates memory for all of them beforehand."""
     if number > _MOST_PIECES:
-        raise InputError(f"{number:,} {what}: at most {_MOST_PIECES:,} are learned")
+        raise InputError(f"{number:,} {what}: expected at most {_MOST_PIECES:,}")
 
 
 def learn_pieces(words: Mapping[str, int], num_pieces: int, *, min_count: int = 2) -> list[str]:
-    """Learn up to `num_pieces` pieces of several letters from counted words, most frequent merges first."""
+    """Learn up to `num_pieces` pieces of several letters from counted words, the most frequent merges first."""
     letters = sorted({letter for word in words for letter in word})
-    given = [*SPECIAL, *letters, *(CONTINUATION + letter for letter in letters)]
-    return _learn(words, given, vocab_size=len(given) + num_pieces, min_count=min_count)[len(given) :]
+    first = [*SPECIAL, *letters, *(CONTINUATION + letter for letter in letters)]
+    return _learn(words, first, vocab_size=len(first) + num_pieces, min_count=min_count)[len(first) :]
 
 
-def _learn(words: Mapping[str, int], given: list[str], *, vocab_size: int, min_count: int) -> list[str]:
-    """The pieces `given`, then those that the trainer makes of them."""
+def _learn(words: Mapping[str, int], first: list[str], *, vocab_size: int, min_count: int) -> list[str]:
+    """Return the pieces `first` followed by the pieces that the trainer makes of them."""
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_count,
-        special_tokens=given,
+        special_tokens=first,
         show_progress=False,
         continuing_subword_prefix=CONTINUATION,
     )
@@ -280,7 +224,7 @@ def _learn(words: Mapping[str, int], given: list[str], *, vocab_size: int, min_c
 
 
 def _normalizer(rules: Rules) -> normalizers.BertNormalizer:
-    """The cleaning step of these rules."""
+    """Return the step that cleans text by these rules."""
     return normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=True,
@@ -290,13 +234,13 @@ def _normalizer(rules: Rules) -> normalizers.BertNormalizer:
 
 
 def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
-    """Count the words of the texts as the tokenizer will see them; rare ones go where there are too many.
+    """Return how often each word of the texts occurs, split as the tokenizer splits them.
 
-    By lossy counting (Manku and Motwani 2002): a word that was seen more often than is said then is among them,
-    wherever in the text it stands.
+    Beyond 2,000,000 distinct words rare ones are dropped, by lossy counting (Manku and Motwani 2002). A message gives
+    the limit: a word that occurs more often is counted, wherever in the text it stands.
     """
     words: dict[str, int] = {}
-    missed: dict[str, int] = {}  # how often a word may have been seen before it was counted
+    missed: dict[str, int] = {}  # how often a word may have occurred before it was counted
     raw: Counter[str] = Counter()
     size = 0
     rare = 0
@@ -308,17 +252,17 @@ def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
             raw, size = Counter(), 0
     words, _, rare = _without_rarest(_folded(words, raw, rules), missed, rare)
     if rare:
-        say(f"more than {_MOST_WORDS:,} distinct words: some that were seen {rare} times or less were not learned from")
+        say(f"more than {_MOST_WORDS:,} distinct words: some that occur {rare} times or less were left out")
     return words
 
 
 def _folded(words: dict[str, int], raw: Counter[str], rules: Rules) -> dict[str, int]:
-    """Add the counts of white-space words, normalised and split at punctuation."""
+    """Return `words` with the counts of `raw` added, whose white-space words are normalised and split here."""
     total = Counter(words)
     normalizer = _normalizer(rules)
     splitter = pre_tokenizers.BertPreTokenizer()
     for word, count in raw.items():
-        if word.isascii() and word.isalnum():  # nothing to split: spares most calls
+        if word.isascii() and word.isalnum():  # nothing to split, as for most words
             total[word if rules.cased else word.lower()] += count
             continue
         for part, _ in splitter.pre_tokenize_str(normalizer.normalize_str(word)):
@@ -329,9 +273,10 @@ def _folded(words: dict[str, int], raw: Counter[str], rules: Rules) -> dict[str,
 def _without_rarest(
     words: dict[str, int], missed: dict[str, int], rare: int
 ) -> tuple[dict[str, int], dict[str, int], int]:
-    """Drop the words that cannot have been seen more often than the smallest number that leaves few enough.
+    """Drop the rarest words until at most _MOST_WORDS are left; return the words, `missed` and the new limit.
 
-    missed: of words from earlier; a new one may have been seen, and dropped, `rare` times. That number never falls.
+    rare    limit of the earlier calls: a new word may have occurred, and been dropped, so many times
+    missed  the same number for each word that an earlier call kept
     """
     before = rare
     while len(words) > _MOST_WORDS:
@@ -340,38 +285,46 @@ def _without_rarest(
     return words, {word: missed.get(word, before) for word in words} if rare else {}, rare
 
 
-def alphabet_of(words: Mapping[str, int], coverage: float) -> set[str]:
-    """Take the most frequent characters up to the share `coverage`; ties go by code point."""
+def split_alphabet(words: Mapping[str, int], coverage: float) -> tuple[dict[str, int], set[str]]:
+    """Return the counted words that the alphabet can write, and the alphabet.
+
+    The alphabet holds the most frequent characters, until they make up the fraction `coverage` of the text. Ties go by
+    code point. Raises InputError where there is no word.
+    """
+    if not words:
+        raise InputError("the text holds no word, so no vocabulary can be learned from it")
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
     total = sum(counts.values())
-    kept: set[str] = set()
+    letters: set[str] = set()
     covered = 0
     for letter, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if covered >= coverage * total:
             break
-        kept.add(letter)
+        letters.add(letter)
         covered += count
-    if len(kept) < len(counts):
-        share = 100 * (total - covered) / total
-        say(f"{len(counts) - len(kept):,} rare characters ({share:.3f} % of the text) are left out of the alphabet")
-    return kept
+    if len(letters) < len(counts):
+        percent = 100 * (total - covered) / total
+        say(
+            f"{len(counts) - len(letters):,} rare characters ({percent:.3f} % of the text) are left out of the alphabet"
+        )
+    return {word: count for word, count in words.items() if letters.issuperset(word)}, letters
 
 
 def as_text(words: Mapping[str, int]) -> Iterator[str]:
-    """Write each word as often as it was counted, in sorted order: the trainer takes text, not counts."""
+    """Yield text that holds each word as often as it was counted, in sorted order: the trainer takes no counts."""
     block: list[str] = []
     size = 0
     for word in sorted(words):
-        left = words[word]
+        remaining = words[word]
         most = max(1, _FEED_CHARACTERS // (len(word) + 1))
-        while left:
-            times = min(left, most)
+        while remaining:
+            times = min(remaining, most)
             block.append(f"{word} " * times)
             size += times * (len(word) + 1)
-            left -= times
+            remaining -= times
             if size >= _FEED_CHARACTERS:
                 yield "".join(block)
                 block, size = [], 0

@@ -1,6 +1,7 @@
-"""weights → disk: checkpoints that are whole or absent, without pickle, and from which a run goes on bit for bit.
+"""Weights → disk: checkpoints that are complete or absent, without pickle. A run resumes from them bit for bit.
 
-Row order, masks and dropout are functions of (seed, step), so a checkpoint is weights, moments and the step alone.
+Row order, masks and dropout are functions of (seed, step). A checkpoint therefore needs the weights, the moments and
+the step alone.
 """
 
 import hashlib
@@ -20,11 +21,11 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder, file_digest, read_json, write_json
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, fill, whole
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, copy_full_tensor, full_tensor
 from bertwright.training.optimizer import trained_parameters
 
 _KINDS = ("model", "optimizer")
-_NAMED = re.compile(r"step-\d{9,}")
+_FOLDER = re.compile(r"step-\d{9,}")
 
 
 def save_checkpoint(
@@ -37,117 +38,118 @@ def save_checkpoint(
     keep: int = 2,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> Path:
-    """Write `folder/step-…` after `step` steps, then remove all but the `keep` newest up to it.
+    """Write `folder/step-…` after `step` steps. Keep the `keep` newest checkpoints up to that step, remove all others.
 
-    Any of later steps are removed too: they were damaged, or the run would have gone on from them.
-
-    Each of several ranks writes some of the tensors, whole, so that any number of ranks can go on from them.
+    Checkpoints of later steps are removed as well: they were damaged, otherwise the run would have continued from them.
+    Each rank writes some of the tensors, as full tensors, so that a run resumes with any number of ranks. Raises
+    RunFailed where the files cannot be written.
     """
-    target = folder / _name(step)
+    target = folder / _folder_name(step)
     with atomic_folder(target) if ranks.is_main else nullcontext() as temporary:
-        place = Path(ranks.broadcast(str(temporary)))
+        path = Path(ranks.broadcast(str(temporary)))
         try:
             for kind, tensors in zip(_KINDS, (module.state_dict(), _moments(module, optimizer)), strict=True):
-                own = {}
-                for number, (name, tensor) in enumerate(tensors.items()):
-                    value = whole(tensor)
-                    if number % ranks.world_size == ranks.rank:
-                        own[name] = value.cpu()
-                save_file(own, place / _file(kind, ranks))
-        except SafetensorError as error:  # it has no number: a full disk looks like this as well
+                mine = {}
+                for index, (name, tensor) in enumerate(tensors.items()):
+                    value = full_tensor(tensor)
+                    if index % ranks.world_size == ranks.rank:
+                        mine[name] = value.cpu()
+                save_file(mine, path / _file_name(kind, ranks))
+        except SafetensorError as error:  # without an error number, also on a full disk
             raise RunFailed(f"{target}: the checkpoint cannot be written (is the disk full?): {error}") from error
         ranks.barrier()
         if ranks.is_main:
-            sums = {path.name: file_digest(path) for path in sorted(place.iterdir())}
-            state = {"step": step, "notes": dict(notes), "sha256": sums}
-            write_json(place / "state.json", {**state, "digest": _digest(state)})
+            digests = {file.name: file_digest(file) for file in sorted(path.iterdir())}
+            state = {"step": step, "notes": dict(notes), "sha256": digests}
+            write_json(path / "state.json", {**state, "digest": _digest(state)})
     ranks.barrier()
     if ranks.is_main:
-        found = list_checkpoints(folder)
-        end = found.index(target) + 1
-        for other in [*found[: max(0, end - keep)], *found[end:]]:
+        checkpoints = list_checkpoints(folder)
+        end = checkpoints.index(target) + 1
+        for other in [*checkpoints[: max(0, end - keep)], *checkpoints[end:]]:
             shutil.rmtree(other)
     return target
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints, oldest first; each was whole when it was written. A person's copies, under other names, are none."""
-    found = [path for path in folder.glob("step-*") if _NAMED.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    """Return the checkpoint folders, oldest first; copies under other names are not listed."""
+    checkpoints = [path for path in folder.glob("step-*") if _FOLDER.fullmatch(path.name) and path.is_dir()]
+    return sorted(checkpoints, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def load_checkpoint(
     folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, ranks: Ranks = SINGLE_PROCESS
 ) -> tuple[int, dict[str, Any]] | None:
-    """Load the newest good checkpoint in place; (steps done, notes), or None where there is none yet.
+    """Load the newest undamaged checkpoint in place; return (steps done, notes), or None where there is none.
 
-    A damaged one is named and the one before it used; InputError when every one is damaged.
+    A damaged checkpoint is named, and the one before it is used. Raises InputError where every checkpoint is damaged.
     """
-    path, state = ranks.broadcast(_newest_good(folder) if ranks.is_main else None)
+    path, state = ranks.broadcast(_newest_undamaged(folder) if ranks.is_main else None)
     if path is None:
         return None
-    weights, moments = (_read(Path(path), state, kind) for kind in _KINDS)
-    _fit_tables(weights, moments, _moments(module, optimizer))
-    for wanted, there in ((module.state_dict(), weights), (_moments(module, optimizer), moments)):
-        missing = [name for name in wanted if name not in there]
+    weights, moments = (_read_tensors(Path(path), state, kind) for kind in _KINDS)
+    _convert_tables(weights, moments, _moments(module, optimizer))
+    for targets, saved in ((module.state_dict(), weights), (_moments(module, optimizer), moments)):
+        missing = [name for name in targets if name not in saved]
         if missing:
             raise InputError(
-                f"{path}: was written by another version of bertwright (it lacks {missing[0]}); begin anew"
+                f"{path}: expected the tensor {missing[0]}, which is missing: another version of bertwright wrote this "
+                "checkpoint; start a new run"
             )
-        for name, tensor in wanted.items():
-            fill(tensor, there[name])
+        for name, target in targets.items():
+            copy_full_tensor(target, saved[name])
     return int(state["step"]), state["notes"]
 
 
-def _newest_good(folder: Path) -> tuple[str | None, dict[str, Any]]:
-    """The newest checkpoint that is whole, and what its state.json says."""
+def _newest_undamaged(folder: Path) -> tuple[str | None, dict[str, Any]]:
+    """Return the newest undamaged checkpoint and the content of its state.json."""
     if folder.is_symlink() and not folder.exists():
         raise InputError(
-            f"{folder}: leads to {folder.readlink()}, which is not there; remove the link if they are lost"
+            f"{folder}: links to {folder.readlink()}, which does not exist; remove the link if the checkpoints are lost"
         )
-    found = list_checkpoints(folder)
-    for path in reversed(found):
-        state = _state(path)
-        sums = state.get("sha256", {})
-        broken = next((name for name, digest in sums.items() if not _whole(path / name, digest)), None)
-        if broken is None and {name.split("-")[0].split(".")[0] for name in sums} == set(_KINDS):
+    checkpoints = list_checkpoints(folder)
+    for path in reversed(checkpoints):
+        state = _read_state(path)
+        digests = state.get("sha256", {})
+        damaged = next((name for name, digest in digests.items() if not _has_digest(path / name, digest)), None)
+        if damaged is None and {name.split("-")[0].split(".")[0] for name in digests} == set(_KINDS):
             return str(path), state
-        say(f"{path / (broken or 'state.json')} is damaged; trying the checkpoint before it")
-    if found:
-        raise InputError(f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in found)})")
+        say(f"{path / (damaged or 'state.json')} is damaged; trying the checkpoint before it")
+    if checkpoints:
+        raise InputError(f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in checkpoints)})")
     return None, {}
 
 
-def _read(path: Path, state: Mapping[str, Any], kind: str) -> dict[str, Tensor]:
-    """The tensors of one kind, from all the files that ranks wrote."""
-    found: dict[str, Tensor] = {}
+def _read_tensors(path: Path, state: Mapping[str, Any], kind: str) -> dict[str, Tensor]:
+    """Return the tensors of one kind from the files of all ranks."""
+    tensors: dict[str, Tensor] = {}
     for name in state["sha256"]:
         if name.startswith(kind):
-            found |= load_file(path / name)
-    return found
+            tensors |= load_file(path / name)
+    return tensors
 
 
-def _fit_tables(weights: Mapping[str, Tensor], moments: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """In place: one process updates the rows of a sparse table by themselves, several the whole table; each goes on
-    from the other."""
+def _convert_tables(weights: Mapping[str, Tensor], moments: dict[str, Tensor], targets: Mapping[str, Tensor]) -> None:
+    """Convert tables with sparse gradients in place, to the way in which this run updates them.
+
+    One process updates the rows that were read; several processes update the whole table.
+    """
     for name, weight in weights.items():
         seen, decay = f"seen.{name}", f"decay.{name}"
-        if seen in moments and seen not in wanted:
+        if seen in moments and seen not in targets:
             weight[~moments[seen]] *= float(moments[decay])
-        elif seen in wanted and seen not in moments and f"exp_avg.{name}" in moments:
-            moments[seen], moments[decay] = torch.ones_like(wanted[seen]), torch.ones_like(wanted[decay])
+        elif seen in targets and seen not in moments and f"exp_avg.{name}" in moments:
+            moments[seen], moments[decay] = torch.ones_like(targets[seen]), torch.ones_like(targets[decay])
 
 
-def _file(kind: str, ranks: Ranks) -> str:
-    return (
-        f"{kind}.safetensors"
-        if ranks.world_size == 1
-        else f"{kind}-{ranks.rank + 1:05d}-of-{ranks.world_size:05d}.safetensors"
-    )
+def _file_name(kind: str, ranks: Ranks) -> str:
+    if ranks.world_size == 1:
+        return f"{kind}.safetensors"
+    return f"{kind}-{ranks.rank + 1:05d}-of-{ranks.world_size:05d}.safetensors"
 
 
 def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What the optimiser holds, by names as they are in the file."""
+    """Return the optimiser's tensors by their names in the file."""
     return {
         f"{key}.{name}": tensor
         for name, parameter in trained_parameters(module)
@@ -155,31 +157,24 @@ def _moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
     }
 
 
-def _state(path: Path) -> dict[str, Any]:
-    """What state.json says; empty where it cannot be read, or is not what was written there.
-
-    Those of earlier versions have no digest: of them the step has to be the folder's, and the rest of the right kind.
-    """
+def _read_state(path: Path) -> dict[str, Any]:
+    """Return the content of state.json without its digest; empty where the file is damaged."""
     try:
         state = read_json(path / "state.json")
     except InputError:
         return {}
-    if not isinstance(state, dict):
+    if not isinstance(state, dict) or state.pop("digest", None) != _digest(state):
         return {}
-    digest = state.pop("digest", None)
-    is_fit = path.name == _name(state.get("step")) and all(
-        isinstance(state.get(name), dict) for name in ("notes", "sha256")
-    )
-    return state if is_fit and digest in (None, _digest(state)) else {}
+    return state if path.name == _folder_name(state["step"]) else {}
 
 
 def _digest(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def _name(step: object) -> str:
-    return f"step-{step:09d}" if type(step) is int else ""
+def _folder_name(step: int) -> str:
+    return f"step-{step:09d}"
 
 
-def _whole(path: Path, digest: str | None) -> bool:
+def _has_digest(path: Path, digest: str) -> bool:
     return path.is_file() and file_digest(path) == digest

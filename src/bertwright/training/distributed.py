@@ -1,8 +1,9 @@
-"""One process of several that train together: its share of a step, and what all of them have to agree on.
+"""Several processes that train one model: their process group, the engine that computes a step, and sharded tensors.
 
-`torchrun` starts the processes and tells each its rank. Every one makes the rows of the whole step, which is cheap, and
-computes the micro-batches rank, rank + world, …: so rows and masks are those of a single process, and dropout
-where that one cuts its steps into as many micro-batches.
+This is the only file that uses torch.distributed. `torchrun` starts the processes and gives each one its rank. Every
+rank makes the rows of the whole step, which is cheap, and computes the micro-batches rank, rank + world size, …: rows
+and masks are therefore those of a single process. Dropout is too, where the single process cuts its steps into as many
+micro-batches.
 """
 
 import json
@@ -25,40 +26,49 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertwright.console import console, say
 from bertwright.errors import InputError, RunFailed
-from bertwright.training.hardware import CPU, Device, finish, moved, own_device
+from bertwright.training.hardware import CPU, move_to_device, resolve_device, synchronize
+from bertwright.training.settings import Device
 from bertwright.training.sparse_adamw import sparse_tables
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 Batch = TypeVar("Batch")
+_Result = TypeVar("_Result")
+Sharding = Literal["ddp", "fsdp2"]
+"""DistributedDataParallel: every rank holds the whole model. FSDP2: every rank holds a shard of each tensor."""
+Terms = Mapping[str, tuple[Tensor, str]]
+"""Terms of a loss: {term: (sum over the batch, name of the count that divides it)}."""
 TIMEOUT: Final = "BERTWRIGHT_TIMEOUT"
-"""Environment: seconds after which a rank that waits for another gives up (default: 600)."""
+"""Environment variable: seconds after which a rank that waits for another one gives up (default: 600)."""
 _RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
 _ROLL_CALL: Final = 3.0
-"""Seconds for saying that one is still there, once another is missed."""
+"""Seconds in which a rank must report, once another rank is missing."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is. One that is alone agrees with itself."""
+    """The rank of this process and the number of processes. With one process every collective is a no-op."""
 
     rank: int = 0
     world_size: int = 1
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one that writes what all of them found."""
+        """Return whether this is rank zero, which alone writes files and messages."""
         return self.rank == 0
 
     def partition(self, parts: Sequence[Batch]) -> list[tuple[int, Batch, bool]]:
-        """(number, part, whether it counts) of this rank. All get equally many: what is missing does not count."""
-        own = [(number, part, True) for number, part in enumerate(parts) if number % self.world_size == self.rank]
-        missing = math.ceil(len(parts) / self.world_size) - len(own)
-        return [*own, *[(0, parts[0], False) for _ in range(missing)]]
+        """Return (index, part, whether it counts) for each part of this rank.
+
+        All ranks get equally many. A rank with fewer parts gets the first part again, which does not count.
+        """
+        mine = [(index, part, True) for index, part in enumerate(parts) if index % self.world_size == self.rank]
+        missing = math.ceil(len(parts) / self.world_size) - len(mine)
+        return [*mine, *[(0, parts[0], False) for _ in range(missing)]]
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Each value summed over the ranks."""
+        """Return each value summed over the ranks."""
         if self.world_size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -66,11 +76,11 @@ class Ranks:
         return [float(value) for value in total]
 
     def any(self, *facts: bool) -> bool:
-        """Whether one of the facts holds for one of the ranks."""
+        """Return whether any of the facts is true on any rank."""
         return self.sum([float(any(facts))])[0] > 0
 
     def broadcast(self, value: Any) -> Any:
-        """What rank zero holds, for all; it goes as JSON."""
+        """Return rank zero's value on every rank. The value is sent as JSON."""
         if self.world_size == 1:
             return value
         text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
@@ -81,21 +91,21 @@ class Ranks:
         dist.broadcast(text, src=0)
         return json.loads(bytes(text.tolist()))
 
-    def sum_seconds(self, numbers: int, place: torch.device) -> float:
-        """How long the ranks take to sum so many numbers of 32 bits that lie there."""
+    def sum_seconds(self, numbers: int, device: torch.device) -> float:
+        """Return the seconds in which the ranks sum so many float32 numbers on `device`; the best of three trials."""
         if self.world_size == 1:
             return 0.0
-        values, times = torch.zeros(numbers, device=place), []
+        values, times = torch.zeros(numbers, device=device), []
         for _ in range(3):
             self.barrier()
-            begin = time.perf_counter()
+            start = time.perf_counter()
             dist.all_reduce(values)
-            finish(place)
-            times.append(time.perf_counter() - begin)
+            synchronize(device)
+            times.append(time.perf_counter() - start)
         return min(times)
 
     def barrier(self) -> None:
-        """Wait until all are here."""
+        """Wait until every rank has come to this call."""
         self.sum([0.0])
 
 
@@ -104,73 +114,67 @@ SINGLE_PROCESS: Final = Ranks()
 
 @contextmanager
 def init_distributed(device: Device = "cpu", *, sharding: str = "ddp") -> Iterator[Ranks]:
-    """The processes that torchrun started together, or this one alone, which has nothing to share: that is said.
+    """Join the process group that torchrun started; yield this process' ranks. Without torchrun there is one process.
 
-    What lies in the processors' memory goes over gloo, what lies on GPUs over NCCL.
-    RunFailed where another process is gone or does not answer in time; it names the ranks. InputError where two of them
-    have one GPU, or one has none.
+    Tensors on processors are exchanged over gloo, those on GPUs over NCCL. Raises RunFailed where another process died
+    or timed out, with its rank. Raises InputError where two processes use the same GPU, or a process has none.
     """
-    rank, world = (_number(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
-    if world == 1:
+    rank, world_size = (_environment_number(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    if world_size == 1:
         if sharding != "ddp":
-            say(f"--sharding {sharding}: is for the processes that torchrun starts; this one is alone and holds it all")
+            say(f"--sharding {sharding}: has no effect with one process; torchrun starts several")
         yield SINGLE_PROCESS
         return
     console.quiet = rank > 0
-    patience = timedelta(seconds=_number(TIMEOUT, 600))
-    store, _, _ = next(rendezvous("env://", timeout=patience))
-    # torchrun keeps one store over its restarts: what the lost processes wrote must not be taken for today's.
-    store = PrefixStore(f"attempt {_number(_RESTARTS, 0)}", store)
+    timeout = timedelta(seconds=_environment_number(TIMEOUT, 600))
+    store, _, _ = next(rendezvous("env://", timeout=timeout))
+    # torchrun keeps one store over its restarts; the prefix hides what the processes before the restart wrote.
+    store = PrefixStore(f"attempt {_environment_number(_RESTARTS, 0)}", store)
     backend = "gloo"
     if device == "cuda":
-        place = own_device(device)
-        torch.cuda.set_device(place)
+        gpu = resolve_device(device)
+        torch.cuda.set_device(gpu)
         backend = "cpu:gloo,cuda:nccl"
-        refuse_shared(store, str(torch.cuda.get_device_properties(place).uuid))
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
-    ranks, is_whole = Ranks(rank, world), False
+        refuse_shared(store, str(torch.cuda.get_device_properties(gpu).uuid))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    ranks, is_complete = Ranks(rank, world_size), False
     try:
         yield ranks
         ranks.barrier()
-        is_whole = True
+        is_complete = True
     except RuntimeError as error:
-        if not _is_of_another(error):
+        if not _is_communication_error(error):
             raise
-        with suppress(ValueError):  # outside of the main thread
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now: what was lost is said first
+        with suppress(ValueError):  # raised outside of the main thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now; the message below must come first
         raise RunFailed(
-            f"rank {rank} of {world}: {_missing(ranks, store)}: {str(error).strip().splitlines()[0]}"
+            f"rank {rank} of {world_size}: {_lost_ranks(ranks, store)}: {str(error).strip().splitlines()[0]}"
         ) from error
     finally:
-        if is_whole or device == "cpu":  # NCCL would wait here for a rank that is lost, and the message with it
+        if is_complete or device == "cpu":  # NCCL would wait here for the lost rank, and the message would not appear
             with suppress(Exception):
                 dist.destroy_process_group()
 
 
 def refuse_shared(store: Store, gpu: str) -> None:
-    """InputError where another process of the group has this GPU already; NCCL would only say that a call failed."""
+    """Raise InputError where another process of the group uses this GPU; NCCL would only report a failed call."""
     if store.add(f"GPU {gpu}", 1) > 1:
         raise InputError(f"--device cuda: two of the processes have the same GPU ({gpu}); each needs one of its own")
 
 
-def is_share(tensor: torch.Tensor) -> TypeGuard["DTensor"]:
-    """Whether each rank holds a share of the tensor; the class is not imported here, which takes its time."""
-    return hasattr(tensor, "full_tensor")
-
-
 def refuse_several(option: str) -> None:
-    """InputError where torchrun has started several processes."""
-    if _number("WORLD_SIZE", 1) > 1:
-        raise InputError(f"{option}: looks at one process alone; start it without torchrun")
+    """Raise InputError where torchrun started several processes."""
+    if (world_size := _environment_number("WORLD_SIZE", 1)) > 1:
+        raise InputError(f"{option}: expected one process, got {world_size}; start it without torchrun")
 
 
 def is_restart() -> bool:
-    """Whether torchrun has started these processes again after one of them was lost."""
-    return _number(_RESTARTS, 0) > 0
+    """Return whether torchrun restarted these processes after one of them died."""
+    return _environment_number(_RESTARTS, 0) > 0
 
 
-def _is_of_another(error: RuntimeError) -> bool:
-    """Whether torch says that a collective call failed, and not a computation."""
+def _is_communication_error(error: RuntimeError) -> bool:
+    """Return whether a collective call failed, not a computation."""
     text = str(error)
     return isinstance(error, dist.DistError) or any(
         sign in text
@@ -178,65 +182,53 @@ def _is_of_another(error: RuntimeError) -> bool:
     )
 
 
-def _missing(ranks: Ranks, store: Store) -> str:
-    """Which other ranks do not answer any more, as far as the store of the group can tell."""
-    mark = "still here "
+def _lost_ranks(ranks: Ranks, store: Store) -> str:
+    """Return the ranks that no longer answer, in words."""
+    key = "still here "
     try:
-        store.set(f"{mark}{ranks.rank}", "1")
+        store.set(f"{key}{ranks.rank}", "1")
         silent = []
         for other in set(range(ranks.world_size)) - {ranks.rank}:
             try:
-                store.wait([f"{mark}{other}"], timedelta(seconds=_ROLL_CALL))
+                store.wait([f"{key}{other}"], timedelta(seconds=_ROLL_CALL))
             except RuntimeError:
                 silent.append(str(other))
     except RuntimeError:
-        return "the process that holds the group together is gone"
-    return f"lost rank {', '.join(silent)}" if silent else "the connection between ranks broke"
+        return "lost the process that holds the group's store"
+    return f"lost rank {', '.join(silent)}" if silent else "lost the connection between ranks"
 
 
-def _number(name: str, default: int) -> int:
+def _environment_number(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise InputError(f"the environment's {name} is {text!r}; expected a whole number")
+        raise InputError(f"environment variable {name}: expected a whole number, got {text!r}")
     return int(text)
-
-
-# What the training loop sees of what it trains: sums of losses and what they are divided by.
-
-Terms = Mapping[str, tuple[Tensor, str]]
 
 
 @dataclass(frozen=True)
 class Trainable(Generic[Batch]):
-    """What the loop trains.
-
-    `step` returns {term: (sum, count name)}; `counts` reads the same counts from the batch before forward; `flops` is
-    the floating-point work of forward and backward; `tokens` counts real tokens; `blocks` are the units for sharding.
-    """
+    """A module, and the functions by which the loop trains it."""
 
     module: nn.Module
     blocks: Sequence[nn.Module]
+    """Layers that are sharded one by one, and whose matrices Muon updates."""
     step: Callable[[Batch], Terms]
+    """Forward: the terms of the loss as sums, not means."""
     counts: Callable[[Batch], Mapping[str, float]]
+    """The counts of a batch by name, before forward."""
     flops: Callable[[Batch], float]
+    """Floating-point operations of forward and backward."""
     tokens: Callable[[Batch], int]
-
-
-# A micro-batch → losses and gradients: by this process alone, or by several whose gradients torch adds up.
-#
-# Several: DistributedDataParallel, where every process holds the whole model, or FSDP2, where each holds a share of
-# every tensor and blocks are put together while they are computed. Both divide what they add up by the number of
-# processes, so losses are multiplied by it. What torch shares tensors with takes half as long to import as torch
-# itself: it is imported where it is needed.
-
-Found = TypeVar("Found")
-Sharding = Literal["ddp", "fsdp2"]
+    """Number of tokens without padding."""
 
 
 class Engine(Generic[Batch]):
-    """Computes steps of a Trainable. Build it before the optimiser: FSDP2 replaces the parameters.
+    """Computes losses and gradients of a Trainable, in one process or in several.
 
-    place: where the module is put, and each batch before it is computed.
+    Build it before the optimiser, since FSDP2 replaces the parameters. DDP and FSDP2 divide summed gradients by the
+    number of ranks; losses are multiplied by it beforehand.
+
+    device: the module and each batch are moved there.
     """
 
     def __init__(
@@ -244,112 +236,122 @@ class Engine(Generic[Batch]):
         trainable: Trainable[Batch],
         *,
         compiled: bool,
-        place: torch.device = CPU,
+        device: torch.device = CPU,
         ranks: Ranks = SINGLE_PROCESS,
         sharding: Sharding = "ddp",
     ) -> None:
-        self.place, self.ranks = place, ranks
-        trainable.module.to(place)
+        self.device, self.ranks = device, ranks
+        trainable.module.to(device)
         step = torch.compile(trainable.step, dynamic=True) if compiled else trainable.step
         self._losses: Callable[[Batch], Terms] = step
-        self._wrapped: DistributedDataParallel | None = None
-        self._sharded: Any = None
-        if (
-            ranks.world_size > 1 or place != CPU
-        ):  # which rows were read is known to one rank, and on its processors alone
-            for table in sparse_tables(trainable.module):
+        self._ddp: DistributedDataParallel | None = None
+        self._fsdp: Any = None
+        if ranks.world_size > 1 or device != CPU:
+            for table in sparse_tables(trainable.module):  # sparse gradients work in one process on processors only
                 table.sparse = False
         if ranks.world_size == 1:
             return
-        whole = _Step(trainable.module, step)
+        wrapped = _StepModule(trainable.module, step)
         if sharding == "fsdp2":
+            # Imported here: these modules take half as long to import as torch itself.
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-            mesh = init_device_mesh(place.type, (ranks.world_size,))
+            mesh = init_device_mesh(device.type, (ranks.world_size,))
             for block in trainable.blocks:
                 fully_shard(block, mesh=mesh)
-            self._sharded = fully_shard(whole, mesh=mesh)
-            register_fsdp_forward_method(whole, "call")
-            self._losses = self._sharded
+            self._fsdp = fully_shard(wrapped, mesh=mesh)
+            register_fsdp_forward_method(wrapped, "call")
+            self._losses = self._fsdp
         else:
-            self._wrapped = DistributedDataParallel(whole, gradient_as_bucket_view=True)
-            self._losses = self._wrapped
+            self._ddp = DistributedDataParallel(wrapped, gradient_as_bucket_view=True)
+            self._losses = self._ddp
 
     def losses(self, batch: Batch) -> Terms:
-        """Sums of losses and the names of their counts."""
-        return self._losses(moved(batch, self.place))
+        """Return the terms of the loss of a micro-batch."""
+        return self._losses(move_to_device(batch, self.device))
 
     def backward(self, loss: Tensor, *, counts: bool) -> None:
-        """Add the loss's gradient to those of this step; one that does not count takes part all the same."""
+        """Add the gradient of `loss` to the gradients of the step; with zero weight where it does not count."""
         if self.ranks.world_size > 1:
             loss = loss * (float(self.ranks.world_size) if counts else 0.0)
         loss.backward()
 
     @contextmanager
-    def adding_up(self, is_last: bool) -> Iterator[None]:
-        """Forward and backward of one of a step's micro-batches: ranks exchange gradients at the last alone."""
-        if self._sharded is not None:
-            self._sharded.set_requires_gradient_sync(is_last)
-            self._sharded.set_is_last_backward(is_last)
-        if self._wrapped is not None and not is_last:
-            with self._wrapped.no_sync():
+    def accumulate(self, is_last: bool) -> Iterator[None]:
+        """Run forward and backward of one micro-batch inside; ranks exchange gradients at the last one of a step."""
+        if self._fsdp is not None:
+            self._fsdp.set_requires_gradient_sync(is_last)
+            self._fsdp.set_is_last_backward(is_last)
+        if self._ddp is not None and not is_last:
+            with self._ddp.no_sync():
                 yield
         else:
             yield
 
-    def call(self, function: Callable[[], Found]) -> Found:
-        """`function`, in which the module can be called without learning; every rank calls it alike."""
-        if self._sharded is None:
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Return `function()`, which may call the module without gradients. Every rank must call this."""
+        if self._fsdp is None:
             with torch.inference_mode():
                 return function()
         with torch.no_grad():
-            found: Found = self._sharded.call(function)
-            return found
+            result: _Result = self._fsdp.call(function)
+            return result
 
 
-class _Step(nn.Module):
-    """What torch's wrappers take: a module whose forward is the step."""
+class _StepModule(nn.Module):
+    """A module whose forward is the step, as DDP and FSDP2 need it."""
 
     def __init__(self, module: nn.Module, step: Callable[[Any], Terms]) -> None:
         super().__init__()
         self.module, self.step = module, step
 
     def forward(self, batch: Any) -> Terms:
-        """Of one micro-batch."""
+        """Return the terms of the loss of one micro-batch."""
         return self.step(batch)
 
-    def call(self, function: Callable[[], Found]) -> Found:
-        """With the parameters that lie in no block put together."""
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Return `function()`, called while FSDP2 has gathered the parameters outside of all blocks."""
         return function()
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor of which each rank may hold a share; every rank calls it."""
-    return tensor.full_tensor() if is_share(tensor) else tensor
+def is_sharded(tensor: Tensor) -> TypeGuard["DTensor"]:
+    """Return whether each rank holds a shard of the tensor; DTensor itself is not imported, which is slow."""
+    return hasattr(tensor, "full_tensor")
 
 
-def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor."""
-    return tensor.to_local() if is_share(tensor) else tensor
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return the full tensor, gathered where it is sharded. Every rank must call this."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def filled(target: Tensor, value: Tensor) -> Tensor:
-    """A whole tensor as `target` is: shared among the ranks or not, and there where it lies."""
-    if not is_share(target):
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Return the shard of this rank, or the tensor itself where it is not sharded."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def shard_like(target: Tensor, value: Tensor) -> Tensor:
+    """Return the full tensor `value`, sharded as `target` is, on its device and with its dtype."""
+    if not is_sharded(target):
         return value
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import distribute_tensor  # slow to import, needed with FSDP2 alone
 
     value = value.to(device=target.device, dtype=target.dtype)
     return distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
 
 
 @torch.no_grad()
-def fill(target: Tensor, value: Tensor) -> None:
-    """Copy a whole tensor into one of which this rank may hold a share."""
-    target.copy_(filled(target, value))
+def copy_full_tensor(target: Tensor, value: Tensor) -> None:
+    """Copy the full tensor `value` into `target`, which may be sharded."""
+    target.copy_(shard_like(target, value))
 
 
-def whole_state(module: nn.Module) -> Mapping[str, Tensor]:
-    """The state of a module, its tensors whole and in the processors' memory; every rank calls it."""
-    return {name: whole(tensor).detach().cpu() for name, tensor in module.state_dict().items()}
+def full_state(module: nn.Module) -> Mapping[str, Tensor]:
+    """Return the module's state as full tensors in main memory. Every rank must call this."""
+    return {name: full_tensor(tensor).detach().cpu() for name, tensor in module.state_dict().items()}
+
+
+def sum_over_shards(value: Tensor, tensor: Tensor) -> None:
+    """Sum `value` in place over the ranks that hold shards of `tensor`; leave it where `tensor` is not sharded."""
+    if is_sharded(tensor):
+        dist.all_reduce(value, group=tensor.device_mesh.get_group())

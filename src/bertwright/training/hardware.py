@@ -1,4 +1,4 @@
-"""What the machine at hand is good at, measured once before step 0 and written into run.json."""
+"""Device, threads and precision of a process: measured once before step 0, and written into run.json."""
 
 import ctypes
 import os
@@ -14,96 +14,94 @@ from torch import Tensor, nn
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
+from bertwright.training.settings import Device
 
-# batch, module → where they are computed: the processors, or one GPU of the machine for each process.
-
-Device = Literal["cpu", "cuda"]
+Precision = Literal["fp32", "bf16"]
 CPU: Final = torch.device("cpu")
-Found = TypeVar("Found")
+DTYPES: Final[dict[Precision, torch.dtype]] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+BF16_GAIN = 1.2
+"""Factor by which bf16 products must be faster than fp32 products for `auto` to choose bf16."""
+_ENOUGH = 0.5
+"""Seconds after which a product is not timed again: without bf16 instructions a bf16 product takes up to 2 s."""
+_Value = TypeVar("_Value")
 
 
-def own_device(device: Device) -> torch.device:
-    """The processors, or the GPU of this process: by its number among those that torchrun started on this machine.
+def resolve_device(device: Device) -> torch.device:
+    """Return the processor, or the GPU of this process: the one with its LOCAL_RANK.
 
-    A GPU is set up, before anything is computed there, for the same bits each time and for fp32 where it is asked for.
-    InputError where there is no GPU, or none for it.
+    Sets a GPU up for reproducible bits and for fp32 without TF32. Raises InputError where there is no GPU for this
+    process.
     """
     if device == "cpu":
         return CPU
     if not torch.cuda.is_available():
         why = "this torch is built without CUDA" if torch.version.cuda is None else "no driver, or no GPU"
-        raise InputError(f"--device cuda: torch sees no GPU here ({why}); --device cpu computes on the processors")
+        raise InputError(f"--device cuda: torch finds no GPU ({why}); --device cpu computes on the processors")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.allow_tf32 = False
-    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if there == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:  # the launcher shows each process its own alone
-        number = 0
-    if number >= there:
+    index, num_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if num_gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:  # the launcher made one GPU visible to each process
+        index = 0
+    if index >= num_gpus:
         processes = os.environ.get("LOCAL_WORLD_SIZE", "several")
         raise InputError(
-            f"--device cuda: {processes} processes on a machine with {there} GPU(s); each has one of its own "
-            f"(--nproc-per-node {there})"
+            f"--device cuda: expected a GPU for each process, got {processes} processes and {num_gpus} GPU(s); "
+            f"--nproc-per-node {num_gpus} starts as many processes"
         )
-    return torch.device("cuda", number)
+    return torch.device("cuda", index)
 
 
-def finish(place: torch.device) -> None:
-    """Wait until a GPU has done what it was given; clocks are read after that."""
-    if place.type == "cuda":
-        torch.cuda.synchronize(place)
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished its work, before a clock is read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
-def place_of(module: nn.Module) -> torch.device:
-    """Where a module's parameters are; one without any computes on the processors."""
+def module_device(module: nn.Module) -> torch.device:
+    """Return the device of a module's parameters; the processor where it has none."""
     return next((parameter.device for parameter in module.parameters()), CPU)
 
 
-def moved(value: Found, device: torch.device) -> Found:
-    """A tensor, or a dataclass with such among its fields, on that device; what is there already is not copied."""
+def move_to_device(value: _Value, device: torch.device) -> _Value:
+    """Return a tensor, or a dataclass with tensors in its fields, on `device`; nothing is copied that is there."""
     if isinstance(value, Tensor):
-        return cast(Found, value.to(device))
+        return cast(_Value, value.to(device))
     if is_dataclass(value) and not isinstance(value, type):
-        parts: dict[str, Any] = {field.name: moved(getattr(value, field.name), device) for field in fields(value)}
+        parts: dict[str, Any] = {
+            field.name: move_to_device(getattr(value, field.name), device) for field in fields(value)
+        }
         return replace(value, **parts)
     return value
 
 
-Precision = Literal["fp32", "bf16"]
-KINDS: Final[dict[Precision, torch.dtype]] = {"fp32": torch.float32, "bf16": torch.bfloat16}
-BF16_GAIN = 1.2
-"""bf16 is chosen where its matrix products are at least this much faster than fp32's."""
-_ENOUGH = 0.5
-"""Seconds after which a product is not timed again: without instructions for bf16 a single one may take 2 s."""
-
-
 class Numerics(Settings):
-    """Resolved choices that decide the bits of a run, and the rate its speed is compared with."""
+    """Resolved choices that decide the bits of a run, and the peak FLOP/s by which its MFU is computed."""
 
     precision: Precision
     compiled: bool = False
     threads: Positive
     peak_flops: float
-    """Best fp32 or bf16 matrix product measured here, in FLOP/s; of one GPU where one is used."""
+    """FLOP/s of the fastest matrix product measured here in this precision; of one GPU with `cuda`."""
     processor: str = ""
-    """What torch's kernels are chosen by (AVX512, say, or the GPU) and torch's version: other ones give other bits."""
+    """Instruction set by which torch chooses kernels, or the GPU, and torch's version; these decide the bits."""
     device: Device = "cpu"
 
-    def shared(self, *, before: int, now: int) -> "Numerics":
-        """For a run that had `before` processes and has `now`: the same threads in all, one each at least."""
+    def share_threads(self, *, before: int, now: int) -> "Numerics":
+        """Return the numerics for `now` processes in place of `before`: the same threads in all, at least one each."""
         return self.model_copy(update={"threads": max(1, self.threads * before // now)})
 
     @property
-    def is_here(self) -> bool:
-        """Whether this processor and this torch give the same bits."""
+    def matches_machine(self) -> bool:
+        """Return whether this machine's processor and torch give the same bits."""
         return self.processor == _processor(self.device)
 
-    def moved_to(self, measured: "Numerics") -> "Numerics":
-        """What a run goes on with on another processor, or another torch, of which `measured` tells."""
+    def on_machine(self, measured: "Numerics") -> "Numerics":
+        """Return the numerics with the processor and the peak FLOP/s of `measured`, to resume on another machine."""
         return self.model_copy(update={"processor": measured.processor, "peak_flops": measured.peak_flops})
 
 
 def keep_memory() -> None:
-    """Let the C allocator keep freed memory: faulting pages in again and again tripled some kernels' time."""
+    """Let the C allocator keep freed memory: page faults tripled the time of some kernels."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):
@@ -115,7 +113,7 @@ def keep_memory() -> None:
 def resolve_numerics(
     precision: Literal["auto", "fp32", "bf16"] = "auto", *, threads: int | None = None, device: Device = "cpu"
 ) -> Numerics:
-    """Measure the machine, settle what was left open and set torch up accordingly. InputError without that device."""
+    """Measure the machine, resolve precision and threads, and set torch's threads. InputError without that device."""
     torch.set_num_threads(threads or usable_cores())
     rates = square_rates(device, precision)
     if precision == "auto":
@@ -129,39 +127,39 @@ def resolve_numerics(
     )
 
 
-def square_rates(device: Device = "cpu", asked: Literal["auto", "fp32", "bf16"] = "auto") -> dict[Precision, float]:
-    """FLOP/s of square matrix products, large enough for the device. InputError without it.
+def square_rates(device: Device = "cpu", precision: Literal["auto", "fp32", "bf16"] = "auto") -> dict[Precision, float]:
+    """Return {precision: FLOP/s} of square matrix products, large enough for the device.
 
-    Of what is asked alone; for auto of fp32, and of bf16 where that may be the faster.
+    With `auto`: fp32, and bf16 where the device has instructions for it. Raises InputError without that device.
     """
-    place, size = own_device(device), 1024 if device == "cpu" else 4096
-    wanted: tuple[Precision, ...] = ("fp32", "bf16") if has_bf16(device) else ("fp32",)
-    if asked != "auto":
-        wanted = (asked,)
-    rates = measure_peak_flops([KINDS[name] for name in wanted], (size, size, size), place=place)
-    return dict(zip(wanted, rates, strict=True))
+    torch_device, size = resolve_device(device), 1024 if device == "cpu" else 4096
+    precisions: tuple[Precision, ...] = ("fp32", "bf16") if has_bf16(device) else ("fp32",)
+    if precision != "auto":
+        precisions = (precision,)
+    rates = measure_peak_flops([DTYPES[name] for name in precisions], (size, size, size), device=torch_device)
+    return dict(zip(precisions, rates, strict=True))
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on: how many threads it uses where nobody says otherwise.
+    """Return the number of cores for this process, which is the default number of threads.
 
-    They are at most what OMP_NUM_THREADS says. Processes that torchrun started on one machine share the cores; there
-    the variable does not count, as torchrun sets it to 1 where nobody did.
+    OMP_NUM_THREADS limits it. Processes that torchrun started on one machine divide the cores among them; the variable
+    does not count there, since torchrun sets it to 1 by default.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if "LOCAL_WORLD_SIZE" in os.environ:
         return max(1, cores // int(os.environ["LOCAL_WORLD_SIZE"]))
-    wished = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return min(cores, max(1, int(wished))) if wished.isdecimal() else cores
+    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(cores, max(1, int(limit))) if limit.isdecimal() else cores
 
 
 def choose_precision(rates: Mapping[Precision, float], *, device: Device = "cpu") -> Precision:
-    """What `auto` means where these are the rates of square matrix products."""
+    """Return the precision that `auto` stands for, given FLOP/s of square matrix products."""
     return "bf16" if has_bf16(device) and rates.get("bf16", 0.0) > BF16_GAIN * rates["fp32"] else "fp32"
 
 
 def has_bf16(device: Device = "cpu") -> bool:
-    """Whether bf16 may be the faster at all: on a busy machine a measurement alone can be wrong."""
+    """Return whether the device has instructions for bf16; on a busy machine a measurement alone can be wrong."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -170,20 +168,20 @@ def has_bf16(device: Device = "cpu") -> bool:
 
 
 def apply_numerics(numerics: Numerics) -> None:
-    """Set this process up as `numerics` says: at the start of a run, and again when it is resumed.
+    """Set this process up as `numerics` says, at the start of a run and when it is resumed.
 
-    InputError where the run was begun on another kind of processor or with another torch, and without the device that
-    it is computed on.
+    Raises InputError without the device, and where the run was started on another kind of processor or with another
+    version of torch.
     """
-    place = own_device(numerics.device)
-    if not numerics.is_here:
+    device = resolve_device(numerics.device)
+    if not numerics.matches_machine:
         raise InputError(
-            f"this run was begun with {numerics.processor}, here is {_processor(numerics.device)}: its bits would "
-            "differ from an undisturbed run's; --allow-other-numerics goes on all the same"
+            f"--resume: the run was started with {numerics.processor}, this machine has {_processor(numerics.device)}: "
+            "results would differ in their bits; --allow-other-numerics resumes nevertheless"
         )
     keep_memory()
     if numerics.device == "cuda":
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(device)
     torch.set_num_threads(numerics.threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow
@@ -191,34 +189,33 @@ def apply_numerics(numerics: Numerics) -> None:
 
 def _processor(device: Device) -> str:
     if device == "cuda":
-        return f"{torch.cuda.get_device_name(own_device(device))}, torch {torch.__version__}"
+        return f"{torch.cuda.get_device_name(resolve_device(device))}, torch {torch.__version__}"
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
 def measure_peak_flops(
-    kinds: Sequence[torch.dtype], shape: tuple[int, int, int], *, repeats: int = 7, place: torch.device = CPU
+    dtypes: Sequence[torch.dtype], shape: tuple[int, int, int], *, repeats: int = 7, device: torch.device = CPU
 ) -> list[float]:
-    """Best rate of a matrix product [n, k] x [k, m] in each of the kinds, in FLOP/s, `shape` being n, k, m.
+    """Return the best FLOP/s of a matrix product [n, k] x [k, m] for each dtype; `shape` is (n, k, m).
 
-    They take turns, so that what else the machine does for a moment slows all of them; a slow one is repeated less.
+    The dtypes take turns, so that other work on the machine slows all of them. A slow product is repeated less often.
     """
     rows, inner, columns = shape
     pairs = [
-        (torch.ones(rows, inner, dtype=kind, device=place), torch.ones(inner, columns, dtype=kind, device=place))
-        for kind in kinds
+        (torch.ones(rows, inner, dtype=dtype, device=device), torch.ones(inner, columns, dtype=dtype, device=device))
+        for dtype in dtypes
     ]
-    times: list[list[float]] = [[] for _ in kinds]
+    seconds: list[list[float]] = [[] for _ in dtypes]
     for _ in range(repeats):
-        for pair, own in zip(pairs, times, strict=True):
-            if sum(own) < _ENOUGH:
-                own.append(_seconds(*pair, place))
-    return [2.0 * rows * inner * columns / min(own) for own in times]
+        for pair, times in zip(pairs, seconds, strict=True):
+            if sum(times) < _ENOUGH:
+                times.append(_product_seconds(*pair, device))
+    return [2.0 * rows * inner * columns / min(times) for times in seconds]
 
 
-def _seconds(left: torch.Tensor, right: torch.Tensor, place: torch.device) -> float:
-    """Of one product."""
-    finish(place)
+def _product_seconds(left: Tensor, right: Tensor, device: torch.device) -> float:
+    synchronize(device)
     start = time.perf_counter()
     torch.mm(left, right)
-    finish(place)
+    synchronize(device)
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""a step's losses and gradient norm → whether its update may be made, and what a person is told where it may not."""
+"""Losses and gradient norm of a step → whether its update is applied, and the message where it is not."""
 
 import math
 from collections.abc import Mapping
@@ -6,26 +6,28 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_SKIPPED = 10
-"""Bad steps of a run that are left out; one more stops it all the same."""
-_USUAL_OVER = 50
-"""Steps over which the usual loss of a run is a mean."""
-_IF_A_BATCH = "; if it was this batch, --resume --skip-loss-spikes goes on without it"
-_IF_AN_UPDATE = "; if it was an update before, all that come leap as well: a new run with a lower --learning-rate helps"
+"""Number of bad steps that a run skips; the next bad step stops it."""
+_AVERAGED_STEPS = 50
+"""Number of steps over which the usual loss is averaged."""
+_SKIP_ADVICE = "; if this batch caused it, --resume --skip-loss-spikes continues without the batch"
+_RATE_ADVICE = (
+    "; if an earlier update caused it, all later losses are as high: start a run with a lower --learning-rate"
+)
 
 
 @dataclass(frozen=True)
 class BadStep:
-    """What is wrong with a step, in words; whether its loss leapt, so that the weights may be what is wrong."""
+    """A step whose update must not be applied."""
 
-    what: str
-    leapt: bool = False
+    message: str
+    is_spike: bool = False
+    """True for a loss spike: the weights themselves may be the cause."""
 
 
 class LossGuard:
-    """What a run knows of its steps so far to tell a bad one: `usual`, its loss; `skipped`, the bad ones left out.
+    """Finds bad steps, and counts the skipped ones.
 
-    watch_spikes: whether a loss that leaps up counts as a bad step. skips: whether bad steps are left out, MOST_SKIPPED
-        at most.
+    watch_spikes: a loss spike is a bad step, too. skips: bad steps are skipped, MOST_SKIPPED at most.
     """
 
     def __init__(self, *, watch_spikes: bool, skips: bool) -> None:
@@ -33,36 +35,36 @@ class LossGuard:
         self.usual, self.skipped = 0.0, 0
 
     def notes(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """Return the state for a checkpoint."""
         return {"usual": self.usual, "skipped": self.skipped}
 
-    def go_on(self, notes: Mapping[str, Any]) -> None:
-        """Take up what a checkpoint kept; earlier ones kept nothing."""
-        self.usual, self.skipped = notes.get("usual", 0.0), notes.get("skipped", 0)
+    def restore(self, notes: Mapping[str, Any]) -> None:
+        """Continue with the state of a checkpoint."""
+        self.usual, self.skipped = notes["usual"], notes["skipped"]
 
-    def find(self, losses: Mapping[str, float], norm: float) -> BadStep | None:
-        """What is wrong with a step, before its update; None where nothing is."""
+    def check(self, losses: Mapping[str, float], norm: float) -> BadStep | None:
+        """Return the fault of a step before its update, or None for a good step."""
         loss = sum(losses.values())
         if not math.isfinite(loss):
             return BadStep("the loss is not finite")
         if not math.isfinite(norm):
             return BadStep("the gradient is not finite")
         if self._watch_spikes and self.usual and loss > 2.0 * self.usual + 2.0:
-            return BadStep(f"the loss leapt to {loss:.3f}, where it was {self.usual:.3f}", leapt=True)
+            return BadStep(f"loss spike: {loss:.3f}, after {self.usual:.3f} on average", is_spike=True)
         return None
 
-    def learn(self, step: int, losses: Mapping[str, float]) -> None:
-        """Count a step that was good."""
+    def record(self, step: int, losses: Mapping[str, float]) -> None:
+        """Average the loss of a good step into the usual loss."""
         loss = sum(losses.values())
-        self.usual += (loss - self.usual) / min(step + 1, _USUAL_OVER) if self.usual else loss
+        self.usual += (loss - self.usual) / min(step + 1, _AVERAGED_STEPS) if self.usual else loss
 
     def skip(self) -> str | None:
-        """Leave one more out, and what is said of it; None where the run has to stop."""
+        """Count one more skipped step and return the message about it; None where the run must stop."""
         if not self._skips or self.skipped == MOST_SKIPPED:
             return None
         self.skipped += 1
-        return f"its update is left out, number {self.skipped} of {MOST_SKIPPED} at most"
+        return f"its update is skipped ({self.skipped} of at most {MOST_SKIPPED})"
 
     def advice(self, bad: BadStep) -> str:
-        """What helps after the step that stopped the run."""
-        return ("" if self._skips else _IF_A_BATCH) + _IF_AN_UPDATE if bad.leapt else ""
+        """Return what helps after the step that stopped the run."""
+        return ("" if self._skips else _SKIP_ADVICE) + _RATE_ADVICE if bad.is_spike else ""

@@ -1,4 +1,4 @@
-"""What memory this process has, may have and once had, or has on its GPU: from /proc and cgroups, or from torch."""
+"""Memory of this process: in use, at its peak and usable, from /proc and control groups; on a GPU from torch."""
 
 import os
 import resource
@@ -8,35 +8,34 @@ from pathlib import Path
 
 import torch
 
-from bertwright.training.hardware import Device, own_device
-
-# What the control groups over this process, of version 2 and of version 1, grant: folders, and processor time.
+from bertwright.training.hardware import resolve_device
+from bertwright.training.settings import Device
 
 PROC = Path("/proc/self")
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 def group_folders(controller: str, proc: Path = PROC, root: Path = CGROUPS) -> Iterator[tuple[Path, bool]]:
-    """The folder of each group over this process that may limit `controller`, and whether it is of version 1."""
+    """Yield (folder, whether it is version 1) of each control group over this process that may limit `controller`."""
     for controllers, path in _groups(proc):
         version_1 = controller in controllers
         if not version_1 and controllers != [""]:
             continue
         base = root / controller if version_1 else root
-        here = base / path.lstrip("/")
-        # In a container the path may be that of the host, and the container's own group is the root that it sees.
-        for group in (here, *here.parents) if here.is_dir() else (base,):
+        start = base / path.lstrip("/")
+        # In a container the path may be the host's; the container's own group is then the root of its file system.
+        for group in (start, *start.parents) if start.is_dir() else (base,):
             yield group, version_1
             if group == base:
                 break
 
 
 def processor_quota(proc: Path = PROC, root: Path = CGROUPS) -> float | None:
-    """How many cores' worth of time this process may use; None where nothing limits it."""
+    """Return the processor time that control groups grant this process, in cores; None without a limit."""
     quotas = []
     for group, version_1 in group_folders("cpu", proc, root):
         if version_1:
-            quota, period = number_in(group / "cpu.cfs_quota_us"), number_in(group / "cpu.cfs_period_us")
+            quota, period = read_number(group / "cpu.cfs_quota_us"), read_number(group / "cpu.cfs_period_us")
         else:
             quota, period = _pair(group / "cpu.max")
         if quota is not None and period and quota > 0:
@@ -44,8 +43,8 @@ def processor_quota(proc: Path = PROC, root: Path = CGROUPS) -> float | None:
     return min(quotas, default=None)
 
 
-def number_in(path: Path) -> int | None:
-    """The number in a file; None where it is absent or says that there is no limit."""
+def read_number(path: Path) -> int | None:
+    """Return the number in a file; None where the file is absent or holds no number, which means no limit."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -61,7 +60,7 @@ def _pair(path: Path) -> tuple[int | None, int | None]:
 
 
 def _groups(proc: Path) -> list[tuple[list[str], str]]:
-    """(controllers, path) of each line of /proc/self/cgroup; version 2 has no controllers."""
+    """Return (controllers, path) of each line of /proc/self/cgroup; the line of version 2 has no controllers."""
     try:
         lines = (proc / "cgroup").read_text().splitlines()
     except OSError:
@@ -70,27 +69,27 @@ def _groups(proc: Path) -> list[tuple[list[str], str]]:
 
 
 def resident_bytes(device: Device = "cpu") -> int:
-    """What this process holds now; its peak where the system tells no more. On a GPU what its tensors take.
+    """Return the bytes in use now, or the peak where the system has no other figure; on a GPU those of its tensors.
 
-    InputError without that device; so for all of these.
+    Raises InputError without that device, as all functions below do.
     """
     if device == "cuda":
-        return torch.cuda.memory_allocated(own_device(device))
-    return _status("VmRSS") or peak_bytes()
+        return torch.cuda.memory_allocated(resolve_device(device))
+    return _status_bytes("VmRSS") or peak_bytes()
 
 
 def peak_bytes(device: Device = "cpu") -> int:
-    """The most this process has held since it began, or since `forget_peak`."""
+    """Return the peak of the bytes in use since the process started, or since `reset_peak`."""
     if device == "cuda":
-        return torch.cuda.max_memory_allocated(own_device(device))
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return _status("VmHWM") or most * (1 if sys.platform == "darwin" else 1024)
+        return torch.cuda.max_memory_allocated(resolve_device(device))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return _status_bytes("VmHWM") or peak * (1 if sys.platform == "darwin" else 1024)
 
 
-def forget_peak(device: Device = "cpu") -> None:
-    """Let `peak_bytes` begin anew from what is held now, where the system can."""
+def reset_peak(device: Device = "cpu") -> None:
+    """Reset `peak_bytes` to the bytes in use now, where the system can."""
     if device == "cuda":
-        torch.cuda.reset_peak_memory_stats(own_device(device))
+        torch.cuda.reset_peak_memory_stats(resolve_device(device))
         return
     try:
         (PROC / "clear_refs").write_text("5")
@@ -99,30 +98,31 @@ def forget_peak(device: Device = "cpu") -> None:
 
 
 def usable_bytes(device: Device = "cpu") -> int | None:
-    """What this process may hold in all: its own and what is free, under the limits of its control groups; no swap.
+    """Return the bytes that this process may use in all: those in use and those that are free, without swap.
 
-    None where the system does not tell.
+    Limits of control groups count. None where they are unknown.
     """
     if device == "cuda":
-        place = own_device(device)
-        return torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
-    free = [*_group_headrooms(), *_free_of_machine()]
+        gpu = resolve_device(device)
+        return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu)
+    free = [*_group_headrooms(), *_machine_free_bytes()]
     return min(free) + resident_bytes() if free else None
 
 
 def total_bytes() -> int | None:
-    """The machine's memory; None where the system does not tell."""
+    """Return the bytes of the machine's memory; None where they are unknown."""
     if "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def limit_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
-    """The smallest limit of the control groups over this process; None where none has one."""
+    """Return the smallest limit in bytes of the control groups over this process; None without a limit."""
     return min((limit for _, limit, _ in _group_limits(proc, root)), default=None)
 
 
-def _free_of_machine() -> Iterator[int]:
+def _machine_free_bytes() -> Iterator[int]:
+    """Yield the free bytes of the machine; nothing where they are unknown."""
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         yield 1024 * int(fields["MemAvailable"].split()[0])
@@ -132,21 +132,21 @@ def _free_of_machine() -> Iterator[int]:
 
 
 def _group_headrooms(proc: Path = PROC, root: Path = CGROUPS) -> Iterator[int]:
-    """What each control group over this process leaves; page cache can be dropped."""
+    """Yield the bytes that each control group leaves, the page cache included, which can be dropped."""
     for group, limit, used in _group_limits(proc, root):
-        yield limit - used + _droppable(group)
+        yield limit - used + _cache_bytes(group)
 
 
 def _group_limits(proc: Path = PROC, root: Path = CGROUPS) -> Iterator[tuple[Path, int, int]]:
-    """(folder, limit, used) of each control group over this process that has a limit."""
+    """Yield (folder, limit, used bytes) of each control group over this process that has a limit."""
     for group, version_1 in group_folders("memory", proc, root):
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if version_1 else ("memory.max", "memory.current")
-        limit, used = (number_in(group / name) for name in names)
+        limit, used = (read_number(group / name) for name in names)
         if limit is not None and used is not None:
             yield group, limit, used
 
 
-def _droppable(group: Path) -> int:
+def _cache_bytes(group: Path) -> int:
     try:
         pairs = dict(line.split()[:2] for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
@@ -155,7 +155,7 @@ def _droppable(group: Path) -> int:
     return sum(int(pairs.get(f"{prefix}{name}", 0)) for name in ("inactive_file", "active_file"))
 
 
-def _status(name: str) -> int | None:
+def _status_bytes(name: str) -> int | None:
     try:
         lines = (PROC / "status").read_text().splitlines()
     except OSError:

@@ -1,79 +1,46 @@
-"""loss → weights: AdamW as the original's optimiser, its schedule and its clipping (paper §A.2); Muon where asked."""
+"""Gradients → weights: AdamW as in the original code, its schedule and its clipping (paper §A.2); Muon on request."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Literal, Self
 
 import torch
-import torch.distributed as dist
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from bertwright.config import Number, PositiveNumber, Settings, Share
 from bertwright.training import muon
-from bertwright.training.distributed import is_share, local
+from bertwright.training.distributed import local_tensor, sum_over_shards
+from bertwright.training.settings import OptimizerSettings, Schedule
 from bertwright.training.sparse_adamw import TableRows, sparse_tables
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
-Schedule = Literal["linear", "cosine"]
-"""How the rate falls to 0: as BERT's (paper §A.2), or as GPT-1's (GPT paper §4.1)."""
-MUON_RATE = 0.006
 _NO_CORRECTION = 1e9
-"""A step count at which 1 - beta**step is 1: torch's AdamW then corrects nothing, as the original."""
-_PIECE = 1024
-"""Squares that are added up in a gradient's own precision."""
-
-
-class OptimizerSettings(Settings):
-    """Every figure of the optimiser. The defaults are the paper's; it warmed up for 1 % of its steps."""
-
-    method: Literal["adamw", "muon"] = "adamw"
-    """By what the matrices of the blocks learn; all else learns by AdamW."""
-    learning_rate: PositiveNumber = 1e-4
-    muon_rate: PositiveNumber = MUON_RATE
-    """That of the matrices under Muon, which rises and falls with the other."""
-    warmup: Share = 0.01
-    """Share of the steps over which the rate rises linearly from 0."""
-    schedule: Schedule = "linear"
-    """How it falls then."""
-    beta1: Beta = 0.9
-    beta2: Beta = 0.999
-    epsilon: PositiveNumber = 1e-6
-    weight_decay: Number = 0.01
-    """Decoupled; not on LayerNorm and biases."""
-    clip: PositiveNumber = 1.0
-    """Global gradient norm; one of 1e9, say, clips nothing."""
-    bias_correction: bool = False
-    """Adam's correction of its early averages; the original has none, short fine-tuning is steadier with it."""
-
-    @model_validator(mode="after")
-    def _has_muons_matrices(self) -> Self:
-        if self.method == "adamw" and self.muon_rate != MUON_RATE:
-            raise ValueError(f"muon_rate {self.muon_rate:g} is of Muon's matrices; it needs --optimizer muon")
-        return self
+"""Step count at which 1 - beta**step is 1: torch's AdamW then corrects no bias, as in the original code."""
+_CHUNK = 1024
+"""Number of squares that are added up in the precision of the gradient."""
 
 
 def rate_at(step: int, steps: int, warmup: float, schedule: Schedule = "linear") -> float:
-    """Share of the peak rate at `step` (from 0): rising over warm-up, then falling to 0, measured from step 0."""
-    rising = int(steps * warmup)
-    if step < rising:
-        return step / rising
+    """Return the learning rate at `step` (from 0) as a fraction of the peak rate.
+
+    It rises linearly over the warm-up. Then it falls to 0, linearly or along a cosine that is measured from step 0.
+    """
+    warmup_steps = int(steps * warmup)
+    if step < warmup_steps:
+        return step / warmup_steps
     return 1.0 - step / steps if schedule == "linear" else (1.0 + math.cos(math.pi * step / steps)) / 2
 
 
 def trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that learn, by name: all but the frozen ones."""
+    """Return (name, parameter) of every parameter that is not frozen."""
     return ((name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad)
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's, but for tables with sparse gradients, whose rows are updated by themselves, and for Muon's matrices."""
+    """torch's AdamW, with row-wise updates of tables that have sparse gradients, and Muon for its matrices."""
 
     tables: tuple[TableRows, ...] = ()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Apply the gradients, those of tables and of Muon's matrices first; they are gone then."""
+        """Apply the gradients. Those of tables and of Muon's matrices are applied first, and removed."""
         for group in self.param_groups:
             if group["stacked"]:
                 muon.step(group, self.state)
@@ -85,10 +52,10 @@ class AdamW(torch.optim.AdamW):
                     table.weight.grad = None
         super().step(closure)
 
-    def settle(self) -> None:
-        """Bring every row of every table up to date: before weights are read other than in training."""
+    def apply_pending_decay(self) -> None:
+        """Bring every row of every table up to date. Call this before weights are read outside of training."""
         for table in self.tables:
-            table.settle()
+            table.apply_pending_decay()
 
 
 def build_optimizer(
@@ -98,25 +65,26 @@ def build_optimizer(
     scale: Callable[[str], float] = lambda _: 1.0,
     blocks: Sequence[nn.Module] = (),
 ) -> AdamW:
-    """AdamW over `module`; `scale(name)` multiplies the rate of a parameter (layer decay, a faster head).
+    """Return AdamW over `module`; `scale(name)` multiplies a parameter's rate (layer-wise decay, a faster head).
 
-    Under Muon, the matrices of `blocks` form groups of their own, whose `stacked` says how many each parameter holds.
+    With Muon, the matrices of `blocks` form groups of their own. A group's `stacked` is the number of matrices in each
+    of its parameters, 0 without Muon.
     """
-    stacked = muon.matrices(blocks) if settings.method == "muon" else {}
+    stacked_by_weight = muon.matrices(blocks) if settings.method == "muon" else {}
     groups: dict[tuple[float, bool, int], list[nn.Parameter]] = {}
     for name, parameter in trained_parameters(module):
-        key = scale(name), parameter.ndim > 1, stacked.get(parameter, 0)
+        key = scale(name), parameter.ndim > 1, stacked_by_weight.get(parameter, 0)
         groups.setdefault(key, []).append(parameter)
-    faster = settings.muon_rate / settings.learning_rate
+    muon_scale = settings.muon_rate / settings.learning_rate
     optimizer = AdamW(
         [
             {
-                "params": part,
+                "params": parameters,
                 "weight_decay": settings.weight_decay if decays else 0.0,
-                "scale": times * faster if matrices else times,
-                "stacked": matrices,
+                "scale": factor * muon_scale if stacked else factor,
+                "stacked": stacked,
             }
-            for (times, decays, matrices), part in groups.items()
+            for (factor, decays, stacked), parameters in groups.items()
         ],
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
@@ -124,7 +92,7 @@ def build_optimizer(
         fused=True,
     )
     for _, parameter in trained_parameters(module):
-        if parameter in stacked:
+        if parameter in stacked_by_weight:
             optimizer.state[parameter] = {"momentum": torch.zeros_like(parameter)}
             continue
         optimizer.state[parameter] = {
@@ -137,45 +105,44 @@ def build_optimizer(
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every group `rate` times its own scale."""
+    """Set the learning rate of every group to `rate` times the group's scale."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["scale"]
 
 
 def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
-    """Scale gradients in place to a global norm of at most `limit`, as the original; returns the norm before.
+    """Scale gradients in place to a global norm of at most `limit`; return the norm before.
 
-    torch's own function divides by a norm that is 1e-6 larger.
+    As in the original code; torch's own function divides by a norm that is 1e-6 larger.
     """
-    gradients = [_values(parameter) for parameter in parameters if parameter.grad is not None]
+    gradients = [_gradient_values(parameter) for parameter in parameters if parameter.grad is not None]
     norm = total_norm(gradients)
     scale = limit / norm.clamp(min=limit)
     for gradient in gradients:
-        local(gradient).mul_(scale)
+        local_tensor(gradient).mul_(scale)
     return norm
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Root of the sum of all squares, in float64; where ranks hold shares of the tensors, of the whole ones.
+    """Return the root of the sum of all squares in float64; of the full tensors where the tensors are sharded.
 
     On a processor torch adds up the squares of a float32 tensor one after the other: the norm of a large vocabulary
-    comes out 1e-3 too small, and by another share where ranks hold parts of it. Here only few are added up like that.
+    comes out 1e-3 too small, by an amount that depends on the sharding. Here only short chunks are added up like that.
     """
-    pieces: list[Tensor] = []
+    norms: list[Tensor] = []
     for tensor in tensors:
-        values = local(tensor).flatten()
-        rows = values.numel() // _PIECE
-        pieces.append(torch.linalg.vector_norm(values[: rows * _PIECE].view(rows, _PIECE), dim=1))
-        pieces.append(torch.linalg.vector_norm(values[rows * _PIECE :]).view(1))
-    square = torch.cat(pieces).double().square().sum() if pieces else torch.zeros((), dtype=torch.float64)
-    first = tensors[0] if tensors else None
-    if first is not None and is_share(first):  # FSDP2 shares all tensors or none
-        dist.all_reduce(square, group=first.device_mesh.get_group())
+        values = local_tensor(tensor).flatten()
+        rows = values.numel() // _CHUNK
+        norms.append(torch.linalg.vector_norm(values[: rows * _CHUNK].view(rows, _CHUNK), dim=1))
+        norms.append(torch.linalg.vector_norm(values[rows * _CHUNK :]).view(1))
+    square = torch.cat(norms).double().square().sum() if norms else torch.zeros((), dtype=torch.float64)
+    if tensors:
+        sum_over_shards(square, tensors[0])  # FSDP2 shards all tensors or none
     return square.sqrt()
 
 
-def _values(parameter: Tensor) -> Tensor:
-    """The numbers of a gradient; a sparse one is left with one row for each that was read."""
+def _gradient_values(parameter: Tensor) -> Tensor:
+    """Return the values of a gradient; a sparse gradient is coalesced in place first."""
     assert parameter.grad is not None
     if not parameter.grad.is_sparse:
         return parameter.grad

@@ -8,8 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from bertwright.config import Settings
 from bertwright.console import say
 from bertwright.errors import InputError, shown
@@ -18,35 +16,36 @@ from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 
 
 class RunFolder:
-    """A run's place on disk. Create it with `start_run`.
+    """The files of a run. Create it with `start_run`.
 
-    writes: False for those of several processes that only read what rank zero writes.
+    writes: False on every rank but rank zero, which alone writes files.
     """
 
     def __init__(self, folder: Path, record: Mapping[str, Any], *, writes: bool = True) -> None:
         self.folder = folder
         self.record = dict(record)
+        """The content of run.json."""
         self.writes = writes
         self.changes: dict[str, Any] = {}
-        """Settings that the run goes on with otherwise; noted by who works on it, once no other process does."""
+        """Settings that changed on resuming. They are noted once this process holds the run's lock."""
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
+        """Return the folder of the checkpoints."""
         return self.folder / "checkpoints"
 
     @property
     def model(self) -> Path:
-        """The model folder, written when the run has finished."""
+        """Return the model folder, which is written when the run has finished."""
         return self.folder / "model"
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Return whether the run has finished."""
         return bool(self.record.get("finished"))
 
     def note(self, **facts: Any) -> None:
-        """Add to run.json, atomically."""
+        """Add facts to run.json, atomically."""
         self.record |= facts
         if self.writes:
             write_json(self.folder / "run.json", self.record)
@@ -59,24 +58,26 @@ class RunFolder:
             stream.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every whole line of metrics.jsonl; the last one may have been cut by a crash."""
+        """Return every complete line of metrics.jsonl; a crash may have cut the last one."""
         return read_metrics(self.folder)
 
-    def keep_lines(self) -> None:
-        """Let what was logged survive a power cut, as the checkpoint will that says up to where nothing is missing."""
+    def flush_metrics(self) -> None:
+        """Write metrics.jsonl through to the disk, before a checkpoint says that its lines are complete."""
         path = self.folder / "metrics.jsonl"
         if self.writes and path.exists():
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
 
-    def forget_after(self, step: int) -> list[dict[str, Any]]:
-        """Drop the lines of steps that a resumed run computes again, and return the others; where it begins anew, that
-        is said."""
+    def truncate_metrics(self, step: int) -> list[dict[str, Any]]:
+        """Remove the lines after `step`, which a resumed run computes again; return the other lines.
+
+        Says so where the run has lines but no checkpoint, and therefore starts again.
+        """
         if not self.writes:
             return []
         lines = self.metrics()
         if lines and not step:
-            say(f"{self.folder}: has no checkpoint, though it came to step {lines[-1]['step']}; it begins anew")
+            say(f"{self.folder}: has no checkpoint, though it reached step {lines[-1]['step']}; starting from step 0")
         kept = [line for line in lines if line["step"] <= step]
         with atomic_file(self.folder / "metrics.jsonl") as stream:
             stream.writelines(json.dumps(line).encode() + b"\n" for line in kept)
@@ -84,9 +85,9 @@ class RunFolder:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every whole line of a run's metrics.jsonl, none where there is no such file; InputError names a broken line."""
+    """Return every complete line of a run's metrics.jsonl, none without that file. InputError names a broken line."""
     path = folder / "metrics.jsonl"
-    found = []
+    lines = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], start=1):
         if not line.endswith(b"\n"):
             break
@@ -95,9 +96,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         except ValueError:
             raise InputError(f"{path}:{number}: not valid JSON: {line[:60]!r}") from None
         if not isinstance(entry, dict) or type(step := entry.get("step")) is not int or step < 0:
-            raise InputError(f"{path}:{number}: {line[:60]!r}; expected an object whose step is a whole number from 0")
-        found.append(entry)
-    return found
+            raise InputError(f"{path}:{number}: expected an object whose step is a whole number from 0: {line[:60]!r}")
+        lines.append(entry)
+    return lines
 
 
 def start_run(
@@ -110,120 +111,110 @@ def start_run(
     allow_other_numerics: bool = False,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> RunFolder:
-    """Make or reopen a run folder; a non-empty one needs `resume` and must hold the same configuration.
+    """Create a run folder, or open one with `resume`, which needs the same kind, settings and data.
 
-    allow_other_numerics: also go on with a run whose `bits` were other ones; the record says the new ones from then on.
-
-    Of several ranks, rank zero does, and the others read what it found.
-
-    A record of an earlier version may lack settings that came later, which then had what is their default today, or
-    have them under names that their class still understands.
+    Settings in `Settings.free` may change on resuming; those in `Settings.bits` may with `allow_other_numerics`. Rank
+    zero reads and writes the files, and the other ranks get its record. Raises InputError where the folder holds
+    something else.
     """
     if not ranks.is_main:
         return RunFolder(folder, ranks.broadcast(None), writes=False)
-    run = _started(folder, kind=kind, settings=settings, data=data, resume=resume, allow=allow_other_numerics)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; --out names a folder")
+    values = settings.model_dump(mode="json") if isinstance(settings, Settings) else dict(settings)
+    configuration = {"kind": kind, "settings": values, "data": dict(data)}
+    if (folder / "run.json").exists():
+        if not resume:
+            raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
+        groups = (settings.free, settings.bits) if isinstance(settings, Settings) else (frozenset(), frozenset())
+        run = _open_run(folder, configuration, *groups, allow_other_numerics=allow_other_numerics)
+    else:
+        run = _create_run(folder, configuration)
     ranks.broadcast(run.record)
     return run
 
 
-def _started(
-    folder: Path,
-    *,
-    kind: str,
-    settings: Settings | Mapping[str, Any],
-    data: Mapping[str, Any],
-    resume: bool,
-    allow: bool,
-) -> RunFolder:
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; --out names a folder")
-    path = folder / "run.json"
-    values = settings.model_dump(mode="json") if isinstance(settings, Settings) else dict(settings)
-    wanted = {"kind": kind, "settings": values, "data": dict(data)}
-    if path.exists():
-        if not resume:
-            raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
-        record = read_json(path)
-        if not isinstance(record, dict):
-            raise InputError(f"{path}: holds a JSON {type(record).__name__}, and no run")
-        _refuse_damaged(path, record)
-        there = record | {"settings": _as_today(record.get("settings"), settings)}
-        changed: dict[str, Any] = {}
-        other: dict[str, Any] = {}
-        if isinstance(settings, Settings) and isinstance(there["settings"], Mapping):
-            found = there["settings"]
-            may = {name: values[name] for name in sorted(settings.free | settings.bits)}
-            there["settings"] = {**found, **may}
-            changed = {name: value for name, value in may.items() if found.get(name) != value}
-            other = {name: values[name] for name in values if name in changed and name in settings.bits}
-            if other and there["settings"] == values and not allow:
-                raise InputError(
-                    f"{folder}: holds a run of other numerics: {_difference(found, values)}; --allow-other-numerics "
-                    f"goes on all the same"
-                )
-        if any(there.get(name) != wanted[name] for name in wanted):
-            raise InputError(f"{folder}: holds a run of another configuration: {_difference(there, wanted)}")
-        run = RunFolder(folder, record)
-        if changed and not run.finished:
-            run.changes = changed
-            if other:
-                say(f"{folder}: goes on, though {_difference(found, other)}")
-        return run
+def _create_run(folder: Path, configuration: Mapping[str, Any]) -> RunFolder:
     if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
         raise InputError(f"{folder}: is not empty and holds no run; choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
-    run = RunFolder(folder, wanted)
+    run = RunFolder(folder, configuration)
     run.note(versions=_versions())
     return run
 
 
+def _open_run(
+    folder: Path,
+    configuration: Mapping[str, Any],
+    free: frozenset[str],
+    bits: frozenset[str],
+    *,
+    allow_other_numerics: bool,
+) -> RunFolder:
+    """Return the run in `folder`, with the settings that change. InputError for a damaged record or another run."""
+    path = folder / "run.json"
+    record = read_json(path)
+    if not isinstance(record, dict):
+        raise InputError(f"{path}: expected an object, got {shown(record)}; the file is damaged")
+    _refuse_damaged(path, record)
+    run, changed_bits = RunFolder(folder, record), {}
+    recorded: Any = record.get("settings")
+    current = configuration["settings"]
+    if (free or bits) and isinstance(recorded, Mapping):
+        changeable = {name: current[name] for name in sorted(free | bits)}
+        changes = {name: value for name, value in changeable.items() if recorded.get(name) != value}
+        changed_bits = {name: value for name, value in current.items() if name in changes and name in bits}
+        record = {**record, "settings": {**recorded, **changeable}}
+        if changed_bits and record["settings"] == current and not allow_other_numerics:
+            raise InputError(
+                f"{folder}: the run was started with other numerics: {_differences(recorded, current)}; "
+                "--allow-other-numerics resumes nevertheless"
+            )
+        run.changes = {} if run.finished else changes
+    if any(record.get(name) != value for name, value in configuration.items()):
+        raise InputError(f"{folder}: holds a run of another configuration: {_differences(record, configuration)}")
+    if run.changes and changed_bits:
+        say(f"{folder}: resumes with other numerics: {_differences(recorded, changed_bits)}")
+    return run
+
+
 def _refuse_damaged(path: Path, record: Mapping[str, Any]) -> None:
-    """InputError where a record is not what any run notes of itself."""
+    """Raise InputError where a part of the record cannot have been written by a run."""
     sessions, resolved = record.get("sessions", []), record.get("resolved")
-    is_settled = "resolved" not in record or (isinstance(resolved, Mapping) and bool(resolved))
-    for name, is_whole, what in (
-        ("sessions", isinstance(sessions, list) and all(_is_session(one) for one in sessions), "a list of objects"),
-        ("resolved", is_settled, "an object with what was settled"),
+    is_resolved = "resolved" not in record or (isinstance(resolved, Mapping) and bool(resolved))
+    for name, is_valid, expected in (
+        ("sessions", isinstance(sessions, list) and all(map(_is_session, sessions)), "a list of objects"),
+        ("resolved", is_resolved, "an object with resolved settings"),
         ("result", not record.get("finished") or isinstance(record.get("result"), Mapping), "an object, once finished"),
     ):
-        if not is_whole:
-            raise InputError(f"{path}: {name} is {shown(record.get(name))}; expected {what}: the file is damaged")
+        if not is_valid:
+            raise InputError(f"{path}: {name} is {shown(record.get(name))}; expected {expected}: the file is damaged")
 
 
-def _is_session(one: Any) -> bool:
-    return isinstance(one, Mapping) and isinstance(one.get("started"), str)
+def _is_session(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("started"), str)
 
 
-def _as_today(recorded: Any, settings: Settings | Mapping[str, Any]) -> Any:
-    """Recorded settings as the class of `settings` reads them; as they are where it cannot."""
-    if not isinstance(settings, Settings):
-        return recorded
-    try:
-        return type(settings).model_validate(recorded).model_dump(mode="json")
-    except ValidationError:
-        return recorded
-
-
-def _difference(record: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
-    """The first places where two nested records differ, as `name: there … here …`."""
-    found = []
-    for name in {**wanted, **record} if prefix else wanted:  # a record holds more than a configuration
-        there, here = record.get(name), wanted.get(name)
+def _differences(recorded: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> str:
+    """Return the first three differences of two nested records, as `name is … there and … here`."""
+    differences = []
+    for name in {**current, **recorded} if prefix else current:  # at the top a record holds more than a configuration
+        there, here = recorded.get(name), current.get(name)
         if there == here:
             continue
         if isinstance(there, Mapping) and isinstance(here, Mapping):
-            found.append(_difference(there, here, f"{prefix}{name}."))
+            differences.append(_differences(there, here, f"{prefix}{name}."))
         else:
-            found.append(f"{prefix}{name} is {there!r} there and {here!r} here")
-    return "; ".join(found[:3])
+            differences.append(f"{prefix}{name} is {there!r} there and {here!r} here")
+    return "; ".join(differences[:3])
 
 
 def _versions() -> dict[str, str]:
-    names = ("bertwright", "torch", "numpy", "tokenizers", "pyarrow", "numba")
-    found = {"python": platform.python_version(), "platform": platform.platform(), "cpus": str(os.cpu_count())}
-    for name in names:
+    """Return the versions of Python, the platform and the packages that decide results."""
+    versions = {"python": platform.python_version(), "platform": platform.platform(), "cpus": str(os.cpu_count())}
+    for name in ("bertwright", "torch", "numpy", "tokenizers", "pyarrow", "numba"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except ImportError:  # PackageNotFoundError: run from a source tree that is not installed
-            found[name] = "source"
-    return found
+            versions[name] = "source"
+    return versions

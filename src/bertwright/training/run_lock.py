@@ -1,4 +1,4 @@
-"""Who works on a run folder: a lock that the system drops with its process, and each start and end in run.json."""
+"""The lock of a run folder, which the system releases with its process; start and end of each session in run.json."""
 
 import fcntl
 import os
@@ -18,58 +18,59 @@ from bertwright.training.run_folder import RunFolder
 
 LOCK = ".lock"
 _TRIES, _PAUSE = 20, 0.05
-"""`is_locked` holds the lock for a moment to ask for it; who starts a run waits for that at most a second."""
+"""Attempts to take the lock and seconds between them: `is_locked` holds the lock for a moment."""
 
 State = Literal["finished", "running", "stopped", "crashed", "unfinished", "broken"]
 
 
 @contextmanager
 def session(run: RunFolder) -> Iterator[None]:
-    """Work on a run: no other process can meanwhile, and run.json says when it began and how it ended.
+    """Hold the lock of a run inside the block, and note in run.json when the session started and how it ended.
 
-    InputError where another process works on it; one raised inside is a refusal, after which nothing is noted. Of
-    several ranks only rank zero, which writes, holds the lock and notes.
+    Raises InputError where another process holds the lock. An InputError raised inside is a refusal: the session is
+    removed from run.json again. Only rank zero locks and notes.
     """
     if not run.writes:
         yield
         return
-    with locked(run.folder) as is_ours:
-        if is_ours:
+    with locked(run.folder) as is_locked_here:
+        if is_locked_here:
             remove_unfinished(run.folder)
         run.record = dict(read_json(run.folder / "run.json"))  # another process may have ended it a moment ago
-        before = [*run.record.get("sessions", [])]
-        if before and "ended" not in before[-1]:
-            before[-1] = {**before[-1], "ended": _last_written(run.folder) or before[-1]["started"], "how": "killed"}
+        earlier = [*run.record.get("sessions", [])]
+        if earlier and "ended" not in earlier[-1]:
+            last = earlier[-1]
+            earlier[-1] = {**last, "ended": _last_written(run.folder) or last["started"], "how": "killed"}
         settings = run.record.get("settings")
         if run.changes:
             run.record["settings"] = {**run.record["settings"], **run.changes}
-        this = {"started": _now(), "host": platform.node(), "pid": os.getpid(), "locked": is_ours}
-        run.note(sessions=[*before, this])
+        current = {"started": _now(), "host": platform.node(), "pid": os.getpid(), "locked": is_locked_here}
+        run.note(sessions=[*earlier, current])
         try:
             yield
         except InputError:
-            run.note(sessions=before, **({"settings": settings} if run.changes else {}))
+            run.note(sessions=earlier, **({"settings": settings} if run.changes else {}))
             raise
         except (Stopped, KeyboardInterrupt, SystemExit):
-            _end(run, this, how="stopped")
+            _end(run, current, how="stopped")
             raise
         except BaseException as error:
-            _end(run, this, how="failed", why=str(error) or type(error).__name__)
+            _end(run, current, how="failed", why=str(error) or type(error).__name__)
             raise
-        _end(run, this, how="finished" if run.finished else "stopped")
+        _end(run, current, how="finished" if run.finished else "stopped")
 
 
 def say_finished(run: RunFolder) -> None:
-    """Say that there is nothing left to train, and remove what a process killed at the very end had begun to write."""
+    """Say that the run has finished, and remove unfinished files of a process that was killed at the very end."""
     say(f"{run.folder}: this run has finished; its model is in {run.model}")
     if run.writes:
-        with suppress(OSError, InputError), locked(run.folder) as is_ours:  # its files may be another's, or read-only
-            if is_ours:
+        with suppress(OSError, InputError), locked(run.folder) as is_locked_here:  # the folder may be read-only
+            if is_locked_here:
                 remove_unfinished(run.folder)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes had begun to write below `folder`, but for other runs inside: they have a lock."""
+    """Remove unfinished files of killed processes below `folder`, but not in other runs inside, which have a lock."""
     for parent, folders, files in os.walk(folder):
         if Path(parent) != folder and LOCK in files:
             folders.clear()
@@ -79,13 +80,13 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def state_of(folder: Path, record: Mapping[str, Any]) -> tuple[State, str]:
-    """How a run stands, and why that is said; `record` is what its run.json holds."""
+    """Return the state of a run and the reason, which may be empty; `record` is the content of its run.json."""
     if record.get("finished"):
         return "finished", ""
     if is_locked(folder):
         return "running", ""
     if "sessions" not in record:
-        return "unfinished", f"how it ended was not recorded; last written {_last_written(folder) or 'never'}"
+        return "unfinished", f"its end was not recorded; last written {_last_written(folder) or 'never'}"
     if not record["sessions"]:
         return "stopped", "it was refused before its first step"
     last = record["sessions"][-1]
@@ -93,16 +94,16 @@ def state_of(folder: Path, record: Mapping[str, Any]) -> tuple[State, str]:
         return "crashed", str(last.get("why", ""))
     if "ended" in last and last.get("how") != "killed":
         return "stopped", ""
-    sign = f"last written {_last_written(folder) or last['started']}"
+    written = f"last written {_last_written(folder) or last['started']}"
     if not last.get("locked"):
-        return "unfinished", f"its file system has no locks, so that it may be running; {sign}"
+        return "unfinished", f"its file system has no locks, so it may be running; {written}"
     if last.get("host") != platform.node():
-        return "unfinished", f"begun on {last.get('host')}: only there can it be seen whether it runs; {sign}"
-    return "crashed", f"its process is gone and had no time to say why; {sign}"
+        return "unfinished", f"started on {last.get('host')}; its lock can be checked only there; {written}"
+    return "crashed", f"its process ended without a message; {written}"
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a living process works on the run in `folder`."""
+    """Return whether a live process holds the lock of the run in `folder`."""
     try:
         handle = os.open(folder / LOCK, os.O_RDONLY)
     except OSError:
@@ -120,7 +121,7 @@ def is_locked(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Hold the folder's lock; yields False on a file system that has none. InputError where another process has it."""
+    """Hold the folder's lock; yield False on a file system without locks. InputError where another process holds it."""
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         yield _take(handle, folder)
@@ -129,6 +130,7 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def _take(handle: int, folder: Path) -> bool:
+    """Return whether the lock was taken; False on a file system without locks."""
     for _ in range(_TRIES):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,20 +143,21 @@ def _take(handle: int, folder: Path) -> bool:
     raise InputError(f"{folder}: another process works on this run; wait for it or stop it")
 
 
-def _end(run: RunFolder, this: dict[str, Any], **facts: str) -> None:
+def _end(run: RunFolder, current: dict[str, Any], **facts: str) -> None:
+    """Note the end of the current session, which is the last one in run.json."""
     with suppress(OSError):  # a full disk must not hide the error that it caused
-        run.note(sessions=[*run.record["sessions"][:-1], {**this, "ended": _now(), **facts}])
+        run.note(sessions=[*run.record["sessions"][:-1], {**current, "ended": _now(), **facts}])
 
 
 def _now() -> str:
-    return _written(datetime.now(UTC))
+    return _time_text(datetime.now(UTC))
 
 
 def _last_written(folder: Path) -> str | None:
-    """When the last line of metrics.jsonl was written, the run's own or one of its seeds'."""
+    """Return the time of the last line of metrics.jsonl, in the run or in one of its seeds."""
     times = [path.stat().st_mtime for pattern in ("", "*/") for path in folder.glob(f"{pattern}metrics.jsonl")]
-    return _written(datetime.fromtimestamp(max(times), UTC)) if times else None
+    return _time_text(datetime.fromtimestamp(max(times), UTC)) if times else None
 
 
-def _written(moment: datetime) -> str:
+def _time_text(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,7 +1,4 @@
-"""loss → weights: the one training loop, which knows neither BERT nor tasks.
-
-A step sums losses and counts over its micro-batches and divides once: masked positions are ragged.
-"""
+"""Batches → seconds of a step, from trial steps; and advice where the memory of a GPU does not suffice."""
 
 import gc
 import statistics
@@ -12,9 +9,16 @@ from typing import Final, TypeVar
 import torch
 
 from bertwright.errors import RunFailed
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import Numerics, finish
-from bertwright.training.loop import Batch, Loop, Plan
+from bertwright.training.distributed import SINGLE_PROCESS, Batch, Ranks, Trainable
+from bertwright.training.hardware import Numerics, synchronize
+from bertwright.training.loop import Loop, Plan
+
+_Result = TypeVar("_Result")
+RESUME_ADVICE: Final = "; --resume --allow-other-numerics continues a run with it"
+FITS_ADVICE: Final = (
+    "the rows of a step fit, so an evaluation or another program took the memory; continue with --resume"
+)
+CPU_ADVICE: Final = "--device cpu computes it on the processors"
 
 
 def measure_step_seconds(
@@ -26,55 +30,51 @@ def measure_step_seconds(
     seconds: float,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> float:
-    """Seconds of a step, from throw-away updates on the first micro-batch of each; the weights are put back.
+    """Return the seconds of a step, from trial steps on the first micro-batch of each; the weights are restored.
 
-    The rest of a step is taken to cost what its floating-point work says: a step of BERT-large takes minutes. The first
-    three compile and warm up; of the others it is the median. Where a step takes longer than `seconds`, few are taken,
-    and the fastest counts: any of them may have compiled a shape that is new to it. Each of several ranks measures by
-    itself, all at once, and then how long they take to add up their gradients.
+    A BERT-large step takes minutes, so the other micro-batches are estimated by their FLOPs. The first three steps
+    compile and warm up; the result is the median of the steps after them. Where a step takes longer than `seconds`,
+    there are few steps, and the fastest counts, since any of them may have compiled a new shape. Each rank measures on
+    its own, all at once; the seconds in which the ranks sum their gradients are added.
     """
-    before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
+    weights_before = {name: tensor.clone() for name, tensor in trainable.module.state_dict().items()}
     loop = Loop(trainable, plan, numerics, None)
     times: list[float] = []
-    found = 0.0
-    while not found:
-        begin = time.perf_counter()
-        micro = batches(len(times))
-        made = time.perf_counter()
-        losses, norm = loop.learn(len(times), micro[:1])
-        learned = time.perf_counter()
+    result = 0.0
+    while not result:
+        start = time.perf_counter()
+        micro_batches = batches(len(times))
+        after_batches = time.perf_counter()
+        losses, norm = loop.compute_gradients(len(times), micro_batches[:1])
+        after_gradients = time.perf_counter()
         loop.update(len(times), losses, norm)
-        finish(loop.engine.place)
-        updated = time.perf_counter()
-        whole = sum(map(trainable.flops, micro)) / trainable.flops(micro[0])
-        whole *= len(ranks.partition(micro)) / len(micro)
-        times.append(made - begin + (learned - made) * whole + updated - learned)
-        if updated - begin > seconds and len(times) >= (4 if numerics.compiled else 2):
-            found = min(times[1:])
+        synchronize(loop.engine.device)
+        after_update = time.perf_counter()
+        factor = sum(map(trainable.flops, micro_batches)) / trainable.flops(micro_batches[0])
+        factor *= len(ranks.partition(micro_batches)) / len(micro_batches)
+        times.append(
+            after_batches - start + (after_gradients - after_batches) * factor + after_update - after_gradients
+        )
+        if after_update - start > seconds and len(times) >= (4 if numerics.compiled else 2):
+            result = min(times[1:])
         elif len(times) >= 6 and sum(times[3:]) >= seconds:
-            found = statistics.median(times[3:])
-    trainable.module.load_state_dict(before)
-    return found + ranks.sum_seconds(sum(tensor.numel() for tensor in before.values()), loop.engine.place)
+            result = statistics.median(times[3:])
+    trainable.module.load_state_dict(weights_before)
+    return result + ranks.sum_seconds(sum(tensor.numel() for tensor in weights_before.values()), loop.engine.device)
 
 
-Found = TypeVar("Found")
-GOES_ON: Final = "; a run goes on with it by --resume --allow-other-numerics"
-FITS_ALONE: Final = "the rows of a step fit, so an evaluation or another program did not; go on with --resume"
-ON_PROCESSORS: Final = "--device cpu computes it on the processors"
-
-
-def unless_full(compute: Callable[[], Found], advice: Callable[[], str]) -> Found:
-    """What `compute` returns; RunFailed with the advice where the memory of a GPU does not suffice for it."""
+def advise_on_full_gpu(compute: Callable[[], _Result], advice: Callable[[], str]) -> _Result:
+    """Return `compute()`. Raises RunFailed with the advice where the memory of a GPU does not suffice."""
     try:
         return compute()
     except torch.OutOfMemoryError as error:
-        told = str(error).partition(". ")[0]
-    _free()
-    raise RunFailed(f"{told}: {advice()}")
+        message = str(error).partition(". ")[0]
+    _free_gpu_memory()
+    raise RunFailed(f"{message}: {advice()}")
 
 
-def largest(rows: int, compute: Callable[[int], object]) -> int:
-    """`rows`, halved until a GPU's memory suffices to compute them; 0 where it does not for one."""
+def most_fitting_rows(rows: int, compute: Callable[[int], object]) -> int:
+    """Return `rows`, halved until a GPU's memory suffices for `compute`; 0 where one row does not fit."""
     while rows:
         try:
             compute(rows)
@@ -82,11 +82,11 @@ def largest(rows: int, compute: Callable[[int], object]) -> int:
             rows //= 2
         else:
             return rows
-        _free()
+        _free_gpu_memory()
     return 0
 
 
-def _free() -> None:
-    """Give back what a computation that failed held; within the handler of its error it is still held."""
+def _free_gpu_memory() -> None:
+    """Free what a failed computation held. Call this outside of the error's handler, which still holds it."""
     gc.collect()
     torch.cuda.empty_cache()

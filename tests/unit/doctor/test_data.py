@@ -10,16 +10,16 @@ import torch
 
 from bertwright.corpus.checks import inspect_corpus
 from bertwright.doctor import training as doctor_training
-from bertwright.doctor.corpus import look_at_corpus, report_findings
-from bertwright.doctor.data import fit_findings, labels_of_model, look_at_data
+from bertwright.doctor.corpus import check_corpus, report_findings
+from bertwright.doctor.data import check_data, fit_findings, labels_of_model
 from bertwright.doctor.examine import Examination, Request, examine
 from bertwright.doctor.findings import Finding
 from bertwright.doctor.training import (
-    ROWS,
-    by_heart,
+    BATCH_ROWS,
     chosen_rows,
     classifier_findings,
-    learn_by_heart,
+    overfit_batch,
+    overfit_finding,
     pretraining_findings,
 )
 from bertwright.errors import InputError
@@ -49,12 +49,12 @@ DOCUMENTS = [random_sentences(4, seed=seed) for seed in range(40)]
 
 
 def corpus_levels(folder: Path, *, model: Tokenizer | None = None, quick: bool = True) -> dict[str, str]:
-    return levels(look_at_corpus(folder, model=model, quick=quick)[2])
+    return levels(check_corpus(folder, model=model, quick=quick)[2])
 
 
 def test_a_whole_corpus_has_only_too_little_text(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c", DOCUMENTS)
-    corpus, matches, found = look_at_corpus(tmp_path / "c", model=LOWER, quick=False)
+    corpus, matches, found = check_corpus(tmp_path / "c", model=LOWER, quick=False)
     assert levels(found) == {"size": "warning"}
     assert corpus is not None
     assert matches
@@ -66,7 +66,7 @@ def test_a_shard_that_lost_its_end_is_an_error(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c", DOCUMENTS)
     shard = next((tmp_path / "c").glob("*.arrow"))
     shard.write_bytes(shard.read_bytes()[:-8])
-    corpus, _, found = look_at_corpus(tmp_path / "c", model=None, quick=True)
+    corpus, _, found = check_corpus(tmp_path / "c", model=None, quick=True)
     assert corpus is None
     assert levels(found) == {"opens": "error"}
     assert "truncated" in found[0].text
@@ -86,7 +86,7 @@ def test_the_model_s_tokenizer_another_one_and_one_that_grew(tmp_path: Path) -> 
     grown = Tokenizer([*LOWER.pieces, "riv"], LOWER.rules, base=Base(hash=LOWER.hash, size=LOWER.vocab_size))
     write_corpus(tmp_path / "same", DOCUMENTS)
     write_corpus(tmp_path / "grown", DOCUMENTS, tokenizer=grown)
-    _, matches, found = look_at_corpus(tmp_path / "same", model=CASED, quick=True)
+    _, matches, found = check_corpus(tmp_path / "same", model=CASED, quick=True)
     assert levels(found) == {"tokenizer": "error"}
     assert not matches
     assert corpus_levels(tmp_path / "grown", model=LOWER) == {"tokenizer": "note"}
@@ -105,7 +105,7 @@ def test_duplicates_few_many_and_uncounted(tmp_path: Path) -> None:
     twice = [*DOCUMENTS, *DOCUMENTS[:20]]
     write_corpus(tmp_path / "twice", twice)
     write_corpus(tmp_path / "kept", twice, keep_duplicates=True)
-    found = look_at_corpus(tmp_path / "twice", model=None, quick=True)[2]
+    found = check_corpus(tmp_path / "twice", model=None, quick=True)[2]
     assert levels(found) == {"duplicates": "note"}
     assert named(found, "duplicates").value == pytest.approx(20 / 60)
     assert corpus_levels(tmp_path / "kept") == {"duplicates": "note"}
@@ -136,13 +136,13 @@ def healthy(count: int = 60, *, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def data_levels(folder: Path, kind: str = "classify") -> dict[str, str]:
-    return levels(look_at_data(get_task(kind), folder)[1])
+    return levels(check_data(get_task(kind), folder)[1])
 
 
 def test_healthy_data_have_nothing_wrong(tmp_path: Path) -> None:
     table(tmp_path / "train.tsv", healthy())
     table(tmp_path / "dev.tsv", healthy(20, seed=1))
-    data, found = look_at_data(get_task("classify"), tmp_path)
+    data, found = check_data(get_task("classify"), tmp_path)
     assert levels(found) == {}
     assert data is not None
     assert named(found, "labels").value == {"bad": 30, "good": 30}
@@ -170,7 +170,7 @@ def test_places_are_those_of_the_lines(tmp_path: Path) -> None:
     rows = healthy()
     train = table(tmp_path / "train.tsv", [*rows, (rows[4][0], "bad"), ("", "good")])
     dev = table(tmp_path / "dev.tsv", [*healthy(20, seed=1), rows[7], rows[2]])
-    found = look_at_data(get_task("classify"), tmp_path)[1]
+    found = check_data(get_task("classify"), tmp_path)[1]
     assert named(found, "contradictions").text.endswith(f"{train}:6 (good) and {train}:62 (bad)")
     assert named(found, "empty texts").text.endswith(f"{train}:63")
     assert named(found, "duplicates").text.endswith(f"{train}:62")
@@ -187,11 +187,11 @@ def test_a_leak_of_one_row_in_hundreds_is_a_warning(tmp_path: Path) -> None:
 def test_labels_that_train_never_has(tmp_path: Path) -> None:
     table(tmp_path / "train.tsv", healthy())
     table(tmp_path / "dev.tsv", [*healthy(20, seed=1), ("a b c", "ugly")])
-    found = look_at_data(get_task("classify"), tmp_path)[1]
+    found = check_data(get_task("classify"), tmp_path)[1]
     assert levels(found) == {"dev": "error"}
     assert "unknown label 'ugly'" in named(found, "dev").text
     known = get_task("classify").model_copy(update={"labels": ("good", "bad", "ugly")})
-    assert levels(look_at_data(known, tmp_path)[1]) == {"rare labels": "warning", "dev, labels": "error"}
+    assert levels(check_data(known, tmp_path)[1]) == {"rare labels": "warning", "dev, labels": "error"}
 
 
 SETS = ("", "warm", "wet", "warm|wet", "warm")
@@ -206,17 +206,17 @@ def test_rows_of_any_number_of_labels(tmp_path: Path) -> None:
     rows = several()
     train = table(tmp_path / "train.tsv", [*rows, (rows[3][0], "wet")])
     table(tmp_path / "dev.tsv", several(20, seed=1))
-    found = look_at_data(get_task("multilabel"), tmp_path)[1]
+    found = check_data(get_task("multilabel"), tmp_path)[1]
     assert levels(found) == {"no label": "note", "duplicates": "note", "contradictions": "warning"}
     assert named(found, "labels").value == {"warm": 36, "wet": 25}
     assert named(found, "labels").text == "warm 59.0%, wet 41.0%"
     assert named(found, "no label").value == 12
     assert named(found, "contradictions").text.endswith(f"{train}:5 (warm, wet) and {train}:62 (wet)")
     table(train, [*rows, (rows[0][0], "none"), *((text, "none") for text, _ in several(4, seed=2))])
-    found = look_at_data(get_task("multilabel"), tmp_path)[1]
+    found = check_data(get_task("multilabel"), tmp_path)[1]
     assert named(found, "contradictions").text.endswith(f"{train}:2 (no label) and {train}:62 (none)")
     table(tmp_path / "train.tsv", [(text, "warm") for text, _ in rows] + several(4, seed=2)[2:3])
-    found = look_at_data(get_task("multilabel"), tmp_path)[1]
+    found = check_data(get_task("multilabel"), tmp_path)[1]
     assert levels(found) == {"labels": "note", "rare labels": "warning"}
     assert named(found, "labels").text.endswith("nearly every row has warm")
 
@@ -235,7 +235,7 @@ def test_numbers_that_vary_and_numbers_that_do_not(tmp_path: Path) -> None:
 
 
 def fitted(folder: Path, rows: list[tuple[str, str]], tokenizer: Tokenizer, max_length: int) -> list[Finding]:
-    data, _ = look_at_data(get_task("classify"), table(folder / "train.tsv", rows))
+    data, _ = check_data(get_task("classify"), table(folder / "train.tsv", rows))
     assert data is not None
     return list(fit_findings(data, tokenizer, max_length=max_length))
 
@@ -270,7 +270,7 @@ def trained_on(
     rows: Sequence[tuple[str, Any]], folder: Path, *, kind: str = "classify", **config: Any
 ) -> list[Finding]:
     """The findings of one batch on random weights."""
-    data, _ = look_at_data(get_task(kind), table(folder / "train.tsv", rows))
+    data, _ = check_data(get_task(kind), table(folder / "train.tsv", rows))
     assert data is not None
     saved = SavedModel("random:small", small_config(**config), None, folder)
     return list(classifier_findings(saved, LOWER, data.task, data.train, max_length=32))
@@ -292,7 +292,7 @@ def test_sets_of_labels_are_learned_by_heart(tmp_path: Path) -> None:
     found = trained_on(several(), tmp_path, kind="multilabel")
     assert levels(found) == {}
     assert 0.9 < named(found, "one batch").value["first"] < 1.3
-    assert "of what guessing costs on 32 rows" in named(found, "one batch").text
+    assert "of the loss of guessing on 32 rows" in named(found, "one batch").text
     rows = [(text, names) for text, _ in healthy(16) for names in ("warm", "wet")]
     both = trained_on(rows, tmp_path, kind="multilabel")
     assert levels(both) == {"one batch": "error"}
@@ -317,14 +317,14 @@ def test_a_head_that_begins_far_from_guessing_is_told(tmp_path: Path) -> None:
 
 def test_the_head_is_none_that_fine_tuning_began_with(tmp_path: Path) -> None:
     """An encoder tuned from the head of seed 0 knows that head: only another one begins at guessing."""
-    data, _ = look_at_data(get_task("classify"), table(tmp_path / "train.tsv", healthy(32)))
+    data, _ = check_data(get_task("classify"), table(tmp_path / "train.tsv", healthy(32)))
     assert data is not None
     model = Classifier(small_config(), 2)
     init_weights(model, 0.02, torch.Generator().manual_seed(0))
     head = model.classifier.linear.weight.detach().clone()
     encoded = encode(LOWER, data.train.texts_a, max_length=32)
     rows = padded(encoded, range(32), pad_id=LOWER.pad_id, targets=data.train.targets)
-    learn_by_heart(classifier_task(model, data.task), rows, term="loss", rate=1e-3, goal=0.01)
+    overfit_batch(classifier_task(model, data.task), rows, term="loss", rate=1e-3, goal=0.01)
     weights = model.state_dict()
     with torch.no_grad():
         model.classifier.linear.weight.copy_(head)
@@ -348,16 +348,16 @@ def test_masked_lm_begins_at_guessing_and_learns_a_batch(tmp_path: Path) -> None
 
 def test_a_batch_for_which_time_was_too_short_is_no_error() -> None:
     falling = doctor_training.Course({"loss": 0.7}, {"loss": 0.5}, steps=4, seconds=61.0, in_time=False)
-    assert by_heart(falling, "loss", rows=32).level == "note"
+    assert overfit_finding(falling, "loss", rows=32).level == "note"
     rising = doctor_training.Course({"loss": 0.7}, {"loss": 0.9}, steps=4, seconds=61.0, in_time=False)
-    assert by_heart(rising, "loss", rows=32).level == "error"
+    assert overfit_finding(rising, "loss", rows=32).level == "error"
 
 
 def test_the_batch_has_every_label() -> None:
     task: ClassificationTask = get_task("classify").model_copy(update={"labels": ("a", "b", "c")})
     targets = np.array([0] * 500 + [1] * 3 + [2] * 400)
     rows = chosen_rows(targets, task)
-    assert len(rows) == ROWS
+    assert len(rows) == BATCH_ROWS
     assert np.bincount(targets[rows]).tolist() == [15, 3, 14]
     assert rows[:15].tolist() == list(range(15))
     numbers = chosen_rows(np.linspace(5, -5, 1000), get_task("regress"))
@@ -394,13 +394,13 @@ def test_files_of_other_kinds_of_tasks_are_no_error(tmp_path: Path, task: TaskSp
     examination.model()
     (found,) = examination.read_data()
     assert (found.name, found.level, found.value) == ("reads", "note", task.name)
-    assert f"not looked at, as the model was fine-tuned for {task.name}" in found.text
+    assert f"not checked, because the model was fine-tuned for {task.name}" in found.text
     assert examination.training() == []
     data = table(tmp_path / "train.tsv", healthy())
     named = Examination(Request(model=model, data=data, text=("text",)))
     named.model()
     assert {one.name for one in named.read_data()} >= {"length", "unknown", "case"}
-    with pytest.raises(InputError, match=f"--task {task.name}: the doctor looks at tables of sentences and pairs"):
+    with pytest.raises(InputError, match=f"--task {task.name}: the doctor checks tables of sentences and pairs"):
         examine(Request(model=model, data=data, task=task.name))
 
 
@@ -445,6 +445,6 @@ def test_rows_of_pairs_are_compared_as_pairs(tmp_path: Path) -> None:
     task = get_task("classify").model_copy(update={"text": ("a", "b")})
     lines = ["a\tb\tlabel", "x y\tz\tgood", "x\ty z\tbad", "x y\tz\tbad", "q\t\tgood"]
     (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
-    found = look_at_data(task, tmp_path)[1]
+    found = check_data(task, tmp_path)[1]
     assert named(found, "contradictions").value == 1
     assert named(found, "empty texts").value == 1

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertwright.doctor.corpus import sentences_of
+from bertwright.doctor.corpus import sample_sentences
 from bertwright.doctor.findings import Finding
-from bertwright.doctor.model import casing, labels, look_at_model, special_tokens, vocabulary
-from bertwright.doctor.training import MaskedLoss, judge_masked_lm, learn_by_heart, masked_loss, verdict
+from bertwright.doctor.model import casing, check_model, labels, special_tokens, vocabulary
+from bertwright.doctor.training import MaskedLoss, masked_lm_finding, masked_loss, overfit_batch, verdict
 from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import NAMES, System, system_config
@@ -29,7 +29,7 @@ from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, named, sm
 
 
 def found_in(folder: Path) -> list[Finding]:
-    return look_at_model(str(folder), tokenizer=None)[1]
+    return check_model(str(folder), tokenizer_folder=None)[1]
 
 
 def edited(path: Path, **changes: Any) -> None:
@@ -37,10 +37,10 @@ def edited(path: Path, **changes: Any) -> None:
 
 
 def test_a_whole_model_has_nothing_wrong(tmp_path: Path) -> None:
-    patient, found = look_at_model(str(write_model(tmp_path / "model")), tokenizer=None)
+    opened, found = check_model(str(write_model(tmp_path / "model")), tokenizer_folder=None)
     assert levels(found) == {}
-    assert patient.runs is not None
-    assert patient.tokenizer is not None
+    assert opened.with_heads is not None
+    assert opened.tokenizer is not None
     assert "exact GELU" in named(found, "opens").text
     tanh = write_model(tmp_path / "tanh", activation="gelu_tanh")
     assert "GELU by its tanh approximation" in named(found_in(tanh), "opens").text
@@ -65,9 +65,9 @@ def test_a_language_model_is_whole_too(tmp_path: Path, system: System) -> None:
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
-    patient, found = look_at_model(str(tmp_path), tokenizer=None)
+    opened, found = check_model(str(tmp_path), tokenizer_folder=None)
     assert levels(found) == {"opens": "error"}
-    assert patient.saved is None
+    assert opened.saved is None
 
 
 def test_pieces_without_a_row_and_rows_without_a_piece(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_special_tokens_have_rows_and_padding_is_where_it_is_said(tmp_path: Path
         (LOWER, True, "ok", "uncased"),
         (LOWER, None, "ok", "uncased"),
         (CASED, False, "ok", "cased"),
-        (CASED, None, "warning", "silent about do_lower_case"),
-        (Tokenizer(CASED.pieces, LOWER.rules), True, "error", "none of these can ever be met"),
-        (Tokenizer(LOWER.pieces, CASED.rules), False, "warning", "every capital"),
+        (CASED, None, "warning", "has no do_lower_case"),
+        (Tokenizer(CASED.pieces, LOWER.rules), True, "error", "no text can give these pieces"),
+        (Tokenizer(LOWER.pieces, CASED.rules), False, "warning", "every word with a capital"),
         (Tokenizer([*SPECIAL, *"하나둘셋넷"], CASED.rules), False, "ok", ""),
     ],
 )
@@ -196,7 +196,7 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
     masked = write_model(tmp_path / "masked", architecture="BertForMaskedLM")
     found = found_in(masked)
     assert levels(found) == {"pooler": "note"}
-    assert "starts it anew" in named(found, "pooler").text
+    assert "starts a new one" in named(found, "pooler").text
     kind = "BertForSequenceClassification"
     whole = write_model(tmp_path / "whole", architecture=kind, labels=("good", "bad"))
     assert levels(found_in(whole)) == {}
@@ -276,7 +276,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     init_weights(model, 0.05, torch.Generator().manual_seed(0))
     settings = ExampleSettings(second_sentence="none", masking=MaskingSettings(share=0.15))
     rows = Examples(corpus, settings, length=16, seed=0, write_plans=False)
-    course = learn_by_heart(pretraining_task(model), to_inputs(rows.step_batch(0, 60)), term="mlm", rate=5e-3, goal=0.1)
+    course = overfit_batch(pretraining_task(model), to_inputs(rows.step_batch(0, 60)), term="mlm", rate=5e-3, goal=0.1)
     assert course.last["mlm"] < 0.1
     LOWER.save(folder / "tok")
     save_model(folder / "m", model, config=small_config(), tokenizer=folder / "tok", architecture="BertForMaskedLM")
@@ -285,7 +285,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 def test_a_trained_model_beats_guessing_and_uses_the_context(learned: tuple[Any, Any]) -> None:
     model, corpus = learned
-    found = judge_masked_lm(model, LOWER, sentences_of(corpus))
+    found = masked_lm_finding(model, LOWER, sample_sentences(corpus))
     assert found.level == "ok", found
     assert found.value["loss"] < found.value["without_context"] - 0.5
     assert found.value["guessing"] == pytest.approx(torch.tensor(float(LOWER.vocab_size)).log().item())
@@ -313,13 +313,13 @@ def test_the_masked_loss_is_that_of_a_plain_walk(tmp_path: Path) -> None:
     assert measured.predictions == len(asked) == sum(map(len, rows))
     assert measured.loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
     assert measured.without_context == pytest.approx(-mean[asked].log().mean().item(), abs=1e-5)
-    assert measured.unknown_share == 0.0
+    assert measured.unknown_fraction == 0.0
 
 
 def test_a_swapped_tokenizer_is_worse_than_guessing(learned: tuple[Any, Any]) -> None:
     model, _ = learned
     swapped = Tokenizer(LOWER.pieces[::-1], LOWER.rules)
-    found = judge_masked_lm(model, swapped, swapped.ids([" ".join([word] * 12) for word in WORDS]))
+    found = masked_lm_finding(model, swapped, swapped.ids([" ".join([word] * 12) for word in WORDS]))
     assert found.level == "error"
     assert "worse than guessing" in found.text
     assert "tokenizer" in found.advice
@@ -327,10 +327,10 @@ def test_a_swapped_tokenizer_is_worse_than_guessing(learned: tuple[Any, Any]) ->
 
 def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[Any, Any]) -> None:
     model = open_architecture(open_model(str(write_model(tmp_path / "model"))))
-    found = judge_masked_lm(model, LOWER, sentences_of(learned[1]))
+    found = masked_lm_finding(model, LOWER, sample_sentences(learned[1]))
     assert found.level == "warning"
     assert "nothing was learned" in found.text
-    english = judge_masked_lm(model, LOWER)
+    english = masked_lm_finding(model, LOWER)
     assert english.level == "warning"
     assert "nothing was learned" in english.text
 
@@ -347,7 +347,7 @@ def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[A
     ],
 )
 def test_what_a_loss_says(loss: float, alone: float, unknown: float, own: str, others: str) -> None:
-    measured = MaskedLoss(loss, alone, predictions=200, unknown_share=unknown)
+    measured = MaskedLoss(loss, alone, predictions=200, unknown_fraction=unknown)
     assert verdict(measured, vocabulary=30522, own_text=True).level == own
     assert verdict(measured, vocabulary=30522, own_text=False).level == others
 
@@ -355,5 +355,5 @@ def test_what_a_loss_says(loss: float, alone: float, unknown: float, own: str, o
 def test_another_language_is_not_judged(tmp_path: Path) -> None:
     letters = Tokenizer([*SPECIAL, *"가나다라마바사"], Rules(cased=True, strip_accents=False))
     model = open_architecture(open_model(str(write_model(tmp_path / "model", tokenizer=letters))))
-    found = judge_masked_lm(model, letters)
+    found = masked_lm_finding(model, letters)
     assert (found.level, "not judged" in found.text) == ("note", True)

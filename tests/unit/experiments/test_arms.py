@@ -5,7 +5,7 @@ import pytest
 from bertwright.experiments.jobs import cannot_have, pretraining_settings
 from bertwright.experiments.scales import SCALES, get_scale
 from bertwright.experiments.tables.training_length import BATCH_SIZE
-from bertwright.training.optimizer import MUON_RATE
+from bertwright.training.settings import MUON_RATE
 
 
 @pytest.mark.parametrize("scale", sorted(SCALES))

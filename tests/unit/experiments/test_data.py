@@ -11,7 +11,7 @@ from bertwright.corpus.merge import shuffle_sentences
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import make_corpora
-from bertwright.experiments.data import TASKS, Limits, Subset, chosen, find_source, make_subset
+from bertwright.experiments.data import PAPER_TASKS, Limits, Subset, chosen, find_source, make_subset
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.classification.task import load_data
 from bertwright.tasks.multiple_choice.spec import SWAG, read_choices
@@ -30,27 +30,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def subset(data: Path, name: str, limits: Limits, out: Path) -> Subset:
-    found = find_source(TASKS[name], data)
+    found = find_source(PAPER_TASKS[name], data)
     assert found
-    return make_subset(TASKS[name], found[1], limits, out)
+    return make_subset(PAPER_TASKS[name], found[1], limits, out)
 
 
 def test_own_data_come_before_what_stands_in(data: Path, tmp_path: Path) -> None:
-    source, files = find_source(TASKS["qnli"], data) or (None, {})
+    source, files = find_source(PAPER_TASKS["qnli"], data) or (None, {})
     assert source
     assert (files["train"].name, "SQuAD" in source.note) == ("train.derived.tsv", True)
     own = write_data(tmp_path)
     (own / "glue/QNLI/train.tsv").write_text((own / "glue/QNLI/train.derived.tsv").read_text())
-    source, files = find_source(TASKS["qnli"], own) or (None, {})
+    source, files = find_source(PAPER_TASKS["qnli"], own) or (None, {})
     assert source
     assert (files["train"].name, source.note) == ("train.tsv", "")
 
 
 def test_a_task_whose_files_are_not_all_there_has_none(data: Path, tmp_path: Path) -> None:
-    assert find_source(TASKS["mrpc"], data) is None
+    assert find_source(PAPER_TASKS["mrpc"], data) is None
     half = write_data(tmp_path)
     (half / "glue/MNLI/dev_mismatched.tsv").unlink()
-    assert find_source(TASKS["mnli"], half) is None
+    assert find_source(PAPER_TASKS["mnli"], half) is None
 
 
 def test_rows_are_chosen_at_random_and_the_same_ones_each_time() -> None:
@@ -94,7 +94,7 @@ def test_choices_questions_and_sentences_keep_theirs(data: Path, tmp_path: Path)
 def test_lines_between_documents_stay(tmp_path: Path) -> None:
     lines = "".join(f"-DOCSTART- O\n\nAnna{n} B-PER\n\nBerta{n} B-PER\n\n" for n in range(10))
     (tmp_path / "train.txt").write_text(lines)
-    made = make_subset(TASKS["ner"], {"train": tmp_path / "train.txt"}, (5, None), tmp_path / "out")
+    made = make_subset(PAPER_TASKS["ner"], {"train": tmp_path / "train.txt"}, (5, None), tmp_path / "out")
     sentences = read_tagged(get_spec("ner"), read_lines(made.folder / "train.txt"))
     assert made.rows == {"train": (5, 20)}
     assert (len(sentences), len(set(sentences.documents or ()))) == (5, len(sentences.documents or ()))
@@ -161,7 +161,7 @@ def test_corpora_that_are_given_are_taken_as_they_are(corpus: Path, tmp_path: Pa
     assert found.folders["wordpiece", "documents"] == corpus
     assert found.folders["wordpiece", "sentences"].parent == tmp_path / "out"
     assert found.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
-    with pytest.raises(InputError, match="is a WordPiece corpus already; name one of each"):
+    with pytest.raises(InputError, match=r"a second WordPiece corpus beside .*; name one of each kind"):
         make_corpora([str(corpus), str(corpus)], tmp_path, vocabulary=400, wanted=wanted, make=True)
 
 
@@ -188,6 +188,6 @@ def test_the_text_of_a_folder_stays_what_it_is(own_text: Path, tmp_path: Path) -
     (tmp_path / "out/made-of.json").write_text(json.dumps({"text": ["/another.txt"]}))
     with pytest.raises(InputError, match=r"the corpora in .* are made of \['/another.txt'\]; choose another --out"):
         make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=[("wordpiece", "documents")], make=True)
-    with pytest.raises(InputError, match="no such file or folder"):
+    with pytest.raises(InputError, match="no file or folder has this name or pattern"):
         make_corpora(["nowhere.txt"], tmp_path / "new", vocabulary=400, wanted=[("wordpiece", "documents")], make=True)
     assert not (tmp_path / "new").exists()

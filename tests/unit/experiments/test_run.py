@@ -8,8 +8,8 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.experiments import run as module
-from bertwright.experiments.run import Work
-from bertwright.experiments.scores import Left, cells_of
+from bertwright.experiments.run import ExperimentRun
+from bertwright.experiments.scores import Left, table_cells
 from bertwright.experiments.spec import Arm
 from bertwright.experiments.tables.shared import PERPLEXITY
 from bertwright.training.run_lock import LOCK, locked
@@ -22,19 +22,19 @@ def part(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def work() -> Work:
+def work() -> ExperimentRun:
     plan: Any = None
-    return Work(plan, command="", device="cpu", allow_other_numerics=False)
+    return ExperimentRun(plan, command="", device="cpu", allow_other_numerics=False)
 
 
-def test_what_another_process_is_at_is_not_begun(work: Work, part: Any) -> None:
+def test_what_another_process_is_at_is_not_begun(work: ExperimentRun, part: Any) -> None:
     begun: list[str] = []
     with locked(part.folder):
         work.attempt(part, lambda: begun.append("it"))
     assert (begun, work.elsewhere, work.failed) == ([], {part.folder}, {})
 
 
-def test_what_another_process_began_a_moment_earlier_did_not_fail(work: Work, part: Any) -> None:
+def test_what_another_process_began_a_moment_earlier_did_not_fail(work: ExperimentRun, part: Any) -> None:
     def refused() -> None:
         with pytest.raises(InputError, match="another process works") as caught, locked(part.folder):
             pass
@@ -53,7 +53,7 @@ def test_what_another_process_began_a_moment_earlier_did_not_fail(work: Work, pa
     assert (work.elsewhere, work.failed) == ({part.folder}, {})
 
 
-def test_a_part_that_fails_is_named_with_its_reason(work: Work, part: Any) -> None:
+def test_a_part_that_fails_is_named_with_its_reason(work: ExperimentRun, part: Any) -> None:
     def fail() -> None:
         raise InputError("no rows")
 
@@ -66,14 +66,14 @@ def test_a_part_that_fails_is_named_with_its_reason(work: Work, part: Any) -> No
 @pytest.mark.parametrize(
     ("seconds", "unknown", "words"),
     [
-        (0.0, 2, "; how long that takes is known when the first of them is done"),
-        (120.0, 1, "; about 2 min, and 1 of which nothing like it was measured yet"),
+        (0.0, 2, "; the time is unknown until the first of them is finished"),
+        (120.0, 1, "; about 2 min, and an unknown time for 1 of them"),
         (0.0, 0, "; about 0 s"),  # a model that is only begun takes none
     ],
 )
 def test_what_is_left_is_told_as_far_as_it_is_known(seconds: float, unknown: int, words: str) -> None:
     left = Left(models=2, all_models=3, jobs=0, all_jobs=4, seconds=seconds, unknown=unknown)
-    assert left.text == f"to be computed: 2 of 3 pre-trainings and 0 of 4 measurements on tasks{words}"
+    assert left.text == f"to compute: 2 of 3 pre-trainings and 0 of 4 measurements on tasks{words}"
 
 
 def test_what_is_not_trained_is_not_waited_for() -> None:
@@ -81,7 +81,7 @@ def test_what_is_not_trained_is_not_waited_for() -> None:
     model: Any = SimpleNamespace(is_trained=False, is_finished=True)
     later: Any = SimpleNamespace(is_trained=True, is_finished=False)
     plan: Any = SimpleNamespace(arms=(arm, other), columns=(PERPLEXITY,), models={"a": ((model,),), "b": ((later,),)})
-    cells = cells_of(plan)
+    cells = table_cells(plan)
     assert (cells["a", "perplexity"].wanted, cells["b", "perplexity"].wanted) == (0, 1)
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.interop.checkpoint import Foreign, write_foreign
-from bertwright.interop.google import read_google, recognises
+from bertwright.interop.checkpoint import ForeignCheckpoint, write_checkpoint
+from bertwright.interop.google import is_google_checkpoint, read_google
 from bertwright.interop.import_model import import_model
 from bertwright.model.bert import Bert, open_architecture
 from bertwright.model.folder import open_model
@@ -70,8 +70,8 @@ def tensors() -> tuple[Tensor, Tensor, Tensor]:
     return ids, segments, mask.bool()
 
 
-def opened(foreign: Foreign, folder: Path) -> Bert:
-    write_foreign(foreign, folder)
+def opened(foreign: ForeignCheckpoint, folder: Path) -> Bert:
+    write_checkpoint(foreign, folder)
     return open_architecture(open_model(str(folder)))
 
 
@@ -175,10 +175,10 @@ def test_import_recognises_folders_and_prefixes_and_says_what_it_found(tmp_path:
         )
         assert (found["labels"], len(found["left_out"])) == (["no", "yes", "perhaps"], 83)
         assert open_model(found["model"]).labels == ("no", "yes", "perhaps")
-    assert recognises(WRITTEN_BY_TENSORFLOW / "first_format" / "bert_model.ckpt")
-    assert not recognises(WRITTEN_BY_TENSORFLOW / "answers.npz")
-    assert not recognises(WRITTEN_BY_TENSORFLOW)
-    assert not recognises(tmp_path / "nowhere")
+    assert is_google_checkpoint(WRITTEN_BY_TENSORFLOW / "first_format" / "bert_model.ckpt")
+    assert not is_google_checkpoint(WRITTEN_BY_TENSORFLOW / "answers.npz")
+    assert not is_google_checkpoint(WRITTEN_BY_TENSORFLOW)
+    assert not is_google_checkpoint(tmp_path / "nowhere")
 
 
 def test_casing_is_asked_for_or_read_but_never_guessed(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_the_first_format_is_told_apart(tmp_path: Path) -> None:
     for source in (old, old / "bert_model.ckpt"):
         with pytest.raises(InputError, match="a checkpoint of TensorFlow's first format"):
             read_google(source, cased=False)
-    with pytest.raises(InputError, match="holds no checkpoint in Google's format, whose weights begin with a PREFIX"):
+    with pytest.raises(InputError, match="holds no checkpoint in Google's format: expected a file PREFIX"):
         read_google(tmp_path, cased=False)
     with pytest.raises(InputError, match=r"nowhere\.index: there is no such file"):
         read_google(tmp_path / "nowhere", cased=False)
@@ -262,7 +262,7 @@ def without_setting(folder: Path, name: str) -> None:
 
 
 BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no vocabulary": (lambda folder: (folder / "vocab.txt").unlink(), r"vocab\.txt: there is no such file, but"),
+    "no vocabulary": (lambda folder: (folder / "vocab.txt").unlink(), r"vocab\.txt: there is no such file; it must"),
     "no settings": (lambda folder: (folder / "bert_config.json").unlink(), r"bert_config\.json: there is no such"),
     "no index": (lambda folder: (folder / "bert_model.ckpt.index").unlink(), "holds no checkpoint in Google's format"),
     "no data": (
@@ -298,7 +298,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a piece twice": (
         lambda folder: (folder / "vocab.txt").write_text("\n".join([*PIECES, "the"]), "utf-8"),
-        r"vocab\.txt: the piece 'the' stands on line \d+ and again on line 61",
+        r"vocab\.txt: the piece 'the' has two ids, \d+ and 60 \(in vocab\.txt lines \d+ and 61",
     ),
 }  # fmt: skip
 
@@ -309,7 +309,7 @@ def test_bad_files_are_named(tmp_path: Path, case: str) -> None:
     shutil.copytree(PRETRAINED, tmp_path / "g")
     spoil(tmp_path / "g")
     with pytest.raises(InputError, match=message):
-        write_foreign(read_google(tmp_path / "g", cased=False), tmp_path / "m")
+        write_checkpoint(read_google(tmp_path / "g", cased=False), tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
@@ -358,7 +358,7 @@ def test_bad_variables_are_named(tmp_path: Path, case: str) -> None:
     spoil, message = BAD_VARIABLES[case]
     folder = made(tmp_path / "g", spoil(weights_of("pretrained")))
     with pytest.raises(InputError, match=message):
-        write_foreign(read_google(folder, cased=False), tmp_path / "m")
+        write_checkpoint(read_google(folder, cased=False), tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
@@ -369,7 +369,7 @@ def test_a_damaged_weight_is_named_and_nothing_is_written(tmp_path: Path) -> Non
     raw[0] ^= 1
     data.write_bytes(raw)
     with pytest.raises(InputError, match=r"data-00000-of-00002: bert/embeddings/LayerNorm/beta \(bytes 0 to 64\) has"):
-        write_foreign(read_google(folder, cased=False), tmp_path / "m")
+        write_checkpoint(read_google(folder, cased=False), tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
@@ -387,7 +387,7 @@ def test_damage_in_the_moments_of_an_optimiser_matters_to_nobody(tmp_path: Path)
 
 
 def test_the_vocabulary_comes_back_from_the_folder(tmp_path: Path) -> None:
-    write_foreign(read_google(PRETRAINED, cased=True), tmp_path / "m")
+    write_checkpoint(read_google(PRETRAINED, cased=True), tmp_path / "m")
     tokenizer = Tokenizer.load(tmp_path / "m")
     assert tokenizer.cased
     assert tokenizer.ids(["the old stones, turning"]) == [

@@ -224,7 +224,7 @@ def test_a_model_of_spans_is_of_the_squad_that_is_said(
         assert answer.get("null_odds") == (pytest.approx(odds, abs=1e-4) if task == "squad2" else None)
         noted = open_model(str(tmp_path / f"own-{task}")).extra
         assert noted["max_length"] == 40  # all that it has; 384 of more
-    with pytest.raises(InputError, match="--task is for models of spans that do not know their task yet"):
+    with pytest.raises(InputError, match="--task is for models of spans without a noted task"):
         import_model(str(tmp_path / "own-squad1"), tmp_path / "again", task="squad2")
     assert import_model(str(tmp_path / "own-squad2"), tmp_path / "again")["task"] == "squad2"
 
@@ -255,9 +255,13 @@ def test_a_regression_is_one(tmp_path: Path, pieces: list[str]) -> None:
 
 def test_a_problem_that_the_outputs_cannot_answer_is_refused(tmp_path: Path, pieces: list[str]) -> None:
     for outputs, problem, words in (
-        (3, "regression", "problem_type is 'regression' with 3 outputs; with so many it is single_label_class"),
-        (1, "single_label_classification", "'single_label_classification' with 1 outputs; with so many it is regress"),
-        (3, "guess", "problem_type is 'guess'"),
+        (
+            3,
+            "regression",
+            "problem_type single_label_classification, multi_label_classification with 3 outputs, got 'regr",
+        ),
+        (1, "single_label_classification", "expected problem_type regression with 1 outputs, got 'single_label_class"),
+        (3, "guess", "got 'guess'"),
     ):
         folder = tmp_path / f"{problem}{outputs}"
         publish(folder, pieces, "BertForSequenceClassification", num_labels=outputs)
@@ -384,13 +388,16 @@ def with_nonsense(folder: Path) -> None:
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 BAD = {
-    "no weights": (lambda m: (m / "model.safetensors").unlink(), "holds no weights: none of model.safetensors"),
+    "no weights": (lambda m: (m / "model.safetensors").unlink(), "holds no weights: expected model.safetensors"),
     "truncated safetensors": (lambda m: cut(m / "model.safetensors"), "broken or truncated safetensors file"),
     "truncated pickle": (cut_pickle, "pytorch_model.bin: broken or truncated"),
     "code in a pickle": (with_code, "holds more than tensors, so it is not opened"),
-    "a pickle of more than weights": (whole_object, "a state dict of named tensors is read"),
-    "a missing shard": (without_shard, "names model-00002-of-00003.safetensors, which does not lie beside it"),
-    "a shard elsewhere": (with_an_outside_shard, "which does not lie beside it"),
+    "a pickle of more than weights": (whole_object, "expected a state dict of named tensors"),
+    "a missing shard": (
+        without_shard,
+        "names the file model-00002-of-00003.safetensors, which is not in the same folder",
+    ),
+    "a shard elsewhere": (with_an_outside_shard, "which is not in the same folder"),
     "swapped shards": (with_swapped_shards, "which model.safetensors.index.json says it holds"),
     "a missing tensor": (lambda m: without(m, "bert.pooler.dense.bias"), "missing: pooler.dense.bias"),
     "a surplus tensor": (
@@ -443,7 +450,7 @@ BAD = {
     ),
     "an added token": (
         lambda m: (m / "added_tokens.json").write_text('{"<new>": 400}'),
-        "the added token '<new>' with the id 400 is not in its vocabulary",
+        "the added token '<new>' is not in the vocabulary with the id 400",
     ),
     "no JSON": (lambda m: (m / "config.json").write_text("{"), "config.json:1: not valid JSON"),
     "a list": (lambda m: (m / "config.json").write_text("[]"), "holds a JSON list"),
@@ -464,7 +471,7 @@ def test_what_is_not_whole_is_refused_and_nothing_written(tmp_path: Path, pieces
 def test_a_classifier_of_unknown_kind_is_refused(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=3)
     change(tmp_path / "m", architectures=None)
-    with pytest.raises(InputError, match="may be of BertForSequenceClassification, BertForMultipleChoice, BertForTok"):
+    with pytest.raises(InputError, match="fit BertForSequenceClassification, BertForMultipleChoice, BertForTok"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
 
 
@@ -524,7 +531,7 @@ def test_other_programs_are_told_the_models_positions(tmp_path: Path, pieces: li
 def test_labels_must_fit(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForTokenClassification", num_labels=3)
     for labels in (["a", "b"], ["a", "b", "b"]):
-        with pytest.raises(InputError, match="for 3 outputs; one different name for each"):
+        with pytest.raises(InputError, match="for 3 outputs; give each output a different name"):
             import_model(str(tmp_path / "m"), tmp_path / "own", labels=labels)
     change(tmp_path / "m", id2label={"0": "a", "2": "c"})
     with pytest.raises(InputError, match="id2label must name the labels 0 to 1"):
@@ -568,18 +575,20 @@ def test_a_model_of_a_task_made_elsewhere_is_told_to_be_imported(
         assert load(tmp_path / "m").labels == ()
     (tmp_path / "m" / "modules.json").write_text("[]", "utf-8")
     import_model(str(tmp_path / "m"), tmp_path / "own")
-    assert "its pooling, and what follows it, are not taken along" in capsys.readouterr().err
+    assert "its pooling and the layers after it are not imported" in capsys.readouterr().err
 
 
 def test_the_settings_of_old_are_told_to_be_renamed(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces)
     (tmp_path / "m" / "config.json").rename(tmp_path / "m" / "bert_config.json")
-    with pytest.raises(InputError, match=r"its bert_config\.json is of old: rename that to config\.json"):
+    with pytest.raises(
+        InputError, match=r"its settings have the old name bert_config\.json; rename that file to config\.json"
+    ):
         import_model(str(tmp_path / "m"), tmp_path / "own", cased=True)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> None:
-    with pytest.raises(InputError, match="no such folder; a model of the Hugging Face Hub is written hub:NAME"):
+    with pytest.raises(InputError, match="no such folder; for a model of the Hugging Face Hub write hub:NAME"):
         import_model("own/absent", tmp_path / "own")
     with pytest.raises(InputError, match="no checkpoint of a known format"):
         import_model(str(tmp_path), tmp_path / "own")

@@ -183,7 +183,7 @@ def test_the_file_says_at_how_many_tokens_its_task_cut_texts(exported: Exports) 
     _, result = exported("BertForSequenceClassification")
     saved = replace(open_model(result["model"]), extra={"max_length": 24, "task": {"long": "windows"}})
     assert export._metadata(saved)["max_tokens"] == "24"
-    assert export._way_with_long_texts(saved) == "windows"
+    assert export._long_setting(saved) == "windows"
 
 
 def test_the_folder_and_the_file_say_what_they_are(exported: Exports) -> None:
@@ -254,13 +254,13 @@ def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None
     folder, result = exported(kind)
     saved = open_model(result["model"])
     model = open_architecture(saved)
-    texts, there = onnx_compare.texts_of(None)
+    texts, there = onnx_compare.comparison_texts(None)
     assert there == len(texts) == 40
-    rows, apart = onnx_compare.rows_of(model, open_tokenizer(saved), texts)
+    rows, apart = onnx_compare.comparison_rows(model, open_tokenizer(saved), texts)
     session = open_session(folder / "model_quantized.onnx")
     found: dict[str, list[float]] = collections.defaultdict(list)
     largest: dict[str, float] = collections.defaultdict(float)
-    for batch in onnx_compare.batches_of(model, rows, apart):
+    for batch in onnx_compare.comparison_batches(model, rows, apart):
         with torch.inference_mode():
             wanted = model(batch.ids, batch.segments, batch.mask)
         others = answers(session, batch.ids.long(), batch.segments.long(), batch.mask)
@@ -292,8 +292,8 @@ def test_a_text_of_a_megabyte_is_read_once_or_twice_and_not_joined_with_itself(
     saved = open_model(str(made("BertModel")))
     model, words = open_architecture(saved), open_tokenizer(saved)
     most = saved.config.max_positions
-    texts, _ = onnx_compare.texts_of(None)
-    rows, apart = onnx_compare.rows_of(model, words, texts)
+    texts, _ = onnx_compare.comparison_texts(None)
+    rows, apart = onnx_compare.comparison_rows(model, words, texts)
     cut = encode(words, [" ".join(texts)] * 3, max_length=most)  # the texts have more pieces than the model positions
     assert apart == 80
     assert [len(ids) for ids in rows.ids[apart:]] == [length for length in (most, most // 2, most // 4) if length >= 16]
@@ -308,10 +308,10 @@ def test_a_text_of_a_megabyte_is_read_once_or_twice_and_not_joined_with_itself(
 
     plain = Tokenizer.ids
     monkeypatch.setattr(Tokenizer, "ids", counted)
-    rows, _ = onnx_compare.rows_of(model, words, ["the ferry " * 2000])
+    rows, _ = onnx_compare.comparison_rows(model, words, ["the ferry " * 2000])
     assert read <= 3 * len("the ferry " * 2000)
     assert max(len(ids) for ids in rows.ids) == most
-    rows, _ = onnx_compare.rows_of(model, words, ["\u200b"])  # of which no piece is left
+    rows, _ = onnx_compare.comparison_rows(model, words, ["\u200b"])  # of which no piece is left
     assert max(len(ids) for ids in rows.ids) == 3
 
 
@@ -363,10 +363,10 @@ def test_large_numbers_may_differ_by_as_much_as_their_last_digits() -> None:
         wanted = scale * np.array([[0.5], [1.0], [0.75]], dtype=np.float32)
         tally.add(wanted, wanted + np.float32(difference), None)
         if is_right:
-            export._refuse_wrong({"logits": tally.result()}, "model")
+            export._check_exact({"logits": tally.result()}, "model")
         else:
             with pytest.raises(InputError, match="the exported logits differ"):
-                export._refuse_wrong({"logits": tally.result()}, "model")
+                export._check_exact({"logits": tally.result()}, "model")
 
 
 def test_too_little_agreement_is_refused(at_hand: Callable[..., str], tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_seven_bits_where_eight_would_overflow(
 def test_weights_that_do_not_fit_into_the_file_lie_beside_it(
     made: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_graph, "MOST_INSIDE", 1000)
+    monkeypatch.setattr(onnx_graph, "MAX_INTERNAL_BYTES", 1000)
     result = export_onnx(str(made("BertForNextSentencePrediction")), tmp_path / "out", int8=True, least_agreement=0.0)
     names = ["model.onnx", "model.onnx.data", "model_quantized.onnx", "model_quantized.onnx.data"]
     assert list(result["files"]) == names
@@ -450,7 +450,7 @@ def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys:
         (["--model", str(tmp_path / "wordless"), *out], "wordless"),
         (["--model", str(model), *out, "--text", str(tmp_path / "empty.txt")], "empty.txt: holds no line of text"),
         (["--model", str(model), *out, "--text", str(tmp_path / "none.txt")], "none.txt: cannot be opened"),
-        (["--model", str(model), *out, "--reduce-range"], "--reduce-range and --least-agreement are of --int8"),
+        (["--model", str(model), *out, "--reduce-range"], "--reduce-range and --least-agreement need --int8"),
         (
             ["--model", str(model), *out, "--int8", "--least-agreement", "97"],
             "--least-agreement 97.0: allowed are 0 to",

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.interop.openai import import_gpt, read_gpt_folder, recognises
+from bertwright.interop.openai import import_gpt, is_gpt1, read_gpt_folder
 from bertwright.model.folder import open_model
 from bertwright.model.hf_config import gpt_described, read_gpt_config
 from bertwright.text.bpe import BPETokenizer
@@ -107,7 +107,7 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no width": (edited("config.json", lambda c: c.pop("n_embd") and None), r"config\.json: .*\n.*hidden\n +Field req"),
     "a width of text": (edited("config.json", lambda c: c.update(n_embd="wide")), r"config\.json: .*\n.*hidden\n"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no weights: none of model\.safetensors"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no weights: expected model\.safetensors"),
     "truncated": (lambda f: os.truncate(f / "model.safetensors", 900), r"model\.safetensors: broken or truncated"),
     "a head of its own": (
         weights_with(lambda t: t.update({"score.weight": torch.zeros(2, HIDDEN)})),
@@ -136,11 +136,17 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     "code": (pickled(lambda f: {"a": Code(f / "ran")}), r"pytorch_model\.bin: holds more than tensors"),
     "code alone": (bare_pickle, r"pytorch_model\.bin: holds more than tensors, so it is not opened"),
     "encrypted": (encrypted, r"pytorch_model\.bin: '.*' in it is encrypted, which torch never does; refused"),
-    "a number": (pickled(lambda f: {"epoch": 3}), r"pytorch_model\.bin: holds a dict; a state dict of named tensors"),
-    "a list": (pickled(lambda f: [torch.zeros(2)]), r"pytorch_model\.bin: holds a list; a state dict of named tensors"),
+    "a number": (
+        pickled(lambda f: {"epoch": 3}),
+        r"pytorch_model\.bin: expected a state dict of named tensors, got a dict",
+    ),
+    "a list": (
+        pickled(lambda f: [torch.zeros(2)]),
+        r"pytorch_model\.bin: expected a state dict of named tensors, got a list",
+    ),
     "no vocabulary": (
         lambda f: [(f / name).unlink() for name in ("tokenizer.json", "vocab.json", "merges.txt")],
-        "holds no tokenizer of a GPT-1",
+        "no GPT-1 tokenizer",
     ),
     "more pieces": (
         lambda f: BPETokenizer([*vocabulary()[0], "zz"], vocabulary()[1]).save(f),
@@ -153,7 +159,7 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_broken_folders_are_refused(tmp_path: Path, damage: Callable[[Path], Any], words: str) -> None:
     published(tmp_path / "theirs")
     damage(tmp_path / "theirs")
-    assert recognises(tmp_path / "theirs")
+    assert is_gpt1(tmp_path / "theirs")
     with pytest.raises(InputError, match=words):
         import_gpt(tmp_path / "theirs", tmp_path / "out")
     assert not (tmp_path / "theirs" / "ran").exists()

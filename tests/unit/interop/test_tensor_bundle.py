@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.errors import InputError
-from bertwright.interop.sorted_table import crc32c, masked_crc32c, read_table, varint
+from bertwright.interop.sorted_table import crc32c, masked_crc32c, read_sorted_table, varint
 from bertwright.interop.tensor_bundle import Bundle, open_bundle
 from tests.support import bundle_writer as writer
 from tests.support.google_values import KINDS, STEP, values, variables, whole_numbers
@@ -105,9 +105,9 @@ def test_numbers_without_dimensions_and_dimensions_without_numbers() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("other/string", r"kinds\.ckpt: other/string is of type string; those read are float32, float64, int32, int64"),
-        ("other/bool", r"kinds\.ckpt: other/bool is of type bool; those read are"),
-        ("parts/table", r"kinds\.ckpt: parts/table was saved in parts, which are not read"),
+        ("other/string", r"kinds\.ckpt: other/string is of type string; allowed are float32, float64, int32, int64"),
+        ("other/bool", r"kinds\.ckpt: other/bool is of type bool; allowed are"),
+        ("parts/table", r"kinds\.ckpt: parts/table was saved in parts, which cannot be read"),
         ("absent", r"kinds\.ckpt: holds no variable 'absent'"),
     ],
 )
@@ -242,7 +242,7 @@ def test_data_that_are_cut_off_or_missing_are_named(tmp_path: Path) -> None:
     second.write_bytes(whole[:-1])
     with pytest.raises(InputError, match=rf"00001-of-00002: {last} is at bytes 1464 to 1592, but the file has 1591"):
         open_bundle(prefix)
-    with pytest.raises(InputError, match=rf"00001-of-00002: {last} \(bytes 1464 to 1592\) is not whole"):
+    with pytest.raises(InputError, match=rf"00001-of-00002: {last} \(bytes 1464 to 1592\) is not complete"):
         bundle.read(last)  # cut off after it was opened
     second.unlink()
     with pytest.raises(InputError, match=r"cannot be read: No such file"):
@@ -263,12 +263,12 @@ BAD_RECORDS: dict[str, tuple[writer.Records, str]] = {
     "descending": ([(b"", writer.HEADER), (b"b", ONE), (b"a", ONE)], "the key b'a' follows b'b'"),
     "twice": ([(b"", writer.HEADER), (b"a", ONE), (b"a", ONE)], "the key b'a' follows b'a'"),
     "name": ([(b"", writer.HEADER), (b"\xff", ONE)], r"the name b'\\xff' is not UTF-8"),
-    "unknown field": ([(b"", writer.HEADER), (b"a", ONE + b"\x48\x01")], "entry of a .*: field 9 of kind 0"),
-    "other kind": ([(b"", writer.HEADER), (b"a", b"\x0a\x00")], "entry of a .*: field 1 of kind 2 is not known"),
+    "unknown field": ([(b"", writer.HEADER), (b"a", ONE + b"\x48\x01")], "entry of a .*: field 9 of wire type 0"),
+    "other kind": ([(b"", writer.HEADER), (b"a", b"\x0a\x00")], "entry of a .*: field 1 of wire type 2 is unknown"),
     "cut part": ([(b"", writer.HEADER), (b"a", b"\x12\x09\x12")], "entry of a .*: field 2 is cut off"),
-    "cut number": ([(b"", writer.HEADER), (b"a", b"\x08")], "entry of a .*: byte 1 of 1 begins no whole number"),
+    "cut number": ([(b"", writer.HEADER), (b"a", b"\x08")], "entry of a .*: no complete number at byte 1 of 1"),
     "cut checksum": ([(b"", writer.HEADER), (b"a", b"\x35\x00")], "entry of a .*: field 6 is cut off"),
-    "unknown rank": ([(b"", writer.HEADER), (b"a", b"\x12\x02\x18\x01")], "number of dimensions is not known"),
+    "unknown rank": ([(b"", writer.HEADER), (b"a", b"\x12\x02\x18\x01")], "number of dimensions is unknown"),
     "data file": ([(b"", writer.HEADER), (b"a", writer.entry(1, (2,), size=8, shard=1))], "names data file 1, but"),
     "place": ([(b"", writer.HEADER), (b"a", writer.entry(1, (2,), size=8, offset=2**62))], "a is at bytes 46116860"),
     "negative place": (
@@ -292,7 +292,7 @@ def test_broken_records_are_named(tmp_path: Path, case: str) -> None:
     [
         (writer.entry(1, (3,), size=8), r"m: a has 8 bytes, but its shape \(3,\) and type float32 need 12"),
         (writer.entry(1, (2,), size=8), r"m\.data-00000-of-00001: a \(bytes 0 to 8\) has the checksum"),
-        (writer.entry(99, (2,), size=8), r"m: a is of type number 99; those read are"),
+        (writer.entry(99, (2,), size=8), r"m: a is of type number 99; allowed are"),
     ],
 )
 def test_broken_entries_are_named_when_they_are_read(tmp_path: Path, given: bytes, message: str) -> None:
@@ -312,11 +312,11 @@ BAD_BLOCKS = {
     "no snappy": (stored(b"\x05\xff\xff\xff\xff\xff", 1), "no snappy block"),
     "too much": (stored(writer.varint(2**40), 1), "no snappy block: 6 bytes cannot hold 1099511627776"),
     "empty": (stored(b""), "has 0 bytes, too few"),
-    "places": (stored(b"\x09\x00\x00\x00"), "has 4 bytes, too few for its 9 places"),
-    "shared": (stored(b"\x01\x01\x00a" + bytes(4) + b"\x01\0\0\0"), "an entry behind the key b'' reaches past"),
-    "value": (stored(b"\x00\x01\x09a" + bytes(4) + b"\x01\0\0\0"), "an entry behind the key b'' reaches past"),
-    "number": (stored(b"\xff" * 11 + bytes(4) + b"\x01\0\0\0"), "byte 0 of 19 begins no whole number"),
-    "large number": (stored(b"\xff" * 9 + b"\x02" + bytes(4) + b"\x01\0\0\0"), "byte 0 of 18 begins no whole number"),
+    "places": (stored(b"\x09\x00\x00\x00"), "has 4 bytes, too few for the positions of 9"),
+    "shared": (stored(b"\x01\x01\x00a" + bytes(4) + b"\x01\0\0\0"), "an entry after the key b'' reaches past"),
+    "value": (stored(b"\x00\x01\x09a" + bytes(4) + b"\x01\0\0\0"), "an entry after the key b'' reaches past"),
+    "number": (stored(b"\xff" * 11 + bytes(4) + b"\x01\0\0\0"), "no complete number at byte 0 of 19"),
+    "large number": (stored(b"\xff" * 9 + b"\x02" + bytes(4) + b"\x01\0\0\0"), "no complete number at byte 0 of 18"),
 }
 
 
@@ -325,13 +325,13 @@ def test_broken_blocks_are_named(tmp_path: Path, case: str) -> None:
     data, message = BAD_BLOCKS[case]
     (tmp_path / "t").write_bytes(writer.table([data], [b"z"]))
     with pytest.raises(InputError, match=rf"t: .*{message}"):
-        read_table(tmp_path / "t")
+        read_sorted_table(tmp_path / "t")
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(bytes(100))
     with pytest.raises(InputError, match=r"its last 8 bytes are 0000000000000000, expected 57fb808b247547db"):
-        read_table(tmp_path / "t")
+        read_sorted_table(tmp_path / "t")
 
 
 def test_numbers_of_64_bits() -> None:

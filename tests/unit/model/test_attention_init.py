@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bertwright.errors import InputError
-from bertwright.model.attention_init import Start, init_attention
-from bertwright.model.config import GPTConfig, size_config
+from bertwright.model.attention_init import init_attention
+from bertwright.model.config import GPTConfig, Start, size_config
 from bertwright.model.encoder import GPT, Encoder, init_weights, kept
 
 SPECIAL = (0, 1, 2, 3, 4)
@@ -84,7 +84,7 @@ def test_gpt_1_begins_where_its_states_have_gone_through_layer_norm() -> None:
     assert float(shares(body, 2, rows())[:, 1, 23:27, 3:7].diagonal(0, 1, 2).mean()) > FIVE_TIMES
     shallow = GPT(GPTConfig.model_validate({**shape, "layers": 2}))
     begun(shallow, "local")
-    with pytest.raises(InputError, match="start matching needs 3 layers, and this model has 2"):
+    with pytest.raises(InputError, match="start matching needs at least 3 layers, and this model has 2"):
         begun(shallow, "matching")
 
 
@@ -95,5 +95,5 @@ def test_heads_of_other_widths(start: Start) -> None:
         looks = float(shares(body, 0, rows())[:, 0].diagonal(-1, 1, 2).mean())
         assert looks > (0.3 if body.config.heads < 32 else 0.05), size  # all alike: 0.025
     for size in ("2x128x64", "2x75x3"):
-        with pytest.raises(InputError, match=f"start {start} needs heads 4 wide at least and an even width, and this"):
+        with pytest.raises(InputError, match=f"start {start} needs heads of width 4 or more and an even hidden size;"):
             begun(Encoder(size_config(size, 200, **SHAPE)), start)

@@ -8,22 +8,22 @@ import torch
 from bertwright.model.config import size_config
 from bertwright.model.encoder import init_weights
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses
-from bertwright.training.hardware import KINDS, Numerics, Precision
-from bertwright.training.loop import precision
+from bertwright.training.hardware import DTYPES, Numerics, Precision
+from bertwright.training.loop import autocast
 from tests.support import tiny_run
 
 
 def gradients(model: PretrainingModel, inputs: Inputs, kind: Precision) -> dict[str, torch.Tensor]:
     numerics = Numerics(precision=kind, compiled=False, threads=1, peak_flops=1.0)
     model.train().zero_grad(set_to_none=True)
-    with precision(numerics):
+    with autocast(numerics):
         terms = pretraining_losses(model, inputs)
     (terms["mlm"][0] / len(inputs.labels) + terms["nsp"][0] / len(inputs.ids)).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 def assert_alike(model: PretrainingModel, inputs: Inputs) -> None:
-    plain, fast = (gradients(model, inputs, kind) for kind in KINDS)
+    plain, fast = (gradients(model, inputs, kind) for kind in DTYPES)
     assert set(plain) == set(fast)
     for name, gradient in plain.items():
         assert fast[name].dtype == torch.float32

@@ -17,7 +17,7 @@ from transformers import AutoModelForPreTraining
 
 import bertwright as bw
 from bertwright.cli import main
-from bertwright.doctor.model import look_at_model
+from bertwright.doctor.model import check_model
 from bertwright.errors import Damaged, InputError
 from bertwright.files import check_digest, digest_note, note_digest
 from bertwright.finetuning.run import finetune
@@ -206,13 +206,13 @@ def test_missing_weights_are_called_so(tmp_path: Path) -> None:
 
 def test_the_doctor_tells_whether_weights_are_as_written(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m") / WEIGHTS
-    _, found = look_at_model(str(tmp_path / "m"), tokenizer=None)
+    _, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
     assert named(found, "weights, as written").value == sha256(path)
     digest_note(path).rename(tmp_path / "note")
-    _, found = look_at_model(str(tmp_path / "m"), tokenizer=None)
+    _, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
     assert levels(found) == {"weights, as written": "note"}
     (tmp_path / "note").rename(digest_note(path))
     flip(path)
-    patient, found = look_at_model(str(tmp_path / "m"), tokenizer=None)
+    opened, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
     assert levels(found) == {"weights, as written": "error"}
-    assert patient.saved is None
+    assert opened.saved is None

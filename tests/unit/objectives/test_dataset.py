@@ -238,9 +238,9 @@ def test_the_parts_share_no_text(tmp_path):
 @pytest.mark.parametrize(
     ("documents", "settings", "part", "message"),
     [
-        ([[[5, 6]]], ExampleSettings(), "all", "one document; pairs need at least two"),
-        ([], ExampleSettings(), "all", "no document"),
-        ([[[5, 6]]] * 3, SINGLE, "held_out", "part 'held_out': no document"),
+        ([[[5, 6]]], ExampleSettings(), "all", "expected at least two documents, .* found one"),
+        ([], ExampleSettings(), "all", "at least one document with text, found none"),
+        ([[[5, 6]]] * 3, SINGLE, "held_out", "part 'held_out': expected at least one document"),
     ],
 )
 def test_too_small_a_corpus_is_refused(tmp_path, documents, settings, part, message):

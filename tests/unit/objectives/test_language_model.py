@@ -18,12 +18,12 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.batches import TokenBatch, cut
 from bertwright.objectives.language_model import (
+    LanguageInputs,
     LanguageModel,
-    Tokens,
     language_architecture,
-    language_figures,
     language_flops,
     language_losses,
+    language_metrics,
     language_task,
     open_language_model,
     to_tokens,
@@ -163,7 +163,7 @@ def test_figures_are_means_over_all_predictions(system: System) -> None:
     losses = list(chain.from_iterable(plain_losses(model, rows)))
     labels = to_tokens(rows, model.config).labels
     with torch.inference_mode():
-        found = language_figures(model, cut(rows, 3), characters)
+        found = language_metrics(model, cut(rows, 3), characters)
         right = (model.logits(to_tokens(rows, model.config)).argmax(1) == labels).float().mean()
     text = [loss for loss, label in zip(losses, labels.tolist(), strict=True) if characters[label]]
     assert 0 < len(text) < len(losses)
@@ -224,12 +224,12 @@ def test_only_language_models_are_opened_as_such(tmp_path: Path) -> None:
     model = torch.nn.ModuleDict({"encoder": made("bert-left", torch.float32).encoder})
     config = shape("bert-left").model_copy(update={"attends": "both"})
     save_model(tmp_path / "m", model, config=config, tokenizer=tmp_path, architecture="BertModel")
-    with pytest.raises(InputError, match="is no language model"):
+    with pytest.raises(InputError, match="expected a language model"):
         open_language_model(open_model(str(tmp_path / "m")))
 
 
 def test_tokens_of_a_batch_are_those_of_its_pieces() -> None:
     config = shape("lstm-right")
     whole = to_tokens(batch(), config)
-    parts: list[Tokens] = [to_tokens(part, config) for part in cut(batch(), 3)]
+    parts: list[LanguageInputs] = [to_tokens(part, config) for part in cut(batch(), 3)]
     assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)

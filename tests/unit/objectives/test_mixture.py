@@ -54,11 +54,11 @@ def test_the_rows_for_measuring_come_from_all(tmp_path: Path) -> None:
 def test_counts_follow_the_weights_and_only_grow(weights: list[float], n: int, more: int) -> None:
     mixture = Mixture.__new__(Mixture)
     total = sum(map(Fraction, weights))
-    mixture.shares = tuple(Fraction(weight) / total for weight in weights)
+    mixture.fractions = tuple(Fraction(weight) / total for weight in weights)
     before, after = mixture.taken(n), mixture.taken(n + more)
     assert sum(before) == n
     assert sum(after) == n + more
-    for one, other, share in zip(before, after, mixture.shares, strict=True):
+    for one, other, share in zip(before, after, mixture.fractions, strict=True):
         assert 0 <= one <= other
         assert abs(one - n * share) <= len(weights)
 

@@ -8,7 +8,7 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
-from bertwright.objectives.masked_lm import held_out_figures
+from bertwright.objectives.masked_lm import masked_lm_metrics
 from bertwright.objectives.sentence_pairs import plan_order
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from tests.support import example_oracle as oracle
@@ -94,7 +94,7 @@ def test_documents_of_one_sentence_are_left_out_and_it_is_said(tmp_path, capsys)
     assert "2 documents of one sentence" in capsys.readouterr().err
     ids = examples.batch(0, np.arange(examples.num_rows(0))).ids
     assert set(np.unique(ids)) <= {oracle.PAD, oracle.CLS, oracle.SEP, *range(8, 13)}
-    with pytest.raises(InputError, match="no document with two sentences"):
+    with pytest.raises(InputError, match="expected at least one document with two sentences, found none"):
         Examples(oracle.FakeCorpus([[[5, 6]]] * 3, folder=tmp_path, num_shards=1), ORDER, length=16, seed=0)
 
 
@@ -107,6 +107,6 @@ def test_without_rows_of_its_own_the_figures_are_those_of_masked_lm(tmp_path: Pa
     """As where a run that is given minutes measures how long an evaluation takes."""
     rows = tiny_run.examples(tmp_path, second_sentence="order")
     with torch.inference_mode():
-        figures = held_out_figures(tiny_run.built("order"), [rows.step_batch(0, tiny_run.ROWS)])
+        figures = masked_lm_metrics(tiny_run.built("order"), [rows.step_batch(0, tiny_run.ROWS)])
     assert figures["rows"] == tiny_run.ROWS
     assert "sop_loss" not in figures

@@ -109,5 +109,5 @@ def test_spans_are_mixed_as_other_rows_are(tmp_path: Path) -> None:
 
 
 def test_a_part_without_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="part 'held_out': no document with text"):
+    with pytest.raises(InputError, match="part 'held_out': expected at least one document with text"):
         Spans(corpus(tmp_path), length=16, seed=0, part="held_out", held_out_share=0.0)

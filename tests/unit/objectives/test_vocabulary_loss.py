@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.objectives import vocabulary_loss as projection
-from bertwright.objectives.vocabulary_loss import _COLUMNS, judged, projected_loss, running_loss
+from bertwright.objectives.vocabulary_loss import _COLUMNS, projected_loss, running_loss, token_losses
 
 
 def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -137,7 +137,7 @@ def test_rows_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "_BLOCK", 10)
     states, words, bias, labels = leaves()
     logits = F.linear(states, words, bias)
-    losses, right = judged(states, words, bias, labels)
+    losses, right = token_losses(states, words, bias, labels)
     torch.testing.assert_close(losses, F.cross_entropy(logits, labels, reduction="none"))
     assert torch.equal(right, logits.argmax(1) == labels)
 

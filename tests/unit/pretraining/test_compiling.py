@@ -8,7 +8,7 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.pretraining import measure as compiling
-from bertwright.pretraining.measure import LONG, resumed, settle_compiled
+from bertwright.pretraining.measure import LONG, choose_compiled, resume_compiled
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training.distributed import Ranks
 from bertwright.training.hardware import Numerics
@@ -24,18 +24,18 @@ def run_of(compile: Any, minutes: float) -> Any:
 def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[bool, float]:
     """Seconds of a step, by whether it is compiled; instead of measured ones."""
     seconds: dict[bool, float] = {}
-    monkeypatch.setattr(compiling, "_step_seconds", lambda _, numerics: seconds[numerics.compiled])
+    monkeypatch.setattr(compiling, "_longest_phase_seconds", lambda _, numerics: seconds[numerics.compiled])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     return seconds
 
 
 def test_a_short_run_is_not_compiled_and_nothing_is_tried(steps: dict[bool, float]) -> None:
-    assert not settle_compiled(run_of("auto", LONG / 60 - 1), NUMERICS).compiled
+    assert not choose_compiled(run_of("auto", LONG / 60 - 1), NUMERICS).compiled
 
 
 def test_off_is_off(steps: dict[bool, float]) -> None:
-    assert not settle_compiled(run_of("off", 1e6), NUMERICS).compiled
+    assert not choose_compiled(run_of("off", 1e6), NUMERICS).compiled
 
 
 @pytest.mark.parametrize(("compiled", "plain", "chosen"), [(0.5, 1.0, True), (1.0, 1.01, False), (2.0, 1.0, False)])
@@ -43,15 +43,15 @@ def test_a_long_run_takes_what_is_faster_and_says_both(
     steps: dict[bool, float], capsys: pytest.CaptureFixture[str], compiled: float, plain: float, chosen: bool
 ) -> None:
     steps |= {True: compiled, False: plain}
-    assert settle_compiled(run_of("auto", LONG / 60), NUMERICS).compiled == chosen
+    assert choose_compiled(run_of("auto", LONG / 60), NUMERICS).compiled == chosen
     said = capsys.readouterr().err
-    assert f"{compiled * 1e3:.0f} ms compiled and {plain * 1e3:.0f} ms as it is" in said
+    assert f"{compiled * 1e3:.0f} ms compiled and {plain * 1e3:.0f} ms not compiled" in said
     assert said.rstrip().endswith("not compiled") != chosen
 
 
 def test_on_is_compiled_however_short(steps: dict[bool, float], capsys: pytest.CaptureFixture[str]) -> None:
     steps[True] = 1.0
-    assert settle_compiled(run_of("on", 0.1), NUMERICS).compiled
+    assert choose_compiled(run_of("on", 0.1), NUMERICS).compiled
     assert "torch.compile took" in capsys.readouterr().err
 
 
@@ -59,8 +59,8 @@ def test_without_a_compiler_the_run_goes_on_uncompiled(
     steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert not settle_compiled(run_of("on", 0.1), NUMERICS).compiled
-    assert "no C++ compiler" in capsys.readouterr().err
+    assert not choose_compiled(run_of("on", 0.1), NUMERICS).compiled
+    assert "no C++ compiler found" in capsys.readouterr().err
 
 
 def test_a_failing_compiler_does_not_end_the_run(
@@ -69,8 +69,8 @@ def test_a_failing_compiler_does_not_end_the_run(
     def fails(*_: object) -> float:
         raise RuntimeError("C++ compile error\nmore of it")
 
-    monkeypatch.setattr(compiling, "_step_seconds", fails)
-    assert not settle_compiled(run_of("on", 0.1), NUMERICS).compiled
+    monkeypatch.setattr(compiling, "_longest_phase_seconds", fails)
+    assert not choose_compiled(run_of("on", 0.1), NUMERICS).compiled
     assert "torch.compile failed: C++ compile error;" in capsys.readouterr().err
 
 
@@ -78,9 +78,9 @@ def test_a_compiled_run_is_not_resumed_in_silence_where_there_is_no_compiler(mon
     begun = NUMERICS.model_copy(update={"compiled": True})
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(InputError, match="compiled step"):
-        resumed(begun, allow_other=False)
-    assert not resumed(begun, allow_other=True).compiled
-    assert resumed(NUMERICS, allow_other=False) == NUMERICS
+        resume_compiled(begun, allow_other=False)
+    assert not resume_compiled(begun, allow_other=True).compiled
+    assert resume_compiled(NUMERICS, allow_other=False) == NUMERICS
 
 
 @pytest.mark.parametrize(("recorded", "meant"), [(True, "on"), (False, "auto"), ("off", "off")])
@@ -89,16 +89,16 @@ def test_records_of_earlier_runs_are_understood(recorded: bool | str, meant: str
 
 
 def test_steps_are_judged_by_their_work(steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """1e9 operations a second, of which 0.3 are the usual share: 100 steps of 1.08e10 operations last an hour."""
-    monkeypatch.setattr(compiling, "task_of", lambda _: SimpleNamespace(flops=lambda rows: rows))
+    """1e9 operations a second, of which 0.3 are the usual MFU: 100 steps of 1.08e10 operations last an hour."""
+    monkeypatch.setattr(compiling, "trainable_of", lambda _: SimpleNamespace(flops=lambda rows: rows))
     steps |= {True: 0.5, False: 1.0}
     for work, world, compiled in ((1.07e10, 1, False), (1.09e10, 1, True), (1.09e10, 2, False), (2.18e10, 2, True)):
         settings = PretrainSettings(compile="auto", steps=100)
         trained: Any = SimpleNamespace(
             settings=settings,
             model=None,
-            phases=("short", "long"),
+            phase_rows=("short", "long"),
             micro_batches=lambda _, step, work=work: [work],
             ranks=Ranks(0, world),
         )
-        assert settle_compiled(trained, NUMERICS).compiled == compiled
+        assert choose_compiled(trained, NUMERICS).compiled == compiled

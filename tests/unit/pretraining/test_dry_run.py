@@ -14,30 +14,30 @@ from bertwright.errors import InputError
 from bertwright.model.config import size_config
 from bertwright.objectives import pair_index as plans
 from bertwright.objectives.sentence_pairs import plan_pairs
-from bertwright.pretraining import measure, run, setup
-from bertwright.pretraining import resources as needs
-from bertwright.pretraining.dry_run import PhasePlan, plan_pretraining, warnings
-from bertwright.pretraining.measure import Pace, affordable_steps
+from bertwright.pretraining import dry_run, measure, resources, run, setup
+from bertwright.pretraining.dry_run import PhasePlan, plan_pretraining, plan_warnings
+from bertwright.pretraining.measure import Timings, affordable_steps
 from bertwright.pretraining.resources import (
     Disk,
     activation_bytes,
     checkpoint_bytes,
     count_moments,
     count_parameters,
-    memory_needs,
-    unmade,
+    estimate_memory,
+    meta_model,
 )
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
-from bertwright.pretraining.systems import task_of
+from bertwright.pretraining.systems import trainable_of
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.checkpoint import save_checkpoint
 from bertwright.training.hardware import Numerics
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer
+from bertwright.training.optimizer import build_optimizer
+from bertwright.training.settings import OptimizerSettings
 
 PHASES = (Phase(length=16, share=0.75), Phase(length=32, share=0.25))
 OPTIONS = ["--lengths", "16:0.75,32:0.25", "--batch-size", "6", "--threads", "1", "--precision", "fp32"]
-PACE = Pace(steps=(0.5, 1.0), evaluation=0.5, checkpoint=0.25)
+TIMINGS = Timings(steps=(0.5, 1.0), evaluation=0.5, checkpoint=0.25)
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +61,13 @@ def files_under(folder: Path) -> dict[Path, int]:
 
 
 def test_parameters_are_the_published_ones() -> None:
-    assert count_parameters(unmade(size_config("base", 30_522), second_sentence="next")) == 110_106_428
-    assert count_parameters(unmade(size_config("large", 30_522), second_sentence="next")) == 336_226_108
+    assert count_parameters(meta_model(size_config("base", 30_522), second_sentence="next")) == 110_106_428
+    assert count_parameters(meta_model(size_config("large", 30_522), second_sentence="next")) == 336_226_108
 
 
 def test_memory_of_large_by_hand() -> None:
     settings = PretrainSettings(size="large", steps=1, micro_tokens=1024, batch_size=256)
-    memory = memory_needs(settings, encoder_config(settings, 30_522), precision="fp32")
+    memory = estimate_memory(settings, encoder_config(settings, 30_522), precision="fp32")
     assert memory.weights + memory.gradients + memory.moments == 16 * 336_226_108
     # 2 rows of 512: 23 whole layers of 18·1024 + 3·16·512 numbers a token, embeddings of 2·1024, a last layer for 78
     # places (77 masked and [CLS]) of 15·1024 + 3·16·512 over keys and values of 3·1024, and 2·77 rows of logits
@@ -75,7 +75,7 @@ def test_memory_of_large_by_hand() -> None:
     assert memory.activations == round(1.8 * 4 * (kept + 2 * 77 * 30_522))
     assert memory.peak == memory.process + 16 * 336_226_108 + memory.activations
     muon = settings.model_copy(update={"optimizer": OptimizerSettings(method="muon")})
-    less = memory_needs(muon, encoder_config(settings, 30_522), precision="fp32")
+    less = estimate_memory(muon, encoder_config(settings, 30_522), precision="fp32")
     assert memory.moments - less.moments == 4 * 24 * 12 * 1024**2  # one average of every matrix of the layers
 
 
@@ -95,7 +95,7 @@ def test_activations_are_what_autograd_keeps(folder: Path, system: str, size: st
     data = Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
-    inputs = trained.micro_batches(trained.phases[0], 0)[0]
+    inputs = trained.micro_batches(trained.phase_rows[0], 0)[0]
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Any] = {}
 
@@ -106,7 +106,7 @@ def test_activations_are_what_autograd_keeps(folder: Path, system: str, size: st
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        losses = task_of(model).step(inputs)
+        losses = trainable_of(model).step(inputs)
     found = sum(storage.nbytes() for storage in kept.values())
     planned = activation_bytes(settings, model.encoder.config, length=length, precision="fp32")
     pieces, asked = data.tokenizer.vocab_size, round(0.15 * length) if system == "bert" else length
@@ -121,7 +121,7 @@ def test_activations_are_what_autograd_keeps(folder: Path, system: str, size: st
 def test_a_checkpoint_is_as_large_as_planned(folder: Path, tmp_path: Path, method: Literal["adamw", "muon"]) -> None:
     settings, data = settings_of(optimizer=OptimizerSettings(method=method)), Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
-    optimizer = build_optimizer(model, settings.optimizer, blocks=task_of(model).blocks)
+    optimizer = build_optimizer(model, settings.optimizer, blocks=trainable_of(model).blocks)
     saved = save_checkpoint(tmp_path, model, optimizer, step=1, notes={})
     written = sum(path.stat().st_size for path in saved.iterdir())
     planned = checkpoint_bytes(count_parameters(model), count_moments(model, settings.optimizer))
@@ -137,7 +137,7 @@ def test_disk_at_once() -> None:
 
 def test_a_plan_by_hand_that_leaves_no_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "_SMALL", 1)  # a run would now write its plans beside this small corpus
-    monkeypatch.setattr(measure, "measure_pace", lambda *_, **__: PACE)
+    monkeypatch.setattr(dry_run, "measure_timings", lambda *_, **__: TIMINGS)
     before = files_under(folder)
     settings = settings_of(held_out_share=0.2, evaluations=4, log_every=10, save_minutes=0.2)
     found = plan_pretraining(settings, corpus=folder, out=tmp_path / "run")
@@ -169,20 +169,21 @@ def test_epochs_count_the_rows_of_the_walk(folder: Path, tmp_path: Path) -> None
 def test_the_run_does_the_planned_steps(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "measure_pace", lambda *_, **__: PACE)
+    for module in (dry_run, run):
+        monkeypatch.setattr(module, "measure_timings", lambda *_, **__: TIMINGS)
     for name, asked in (("steps", ["--steps", "3"]), ("minutes", ["--minutes", "0.1"])):
         start = ["pretrain", "--corpus", str(folder), "--out", str(tmp_path / name), *asked, *OPTIONS, "--json"]
         with monkeypatch.context() as several:
             several.setenv("WORLD_SIZE", "2")
             assert main([*start, "--plan"]) == 2
-        assert "--plan: looks at one process alone" in capsys.readouterr().err
+        assert "--plan: expected one process, got 2" in capsys.readouterr().err
         assert main([*start, "--plan"]) == 0
         planned = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert not (tmp_path / name).exists()
         assert main([*start, "--evaluations", "20", "--sharding", "fsdp2"]) == 0
         said = capsys.readouterr().err
         assert "--evaluations 20: without --held-out" in said
-        assert "--sharding fsdp2: is for the processes that torchrun starts" in said
+        assert "--sharding fsdp2: has no effect with one process" in said
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         # 6 s; 20 evaluations and a checkpoint are more than half of them, so half remains: 3 s / (0.75·0.5 + 0.25·1)
         assert planned["steps"] == lines[-1]["step"] == {"steps": 3, "minutes": 5}[name]
@@ -193,7 +194,7 @@ def test_minutes_pay_for_evaluations_and_checkpoints(folder: Path) -> None:
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     # 600 s less 100 evaluations of 0.5 s and 6 checkpoints of 0.25 s, by 0.625 s a step
-    assert affordable_steps(trained, PACE) == round((600 - 50 - 1.5) / 0.625)
+    assert affordable_steps(trained, TIMINGS) == round((600 - 50 - 1.5) / 0.625)
 
 
 def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
@@ -203,15 +204,15 @@ def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
         raise AssertionError("a model was made")
 
     monkeypatch.setattr(setup, "build_model", never)
-    monkeypatch.setattr(needs, "usable_bytes", lambda _: 16 * 2**30)
+    monkeypatch.setattr(resources, "usable_bytes", lambda _: 16 * 2**30)
     silly = ["--size", "large", "--steps", "3", "--lengths", "128", "--micro-tokens", "1000000", "--precision", "fp32"]
     start = ["pretrain", "--corpus", str(folder), "--out", str(tmp_path / "run"), *silly]
     for options in ([], ["--plan"], ["--plan", "--json"]):
         assert main([*start, *options]) == 2
         said = capsys.readouterr().err
-        assert "--micro-tokens 1000000, and 16.0 GiB can be used" in said
-        assert "--micro-tokens 1024 would do" in said
-    monkeypatch.setattr(needs, "usable_bytes", lambda _: 2 * 2**30)
+        assert "--micro-tokens 1000000, and 16.0 GiB are available" in said
+        assert "use --micro-tokens 1024" in said
+    monkeypatch.setattr(resources, "usable_bytes", lambda _: 2 * 2**30)
     assert main(start) == 2
     assert "a smaller --size" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -221,9 +222,9 @@ def test_a_measured_peak_over_the_limit_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "usable_bytes", lambda _: 2**20)
-    with pytest.raises(InputError, match="1 MiB can be used"):
+    with pytest.raises(InputError, match="1 MiB are available"):
         plan_pretraining(settings_of(), corpus=folder, out=tmp_path / "run")
-    with pytest.raises(InputError, match="1 MiB can be used"):  # and so is the run itself, before its first step
+    with pytest.raises(InputError, match="1 MiB are available"):  # and so is the run itself, before its first step
         run.pretrain(settings_of(), corpus=folder, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -232,7 +233,7 @@ def test_disk_that_cannot_suffice_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("usage", (), {"free": 3 * 2**20})
-    monkeypatch.setattr(needs.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(resources.shutil, "disk_usage", lambda _: usage)
     start = ["pretrain", "--corpus", str(folder), "--out", str(tmp_path / "run"), "--steps", "3", *OPTIONS]
     for options in ([], ["--plan"]):
         assert main([*start, *options]) == 2
@@ -244,14 +245,14 @@ def test_a_run_of_steps_needs_the_disk_of_the_checkpoints_that_it_will_write(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Disk] = []
-    monkeypatch.setattr(needs, "refuse_disk", lambda disk, _: asked.append(disk))
+    monkeypatch.setattr(resources, "refuse_disk", lambda disk, _: asked.append(disk))
     rate = Numerics(precision="fp32", threads=1, peak_flops=1e9)
     data = Corpus.open(folder)
     for steps in (40, 10**7):
         settings = settings_of(steps=steps)
         config = encoder_config(settings, data.tokenizer.vocab_size)
-        needs.refuse_unfit(
-            settings, config, numerics=rate, out=tmp_path / "run", tokenizer=folder / "tokenizer", parts=1
+        resources.refuse_unfit(
+            settings, config, numerics=rate, out=tmp_path / "run", tokenizer=folder / "tokenizer", processes=1
         )
     assert [disk.checkpoints for disk in asked] == [1, settings.keep + 1]
 
@@ -264,26 +265,26 @@ def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePl
 @pytest.mark.parametrize(
     ("changes", "phases", "wanted"),
     [
-        ({"steps": 10}, [phase(10, 60, 100)], "passed 0.60 times"),
-        ({"steps": 2000}, [phase(2000, 12_000, 100)], "passed 120 times"),
+        ({"steps": 10}, [phase(10, 60, 100)], "read 0.60 times"),
+        ({"steps": 2000}, [phase(2000, 12_000, 100)], "read 120 times"),
         ({"steps": 100, "batch_size": 256}, [phase(100, 256, 200)], "a step has 256 rows and the corpus 200"),
-        ({"steps": 900, "optimizer": {"warmup": 0.01}}, [phase(900, 900, 900)], "rises over 9 steps"),
+        ({"steps": 900, "optimizer": {"warmup": 0.01}}, [phase(900, 900, 900)], "warm-up has 9 steps"),
         ({"steps": 100}, [phase(100, 600, 600)], "tokens of text for each of the"),
         ({"steps": 100}, [phase(100, 600, 600)], "tiny learned with 1e-3 to 2e-3"),
         ({"steps": 100}, [phase(100, 600, 600)], "--start local"),
         ({"optimizer": {"learning_rate": 2e-3}}, [phase(40, 600, 600)], "collapsed"),
         ({"start": "matching"}, [phase(100, 600, 600)], "--optimizer muon kept it"),
-        ({}, [phase(30, 60, 60, 32), phase(10, 60, 60)], "no short rows first"),
+        ({}, [phase(30, 60, 60, 32), phase(10, 60, 60)], "do not start with short rows"),
     ],
 )
 def test_warnings(folder: Path, changes: dict[str, Any], phases: list[PhasePlan], wanted: str) -> None:
     settings, data = settings_of(**changes), Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
-    said = list(warnings(settings, trained, settings.steps or 0, phases))
+    said = list(plan_warnings(settings, trained, settings.steps or 0, phases))
     assert [wanted in warning for warning in said].count(True) == 1, said
-    goes_on = Pretraining(settings, model, [(data, 1.0)], None, began=("a model", None))
-    left = [warning for warning in warnings(settings, goes_on, settings.steps or 0, phases) if wanted in warning]
+    continued = Pretraining(settings, model, [(data, 1.0)], None, initial_model=("a model", None))
+    left = [warning for warning in plan_warnings(settings, continued, settings.steps or 0, phases) if wanted in warning]
     assert len(left) == int(wanted not in ("tiny learned with 1e-3 to 2e-3", "--start local"))
 
 
@@ -292,5 +293,5 @@ def test_settings_that_were_measured_well_are_warned_of_nothing_but_the_small_vo
     settings, data = settings_of(optimizer=good, start="local", batch_size=32, steps=9825), Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
-    (said,) = warnings(settings, trained, 9825, [phase(9825, 9825 * 32, 300_000)])
+    (said,) = plan_warnings(settings, trained, 9825, [phase(9825, 9825 * 32, 300_000)])
     assert "pieces of the vocabulary" in said

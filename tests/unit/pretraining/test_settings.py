@@ -1,6 +1,5 @@
-"""Recipes: the paper's figures, what beats them, and the defaults that --help speaks of."""
+"""Recipes: the paper's figures, and the options that override them."""
 
-import inspect
 import json
 import re
 from pathlib import Path
@@ -9,8 +8,6 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
-from bertwright.commands import pretraining as commands
-from bertwright.errors import InputError
 from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import RECIPES, PretrainSettings, resolve_settings
 from bertwright.quickstart import run as quickstart
@@ -82,8 +79,22 @@ def test_a_recipe_that_there_is_not_lists_those_there_are(tmp_path: Path, capsys
     assert main(["pretrain", "--corpus", "c", "--out", str(tmp_path / "o"), "--recipe", "paper"]) == 2
     said = capsys.readouterr().err
     assert all(name in said for name in ("'paper'", "paper-base", "paper-large", "two-cores", "two-hours"))
-    with pytest.raises(InputError, match="no-bias-correction"):
-        commands.pretrain(corpus=tmp_path, out=tmp_path, steps=1, bias_correction=True, no_bias_correction=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--bias-correction --no-bias-correction", "give either --bias-correction or --no-bias-correction"),
+        ("--second-sentence order --no-next-sentence", "--no-next-sentence stands for --second-sentence none"),
+        ("--mask-units span --whole-word-mask", "--whole-word-mask stands for --mask-units word"),
+    ],
+)
+def test_two_options_that_contradict_each_other_are_refused(
+    options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["pretrain", "--corpus", str(tmp_path), "--out", str(tmp_path / "run"), "--steps", "1"]
+    assert main([*command, *options.split()]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_every_recipe_is_valid_and_frozen() -> None:
@@ -139,16 +150,9 @@ def test_what_no_run_can_have_is_named_with_its_value(
     assert re.search(words, capsys.readouterr().err)
 
 
-def test_the_defaults_that_help_tells_are_those_of_the_settings(asked: Any) -> None:
-    told = dict(re.findall(r"^\s+(\w+): .*\(default: ([^)]*)\)\.$", inspect.getdoc(commands.pretrain) or "", re.M))
-    assert len(told) >= 18
-    options = [word for name, value in told.items() for word in (f"--{name.replace('_', '-')}", *value.split())]
-    assert asked("--steps", "1", *options) == PretrainSettings(steps=1)
-
-
 def test_what_quickstart_says_to_do_by_hand_is_what_it_does(asked: Any) -> None:
-    own = quickstart._pretraining(2.2, held_out_share=0.1)
-    told = " ".join(quickstart._places(Path("q"), None, own)).replace("\\", "")
+    own = quickstart._pretraining(2.2, validation_fraction=0.1)
+    told = " ".join(quickstart._by_hand(Path("q"), None, own)).replace("\\", "")
     command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", told)
     assert command
     aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned

@@ -17,8 +17,8 @@ from bertwright.errors import InputError
 from bertwright.model.folder import open_model, save_model, save_weights
 from bertwright.objectives import pair_index as plans
 from bertwright.objectives.masked_lm import to_inputs
-from bertwright.pretraining.evaluate import HeldOut, evaluate_pretraining
-from bertwright.pretraining.run import pretrain, resolve
+from bertwright.pretraining.evaluate import ValidationRows, evaluate_pretraining
+from bertwright.pretraining.run import pretrain, resolve_run
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
 from bertwright.text.wordpiece import Rules, Tokenizer, train_tokenizer
@@ -63,16 +63,16 @@ def test_a_phase_goes_on_in_the_rows_of_earlier_ones_of_its_length(corpus: Corpu
 def test_a_run_notes_the_processor_that_it_goes_on_with(corpus: Corpus, tmp_path: Path) -> None:
     trained, here = prepared(corpus), resolve_numerics("fp32", threads=1)
     run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
-    resolve(trained, run, here, allow_other=False)
+    resolve_run(trained, run, here, allow_other=False)
     settled = run.record["resolved"]
     run.note(resolved={**settled, "numerics": {**settled["numerics"], "processor": "another", "peak_flops": 1.0}})
-    with pytest.raises(InputError, match="begun with another, here is"):
-        resolve(trained, run, here, allow_other=False)
+    with pytest.raises(InputError, match="started with another, this machine has"):
+        resolve_run(trained, run, here, allow_other=False)
     assert run.record["resolved"]["numerics"]["processor"] == "another"
-    found, _ = resolve(trained, run, here, allow_other=True)
+    found, _ = resolve_run(trained, run, here, allow_other=True)
     assert found == here
     assert run.record["resolved"] == {**settled, "numerics": here.model_dump()}
-    assert resolve(trained, run, here, allow_other=False) == (here, 40)
+    assert resolve_run(trained, run, here, allow_other=False) == (here, 40)
 
 
 def test_the_cut_changes_no_row(corpus: Corpus) -> None:
@@ -110,12 +110,12 @@ def model_for(corpus: Corpus, second_sentence: str, init_from: Path | None = Non
 
 def test_masked_lm_is_measured_on_the_same_rows_and_order_on_its_own(corpus: Corpus) -> None:
     ordered, following = model_for(corpus, "order"), model_for(corpus, "next")  # the same weights
-    held_out = HeldOut.of([(corpus, 1.0)], "order", rows=60, length=32)
+    validation = ValidationRows.of([(corpus, 1.0)], "order", rows=60, length=32)
     with torch.inference_mode():
-        figures = held_out.figures(ordered)
-        other = HeldOut.of([(corpus, 1.0)], "next", rows=60, length=32).figures(following)
-        assert held_out.ordered
-        whole = to_inputs(held_out.ordered.batch(0, np.arange(60)))
+        figures = validation.metrics(ordered)
+        other = ValidationRows.of([(corpus, 1.0)], "next", rows=60, length=32).metrics(following)
+        assert validation.ordered
+        whole = to_inputs(validation.ordered.batch(0, np.arange(60)))
         logits = ordered.logits(whole)[1]
     assert {name: figures[name] for name in figures if not name.startswith("sop")} == {
         name: other[name] for name in other if not name.startswith("nsp")
@@ -208,11 +208,13 @@ def test_what_a_model_brings_need_not_be_given(
     record = begun("second", init_from=str(tmp_path / "first"), size="2x128", start="local")
     assert record["settings"]["initializer_range"] == 0.07
     assert open_model(str(tmp_path / "second")).config.initializer_range == 0.07
-    assert "its attention stays as it is; --start local is for runs that begin with nothing" in capsys.readouterr().err
+    assert "--start local: has no effect with --init-from; attention keeps the weights of" in capsys.readouterr().err
     assert "start: local" not in (tmp_path / "second" / "model" / "README.md").read_text()
     with pytest.raises(InputError, match="its size is tiny, and mini in this run"):
         begun("third", init_from=str(tmp_path / "first"), size="4x256")
-    with pytest.raises(InputError, match="--init-from random:tiny: that is what a run without --init-from begins"):
+    with pytest.raises(
+        InputError, match="--init-from random:tiny: expected a pre-trained model; a run without --init-from"
+    ):
         begun("third", init_from="random:tiny")
 
 
@@ -227,12 +229,6 @@ def test_the_model_that_a_run_began_from_is_known_by_its_weights(
     begun("run", init_from=str(tmp_path / "moved"), resume=True)
     with pytest.raises(InputError, match=r"another configuration: data.init_from is 'sha256:"):
         begun("run", init_from=str(tmp_path / "from2"), resume=True)
-    # as earlier versions noted it, which took the default of the deviation, and not the model's
-    record["data"]["init_from"], record["settings"]["initializer_range"] = str(tmp_path / "from1"), 0.02
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    begun("run", init_from=str(tmp_path / "from1"), resume=True)
-    with pytest.raises(InputError, match=r"data.init_from is '.*from1' there and '.*moved' here"):
-        begun("run", init_from=str(tmp_path / "moved"), resume=True)
 
 
 def test_a_refused_process_leaves_the_record_of_the_other(begun: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
@@ -251,7 +247,7 @@ def test_measuring_on_what_is_trained_on_is_said(
     begun: Callable[..., dict[str, Any]], corpus: Corpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun("run", held_out=corpus.folder, evaluations=1)
-    assert "is trained on as well, so that its figures are of text that the model has seen" in capsys.readouterr().err
+    assert "is for training and for validation; its metrics are of text seen in training" in capsys.readouterr().err
 
 
 def test_padding_is_the_vocabularys_own(tmp_path: Path, own_text: Path) -> None:
@@ -279,62 +275,34 @@ def test_the_disk_of_plans_is_that_of_those_that_stay(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch, static_masks: int, most: int
 ) -> None:
     monkeypatch.setattr(plans, "_SMALL", 1)
-    (rows,) = prepared(corpus, phases=[{"length": 16, "share": 1.0}], examples={"static_masks": static_masks}).phases
+    (rows,) = prepared(
+        corpus, phases=[{"length": 16, "share": 1.0}], examples={"static_masks": static_masks}
+    ).phase_rows
     assert rows.missing_plan_bytes(1) == 0  # the first is made to be counted
     one = rows.missing_plan_bytes(2 * rows.num_rows(0))
     assert one > 0
     assert rows.missing_plan_bytes(40 * rows.num_rows(0)) == (most - 1) * one
 
 
-# ---------------------------------------------------------------- records of earlier runs
-
-
-def earlier_record(folder: Path, **changes: object) -> None:
-    """A run.json from before second_sentence, static_masks and units, of PretrainSettings(steps=7) but for changes."""
-    settings = PretrainSettings(steps=7).model_dump(mode="json")
-    examples, masking = settings["examples"], settings["examples"]["masking"]
-    for place, name in [(examples, "second_sentence"), (examples, "static_masks"), (masking, "units")]:
-        del place[name]
-    examples["next_sentence"] = changes.pop("next_sentence", True)
-    masking["whole_word"] = changes.pop("whole_word", False)
-    folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"kind": "t", "settings": settings | changes, "data": {}}), "utf-8")
+# ---------------------------------------------------------------- the record of a run that is resumed
 
 
 @pytest.mark.parametrize(
-    ("record", "examples"),
+    ("changes", "message"),
     [
-        ({}, {}),
-        ({"next_sentence": False, "whole_word": True}, {"second_sentence": "none", "masking": {"units": "word"}}),
+        ({"static_masks": 2}, "examples.static_masks is 0 there and 2 here"),
+        ({"masking": {"units": "span"}}, "units is 'piece' there and 'span' here"),
+        ({"second_sentence": "order"}, "second_sentence is 'next' there and 'order' here"),
     ],
 )
-def test_a_record_without_later_settings_or_with_old_names_is_resumed(
-    tmp_path: Path, record: dict[str, object], examples: dict[str, object]
-) -> None:
-    earlier_record(tmp_path / "run", **record)
-    settings = PretrainSettings.model_validate({"steps": 7, "examples": examples})
+def test_another_configuration_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    start_run(tmp_path / "run", kind="t", settings=PretrainSettings(steps=7), data={}, resume=False)
     before = (tmp_path / "run" / "run.json").read_bytes()
-    assert start_run(tmp_path / "run", kind="t", settings=settings, data={}, resume=True).record["kind"] == "t"
-    assert (tmp_path / "run" / "run.json").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("record", "asked", "message"),
-    [
-        ({}, {"static_masks": 2}, "examples.static_masks is 0 there and 2 here"),
-        ({}, {"masking": {"units": "span"}}, "units is 'piece' there and 'span' here"),
-        ({"whole_word": True}, {}, "units is 'word' there and 'piece' here"),
-        ({"next_sentence": False}, {"second_sentence": "order"}, "second_sentence is 'none' there and 'order' here"),
-        ({"banana": 1}, {"static_masks": 1}, "static_masks is None there and 1 here"),  # of a version to come
-    ],
-)
-def test_another_configuration_is_still_refused(
-    tmp_path: Path, record: dict[str, object], asked: dict[str, object], message: str
-) -> None:
-    earlier_record(tmp_path / "run", **record)
-    settings = PretrainSettings.model_validate({"steps": 7, "examples": asked})
+    start_run(tmp_path / "run", kind="t", settings=PretrainSettings(steps=7), data={}, resume=True)
+    settings = PretrainSettings.model_validate({"steps": 7, "examples": changes})
     with pytest.raises(InputError, match=message):
         start_run(tmp_path / "run", kind="t", settings=settings, data={}, resume=True)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
 def test_old_and_new_names_together_are_refused() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.model.folder import open_model
-from bertwright.pretraining.resources import disk_needs
+from bertwright.pretraining.resources import estimate_disk
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
@@ -82,7 +82,7 @@ def test_a_signal_at_the_end_is_told(own_corpus: Path, tmp_path: Path, monkeypat
 
 def test_disk_counts_them(own_corpus: Path) -> None:
     plain, more = (
-        disk_needs(1000, 2000, tokenizer=own_corpus / "tokenizer", saves=1, keep=2, snapshots=n) for n in (0, 3)
+        estimate_disk(1000, 2000, tokenizer=own_corpus / "tokenizer", saves=1, keep=2, snapshots=n) for n in (0, 3)
     )
     assert more.peak - plain.peak == 3 * plain.model
 

@@ -101,7 +101,7 @@ def test_a_run_without_held_out_figures_or_without_any_line(tmp_path: Path) -> N
     assert "masked LM loss, training 5.000 nats" not in shown
     assert "5.000 nats masked LM loss, training" in shown
     (run.folder / "metrics.jsonl").unlink()
-    assert "No line of metrics has been written yet" in texts(write_report(run.folder, corpus=None))
+    assert "The run has written no metrics yet" in texts(write_report(run.folder, corpus=None))
 
 
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     shown = texts(write_report(one.folder, other.folder, out=out, corpus=None))
     assert "batch size 256 64" in shown
     assert "warmup" not in shown
-    assert "A step of the one run is not as large" in shown
+    assert "The steps of the two runs are not equally large" in shown
     assert read(out).tags.count("figure") == 6  # two losses, accuracy, rate, speed, gradient norm
     assert "+0.000" in shown
 
@@ -139,14 +139,14 @@ def test_what_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path, capsys:
     run = pretraining(tmp_path / "r")
     (run.folder / "report.html").mkdir()
     assert try_report(run.folder) is None
-    assert "its report could not be made" in capsys.readouterr().err
+    assert "the report could not be written" in capsys.readouterr().err
     with pytest.raises(InputError, match="not a run folder"):
         write_report(tmp_path, corpus=None)
 
 
 def test_the_picture_keeps_late_and_measured_points(tmp_path: Path) -> None:
     falling = [(1.0, 10.2), *((float(step), 6 - step / 1000) for step in range(50, 1000, 50))]
-    chart = Chart("loss", "", [Series("a", falling), Series("b", [(500.0, 9.0)], measured=True)])
+    chart = Chart("loss", "", [Series("a", falling), Series("b", [(500.0, 9.0)], validation=True)])
     assert 9.0 < chart.limits[1] < 10.2
     assert chart.limits[0] < 5.05
     assert "10.2" in chart.above

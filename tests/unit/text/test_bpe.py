@@ -146,7 +146,7 @@ def change(path: Path, edit: Callable[[Any], None]) -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda d: d["normalizer"].update(lowercase=False), "normalizer.lowercase is False; the tokenizer of a GPT-1"),
+        (lambda d: d["normalizer"].update(lowercase=False), "normalizer.lowercase is False; a GPT-1 tokenizer"),
         (lambda d: d["normalizer"].update(strip_accents=False), "normalizer.strip_accents is False"),
         (lambda d: d["pre_tokenizer"].update(type="ByteLevel"), "pre_tokenizer is 'ByteLevel'"),
         (lambda d: d["model"].update(type="WordPiece"), "model is 'WordPiece'"),
@@ -157,9 +157,9 @@ def change(path: Path, edit: Callable[[Any], None]) -> None:
         (lambda d: d["model"].pop("vocab"), r"not the description of a GPT-1 tokenizer \(KeyError\('vocab'\)\)"),
         (lambda d: d["model"]["merges"].append(["a", "b", "c"]), "not the description of a GPT-1 tokenizer"),
         (lambda d: d.update(normalizer=None), "not the description of a GPT-1 tokenizer"),
-        (lambda d: d["model"]["vocab"].update(extra=9999), "the piece 'extra' has id 9999, where"),
+        (lambda d: d["model"]["vocab"].update(extra=9999), "the piece 'extra' has the id 9999; expected"),
         (lambda d: d["model"]["merges"].append(["a", "zq"]), "merge 251 joins 'a' and 'zq', but 'zq' is not in the"),
-        (lambda d: d["added_tokens"].append({"id": 9, "content": "<pad>"}), "added token '<pad>' is not in its voc"),
+        (lambda d: d["added_tokens"].append({"id": 9, "content": "<pad>"}), "added token '<pad>' is not in the voc"),
         (lambda d: d["model"]["merges"].pop(), "holds other pieces or merges than vocab.json and merges.txt"),
     ],
 )
@@ -175,18 +175,30 @@ def test_other_descriptions_are_refused(tmp_path: Path, edit: Callable[[Any], No
     [
         ('{"<unk>": 0, "a": 1', b"#version: 0.2\n", r"vocab\.json:1: not valid JSON"),
         ('["<unk>"]', b"#version: 0.2\n", r"vocab\.json: holds a JSON list; it must be an object"),
-        ('{"<unk>": 0, "a": 2}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has id 2, where 1 was expected"),
-        ('{"<unk>": 0, "a": 0}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has id 0, where 1 was expected"),
-        ('{"<unk>": 0, "a": "1"}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has the id '1'; ids are whole"),
+        ('{"<unk>": 0, "a": 2}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has the id 2; expected 1"),
+        ('{"<unk>": 0, "a": 0}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has the id 0; expected 1"),
+        (
+            '{"<unk>": 0, "a": "1"}',
+            b"#version: 0.2\n",
+            r"vocab\.json: the piece 'a' has the id '1'; expected a whole number",
+        ),
         ('{"<unk>": 0, "a": true}', b"#version: 0.2\n", r"the piece 'a' has the id True"),
-        ('{"a": 0}', b"#version: 0.2\n", "the piece <unk> is missing"),
+        ('{"a": 0}', b"#version: 0.2\n", "the special token <unk> is missing"),
         ('{"<unk>": 0}', None, r"merges\.txt: cannot be read: No such file"),
-        ('{"<unk>": 0}', b"a b\n", r"merges\.txt:1: begins with 'a b'; a list of merges begins with '#version: 0.2'"),
-        ('{"<unk>": 0}', b"", r"merges\.txt:1: begins with ''"),
+        ('{"<unk>": 0}', b"a b\n", r"merges\.txt:1: expected a first line '#version: .*, got 'a b'"),
+        ('{"<unk>": 0}', b"", r"merges\.txt:1: expected a first line '#version: 0.2', got ''"),
         ('{"<unk>": 0}', b"#version: 0.2\n\xff\n", r"merges\.txt:2: not UTF-8 text \(byte 14\)"),
-        ('{"<unk>": 0}', b"#version: 0.2\nab\n", r"merges\.txt:2: 'ab' is no merge"),
-        ('{"<unk>": 0}', b"#version: 0.2\na b c\n", r"merges\.txt:2: 'a b c' is no merge"),
-        ('{"<unk>": 0}', b"#version: 0.2\n\n", r"merges\.txt:2: '' is no merge"),
+        (
+            '{"<unk>": 0}',
+            b"#version: 0.2\nab\n",
+            r"merges\.txt:2: expected two pieces with a space between them, got 'ab'",
+        ),
+        (
+            '{"<unk>": 0}',
+            b"#version: 0.2\na b c\n",
+            r"merges\.txt:2: expected two pieces with a space between them, got 'a b c'",
+        ),
+        ('{"<unk>": 0}', b"#version: 0.2\n\n", r"merges\.txt:2: expected two pieces with a space between them, got ''"),
         (
             '{"<unk>": 0, "a": 1}',
             b"#version: 0.2\na b\n",
@@ -212,11 +224,11 @@ def test_broken_lists_are_refused(tmp_path: Path, vocabulary: str, merges: bytes
 
 def test_a_bert_tokenizer_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"holds no tokenizer of a GPT-1: tokenizer\.json, or vocab\.json and merges\.txt"
+        InputError, match=r"no GPT-1 tokenizer; expected tokenizer\.json, or vocab\.json and merges\.txt"
     ):
         BPETokenizer.load(tmp_path)
     own().save(tmp_path / "gpt")
     with pytest.raises(InputError, match=r"a BERT tokenizer"):
         Tokenizer.load(tmp_path / "gpt")
-    with pytest.raises(InputError, match="the piece 'a' has the ids 1 and 2"):
+    with pytest.raises(InputError, match="the piece 'a' has two ids, 1 and 2"):
         BPETokenizer(["<unk>", "a", "a"], [])

@@ -11,7 +11,7 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.checks import inspect_corpus, verify
 from bertwright.corpus.merge import merge_corpora
 from bertwright.corpus.shards import Corpus
-from bertwright.doctor.corpus import look_at_corpus
+from bertwright.doctor.corpus import check_corpus
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.settings import ExampleSettings
@@ -69,9 +69,9 @@ def test_it_is_checked_and_reported_on(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "part-1", tmp_path / "other")
     shutil.rmtree(tmp_path / "other" / "tokenizer")
     BPETokenizer(WORDS.pieces, WORDS.merges[:-1]).save(tmp_path / "other" / "tokenizer")
-    with pytest.raises(InputError, match=r"this tokenizer \(.*\) is not the one that made the corpus"):
+    with pytest.raises(InputError, match=r"expected the tokenizer that made the corpus"):
         verify(tmp_path / "other")
-    with pytest.raises(InputError, match=r"this tokenizer \(.*\) is not the one that made the corpus"):
+    with pytest.raises(InputError, match=r"expected the tokenizer that made the corpus"):
         merge_corpora([tmp_path / "other", made / "part-2"], tmp_path / "merged")
     for path in (tmp_path / "other").glob("*.hashes"):
         path.unlink()
@@ -83,7 +83,7 @@ def test_it_is_checked_and_reported_on(made: Path, tmp_path: Path) -> None:
 def test_the_doctor_looks_at_it(made: Path) -> None:
     bert = train_tokenizer([OWN_TEXT.read_text("utf-8")], vocab_size=500)
     for model, level in ((WORDS, "ok"), (bert, "error")):
-        corpus, matches, found = look_at_corpus(made / "corpus", model=model, quick=True)
+        corpus, matches, found = check_corpus(made / "corpus", model=model, quick=True)
         levels = {finding.name: finding.level for finding in found}
         assert corpus is not None
         assert matches == (level == "ok")
@@ -93,7 +93,8 @@ def test_the_doctor_looks_at_it(made: Path) -> None:
 
 def test_masked_lm_needs_another_vocabulary(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
-        r"corpus: its vocabulary is a byte-pair one, .* masked LM needs a WordPiece one \(bertwright tokenizer train"
+        r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one "
+        r"\(bertwright tokenizer train"
     )
     with pytest.raises(InputError, match=words):
         Examples(Corpus.open(made / "corpus"), ExampleSettings(), length=32, seed=0)
@@ -157,12 +158,12 @@ def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "--vocab-size N: say how many pieces"),
-        (["--vocab-size", "500", "--merges", "9"], "--merges 9: is for --kind bpe"),
-        (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: is for WordPiece"),
-        (["--kind", "bpe", "--cased"], "--cased: is for WordPiece"),
-        (["--kind", "bpe", "--strip-accents"], "--strip-accents: is for WordPiece"),
-        (["--kind", "bpe", "--merges", "0"], "0 merges: at least 1 is needed"),
+        ([], "--vocab-size: expected the size of the vocabulary"),
+        (["--vocab-size", "500", "--merges", "9"], "--merges 9: needs --kind bpe"),
+        (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: needs WordPiece"),
+        (["--kind", "bpe", "--cased"], "--cased: needs WordPiece"),
+        (["--kind", "bpe", "--strip-accents"], "--strip-accents: needs WordPiece"),
+        (["--kind", "bpe", "--merges", "0"], "0 merges: expected 1 or more"),
     ],
 )
 def test_options_of_the_other_kind_are_refused(
@@ -178,5 +179,5 @@ def test_what_byte_pairs_cannot_is_refused(made: Path, tmp_path: Path, capsys: p
     assert main(["tokenizer", "extend", str(made / "tok"), str(OWN_TEXT), "--add", "5", "--out", out]) == 2
     assert "only a WordPiece vocabulary is extended" in capsys.readouterr().err
     assert main(["tokenizer", "import", str(made / "tok" / "vocab.json"), "--out", out]) == 2
-    assert "a byte-pair vocabulary needs no import" in capsys.readouterr().err
+    assert "A byte-pair vocabulary needs no import" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -103,10 +103,10 @@ def test_every_letter_has_both_forms_and_others_are_unknown(capsys: pytest.Captu
 def test_too_little_text_is_said_and_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     found = train_bpe(["so so"], merges=9)
     assert (found.merges, found.vocab_size) == ([("s", "o</w>")], 9)
-    assert "the text gives 1 merges, fewer than the 9 asked for: it is too short" in capsys.readouterr().err
+    assert "the text is too short: it gives 1 merges, fewer than the 9 requested" in capsys.readouterr().err
     with pytest.raises(InputError, match="the text holds no word"):
         train_bpe(["", " \n"], merges=9)
-    with pytest.raises(InputError, match="0 merges: at least 1 is needed"):
+    with pytest.raises(InputError, match="0 merges: expected 1 or more"):
         train_bpe(["so so"], merges=0)
 
 
@@ -126,7 +126,7 @@ def test_a_published_vocabulary_gets_them_at_its_end() -> None:
     bare = BPETokenizer(pieces, merges)
     assert bare.special_ids == (0,)
     for name in ("begin_id", "between_id", "end_id"):
-        with pytest.raises(InputError, match=r"without _start_, _delimiter_, _classify_, .*with_special\(\)"):
+        with pytest.raises(InputError, match=r"has no _start_, _delimiter_, _classify_, .*with_special\(\)"):
             getattr(bare, name)
     found = bare.with_special()
     assert found.pieces == own().pieces
@@ -171,9 +171,11 @@ def test_a_folder_gives_the_kind_that_it_holds(tmp_path: Path) -> None:
     assert isinstance(opened, Tokenizer)
     assert (opened.begin_id, opened.between_id, opened.end_id) == (bert.cls_id, bert.sep_id, bert.sep_id)
     assert wordpiece(opened, place="here", advice="no").hash == bert.hash
-    with pytest.raises(InputError, match=r"here: its vocabulary is a byte-pair one, as GPT-1's, without \[MASK\]; so"):
+    with pytest.raises(
+        InputError, match=r"here: expected a WordPiece tokenizer, got byte pairs as GPT-1's, without \[MASK\]; so"
+    ):
         wordpiece(own(), place="here", advice="so")
-    with pytest.raises(InputError, match=r"tokenizer\.json: there is no such file; a tokenizer or model folder holds"):
+    with pytest.raises(InputError, match=r"tokenizer\.json: there is no such file; name a tokenizer or model folder"):
         open_tokenizer_folder(tmp_path)
     own().save(tmp_path / "gpt")
     (tmp_path / "gpt" / "tokenizer.json").write_text("[]")

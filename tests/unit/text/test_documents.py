@@ -70,7 +70,7 @@ def test_line_ends_byte_order_mark_and_form_feeds(tmp_path: Path, end: str) -> N
     content = ("\ufeffOne\fpage.\n\fTwo\u00a0 words\t. \n\f\nThree.\n").replace("\n", end)
     found = read(tmp_path / "a.txt", content)
     assert paragraphs(found) == [("One page.", "Two words ."), ("Three.",)]
-    assert found[1].place.endswith(":4")
+    assert found[1].location.endswith(":4")
 
 
 @settings(max_examples=50, deadline=None)
@@ -103,7 +103,7 @@ def test_wikiextractor_is_known_by_content(tmp_path: Path, name: str) -> None:
     content = lzma.compress(ARTICLES.encode()) if name.endswith(".xz") else ARTICLES.encode()
     found = read(tmp_path / name, content, documents="file")
     assert paragraphs(found) == ARTICLE_PARAGRAPHS
-    assert [document.place for document in found] == [f"{tmp_path / name}:1", f"{tmp_path / name}:12"]
+    assert [document.location for document in found] == [f"{tmp_path / name}:1", f"{tmp_path / name}:12"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "a.jsonl.gz", "wiki_00", "a.txt"])
@@ -118,7 +118,7 @@ def test_json_lines(tmp_path: Path, name: str) -> None:
     content = gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode()
     found = read(tmp_path / name, content)
     assert paragraphs(found) == [("A tree.", "It is tall."), ("Oak", "is wood."), ("Last \U0001f642.",)]
-    assert [document.place[-2:] for document in found] == [":1", ":2", ":5"]
+    assert [document.location[-2:] for document in found] == [":1", ":2", ":5"]
 
 
 def test_json_field_is_a_setting(tmp_path: Path) -> None:
@@ -136,25 +136,35 @@ def test_text_that_begins_with_a_brace_stays_text(tmp_path: Path) -> None:
         ("a.txt", b"fine\n\nbad \xff here\n", 3, "not UTF-8 text: byte 0xff at byte 10"),
         ("a.txt", b"one\rtwo\r\xffthree\r", 3, "not UTF-8 text: byte 0xff at byte 8"),
         ("a.txt", "하나\n둘".encode()[:-1], 2, "it ends in the middle of a character; was the file cut short?"),
-        ("a.txt", "fine\n".encode("utf-16"), 1, "NUL bytes: UTF-16 is to be UTF-8"),
+        ("a.txt", "fine\n".encode("utf-16"), 1, "a third NUL bytes; convert UTF-16 to UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xc3\x28"}\n', 2, "not UTF-8 text: byte 0xc3 at byte 10 of the line"),
-        ("a.txt", "end of an article\n</doc>\n" + ARTICLES, 3, "an article of WikiExtractor begins here"),
+        ("a.txt", "end of an article\n</doc>\n" + ARTICLES, 3, "expected plain text, got an article of WikiExtractor"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', 2, "not valid JSON"),
         ("a.jsonl", b"just words\n", 1, "one JSON object"),
-        ("a.jsonl", b'["text"]\n', 1, "a JSON list"),
-        ("a.jsonl", b'{"text": "a"}\n{"body": "b", "id": 3}\n', 2, "no field 'text'; its fields are 'body', 'id'"),
-        ("a.jsonl", b'{"text": ["a"]}\n', 1, 'holds ["a"]; it must hold text'),
-        ("a.jsonl", b'{"text": null}\n', 1, "holds null; it must hold text"),
-        ("a.jsonl", b'\n{"text": "\\ud83d!"}\n', 2, "half a surrogate pair, \\ud83d"),
-        ("a.jsonl", b"[" * 100_000, 1, "not usable JSON"),
-        ("wiki_00", b'<doc id="1" title="A">\nA\ntext\n', 1, "never closed by </doc>"),
+        ("a.jsonl", b'["text"]\n', 1, "got a JSON list"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"body": "b", "id": 3}\n',
+            2,
+            "expected a field 'text'; the fields are: 'body', 'id'",
+        ),
+        ("a.jsonl", b'{"text": ["a"]}\n', 1, "expected text in field 'text', got [\"a\"]"),
+        ("a.jsonl", b'{"text": null}\n', 1, "expected text in field 'text', got null"),
+        ("a.jsonl", b'\n{"text": "\\ud83d!"}\n', 2, "half of a surrogate pair (\\ud83d)"),
+        ("a.jsonl", b"[" * 100_000, 1, "JSON that cannot be read"),
+        ("wiki_00", b'<doc id="1" title="A">\nA\ntext\n', 1, "expected </doc> after this <doc …>"),
         (
             "wiki_00",
             b'<doc id="1" title="A">\nA\n<doc id="2" title="B">\n</doc>\n',
             1,
-            "not closed by </doc> before line 3",
+            "expected </doc> before the next <doc …> on line 3",
         ),
-        ("wiki_00", b'<doc id="1" title="A">\nA\n</doc>\nstray\n', 4, "text outside of <doc"),
+        (
+            "wiki_00",
+            b'<doc id="1" title="A">\nA\n</doc>\nstray\n',
+            4,
+            "expected <doc …>, got text outside of an article",
+        ),
         ("wiki_00", b'<doc id="1" title="A">\nA\n</doc>\n</doc>\n', 4, "</doc> without a <doc"),
     ],
 )
@@ -278,7 +288,7 @@ def test_an_archive_without_end_is_refused(tmp_path: Path, suffix: str, monkeypa
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "LONGEST", 1000)
     assert len(read(tmp_path / "a.txt", "fine\n\n" + "x" * 1000)) == 2
-    with pytest.raises(InputError, match=r"a\.txt:3: a line of over"):
+    with pytest.raises(InputError, match=r"a\.txt:3: the line has over"):
         read(tmp_path / "a.txt", "fine\n\n" + "x" * 1001)
 
 
@@ -333,11 +343,11 @@ def test_inputs_are_files_folders_and_patterns(tmp_path: Path) -> None:
 def test_inputs_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for given_input in ("absent.txt", "*.txt"):
-        with pytest.raises(InputError, match="no such file or folder"):
+        with pytest.raises(InputError, match="no file or folder has this name or pattern"):
             find_inputs([str(tmp_path / given_input)])
-    with pytest.raises(InputError, match="folder: holds no file"):
+    with pytest.raises(InputError, match="folder: the folder holds no file"):
         find_inputs([tmp_path / "folder"])
-    with pytest.raises(InputError, match="no input is given"):
+    with pytest.raises(InputError, match="expected one input or more"):
         find_inputs([])
     with pytest.raises(InputError, match=r"an input is empty; .*, the current one as '\.'"):
         find_inputs([""])

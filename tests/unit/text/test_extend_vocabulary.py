@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertwright.errors import InputError
-from bertwright.pretraining.init_from import with_means
+from bertwright.pretraining.init_from import extend_rows
 from bertwright.text import extend_vocabulary as extension
 from bertwright.text.extend_vocabulary import Extension, extend_tokenizer, new_pieces, split_piece
 from bertwright.text.vocabulary import Base
@@ -116,7 +116,7 @@ def test_rows_of_new_pieces_are_means_of_old_ones() -> None:
     added = new_pieces(found, base_hash=OLD.hash)
     assert added == [OLD.ids([piece])[0] for piece in ("efg", "골목길", "abcd")]
     rows = torch.randn(OLD.vocab_size + 2, 4, generator=torch.Generator().manual_seed(1))  # two rows more than pieces
-    grown = with_means(rows, OLD.vocab_size, added)
+    grown = extend_rows(rows, OLD.vocab_size, added)
     assert grown.shape == (found.vocab_size, 4)
     assert torch.equal(grown[: OLD.vocab_size], rows[: OLD.vocab_size])
     e, f, g = (OLD.id_of(piece) for piece in ("e", "##f", "##g"))
@@ -125,7 +125,7 @@ def test_rows_of_new_pieces_are_means_of_old_ones() -> None:
         assert float(grown[OLD.vocab_size, column]) == pytest.approx(by_hand, abs=1e-6)
     ab, cd = OLD.id_of("ab"), OLD.id_of("##cd")
     torch.testing.assert_close(grown[OLD.vocab_size + 2], (rows[ab] + rows[cd]) / 2)
-    bias = with_means(rows[:, 0], OLD.vocab_size, added)
+    bias = extend_rows(rows[:, 0], OLD.vocab_size, added)
     torch.testing.assert_close(bias, grown[:, 0])
 
 
@@ -143,11 +143,11 @@ def test_the_base_is_remembered_and_checked(tmp_path: Path) -> None:
     config = tmp_path / "tokenizer_config.json"
     for said in ({}, {"extended_from": {"hash": OLD.hash}}, {"extended_from": {"hash": OLD.hash, "size": 0}}):
         config.write_text(json.dumps({**json.loads(config.read_text()), "bertwright": said}))
-        with pytest.raises(InputError, match="extended_from must hold hash and size"):
+        with pytest.raises(InputError, match=r"expected hash and size in bertwright\.extended_from"):
             Tokenizer.load(tmp_path)
     swapped = [*found.pieces]
     swapped[6], swapped[7] = swapped[7], swapped[6]
-    with pytest.raises(InputError, match="its first pieces or its rules are not that one's"):
+    with pytest.raises(InputError, match="its first pieces or its rules differ from"):
         new_pieces(Tokenizer(swapped, RULES, base=found.base), base_hash=OLD.hash)
 
 
@@ -182,17 +182,17 @@ def test_the_same_text_gives_the_same_bytes_on_any_number_of_threads(tmp_path: P
 
 def test_more_pieces_than_can_be_told_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extension, "_MOST_USED", 1)
-    with pytest.raises(InputError, match=r"split into \d+ pieces of the vocabulary; at most 1 can be told apart"):
+    with pytest.raises(InputError, match=r"split into \d+ different pieces of the vocabulary; expected at most 1"):
         extend_tokenizer(OLD, TEXT, add=1)
 
 
 @pytest.mark.parametrize(
     ("old", "text", "add", "words"),
     [
-        (OLD, TEXT, 0, "0 pieces to add: at least 1 is needed"),
-        (OLD, TEXT, 500, "500 pieces to add: the text gives too few, only 4 shorten it"),
-        (OLD, ["ab a cd"], 1, "1 pieces to add: the text gives too few, it has none that would shorten it"),
-        (OLD, ["", "x"], 1, "none that would shorten it"),
+        (OLD, TEXT, 0, "0 pieces to add: expected 1 or more"),
+        (OLD, TEXT, 500, "500 pieces to add: only 4 pieces of the text would shorten it"),
+        (OLD, ["ab a cd"], 1, "1 pieces to add: only 0 pieces of the text would shorten it"),
+        (OLD, ["", "x"], 1, "only 0 pieces of the text would shorten it"),
         (OLD, [""], 1, "the text holds no word"),
         (Tokenizer([*SPECIAL, "a", "ab"], RULES), TEXT, 1, "the piece 'ab' holds 'b', but the vocabulary has no '##b'"),
     ],

@@ -37,7 +37,7 @@ def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: pa.DataType) -> No
     column = pa.array(TEXTS, pa.string()).cast(kind)
     found = list(read_documents(written(tmp_path / "a.parquet", column, row_group_size=2), TextSettings()))
     assert [document.paragraphs for document in found] == PARAGRAPHS
-    assert [document.place[-14:] for document in found] == ["parquet: row 1", "parquet: row 5"]
+    assert [document.location[-14:] for document in found] == ["parquet: row 1", "parquet: row 5"]
     (tmp_path / "a.parquet").rename(tmp_path / "named otherwise")
     found = list(read_documents(tmp_path / "named otherwise", TextSettings()))
     assert [document.paragraphs for document in found] == PARAGRAPHS
@@ -46,10 +46,10 @@ def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: pa.DataType) -> No
 @pytest.mark.parametrize(
     ("column", "settings", "message"),
     [
-        ([1, 2], {}, r"the column 'text' holds int64; it must hold text \(such columns here: none\)"),
-        ([["a"], ["b"]], {}, "the column 'text' holds list<"),
-        (["a"], {"field": "body"}, "no column 'body', or several; its columns are id, text"),
-        (["a" * 200], {}, "row 1: a document of over"),
+        ([1, 2], {}, r"expected text in column 'text', got int64 \(columns of text: none\)"),
+        ([["a"], ["b"]], {}, "expected text in column 'text', got list<"),
+        (["a"], {"field": "body"}, "expected one column 'body'; the columns are: id, text"),
+        (["a" * 200], {}, "row 1: the document has over"),
     ],
 )
 def test_what_parquet_cannot_give_is_said(

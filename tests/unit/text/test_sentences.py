@@ -92,7 +92,7 @@ def nothing_lost(path: Path) -> None:
     num_sentences = num_paragraphs = 0
     for document in islice(read_documents(path, settings), 60):
         sentences = split_sentences(document, settings)
-        assert "".join("".join(sentences).split()) == "".join("".join(document.paragraphs).split()), document.place
+        assert "".join("".join(sentences).split()) == "".join("".join(document.paragraphs).split()), document.location
         assert all(sentence == " ".join(sentence.split()) != "" for sentence in sentences)
         num_sentences += len(sentences)
         num_paragraphs += len(document.paragraphs)

@@ -35,7 +35,7 @@ def test_articles_are_text_alone(tmp_path: Path, suffix: str, packed: Callable[[
     path.write_bytes(packed(DUMP.read_bytes()))
     found = list(read_documents(path, TextSettings()))
     assert [document.paragraphs for document in found] == [ALDERMERE, LIGHTHOUSE]
-    assert [document.place for document in found] == [f"{path}: page 1 'Aldermere'", f"{path}: page 7 '등대'"]
+    assert [document.location for document in found] == [f"{path}: page 1 'Aldermere'", f"{path}: page 7 '등대'"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_workers_change_no_byte(tmp_path: Path) -> None:
         ),
         (
             lambda data: data.replace(b"An older", b"x" * (LARGEST_PAGE + 200_000), 1),
-            "page of over 20 MB or 100,000 elements, after page 6",
+            "pages of at most 20 MB and 100,000 elements, got a larger one after page 6",
         ),
     ],
 )

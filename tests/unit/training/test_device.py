@@ -21,10 +21,10 @@ from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.masked_lm import PretrainingModel
-from bertwright.pretraining import measure as foresee
+from bertwright.pretraining import measure
 from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.systems import figures_of, task_of
+from bertwright.pretraining.systems import trainable_of, validation_metrics
 from bertwright.registry import find
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
@@ -34,7 +34,7 @@ from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.distributed import Engine, refuse_shared
-from bertwright.training.hardware import moved, own_device, place_of
+from bertwright.training.hardware import module_device, move_to_device, resolve_device
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import session
 from tests.support import tiny_run
@@ -54,16 +54,16 @@ class Outer:
 
 def test_all_tensors_of_a_batch_are_moved() -> None:
     inner = Outer(torch.zeros(2), None)
-    found = moved(Outer(inner, torch.ones(3)), ELSEWHERE)
+    found = move_to_device(Outer(inner, torch.ones(3)), ELSEWHERE)
     assert found.numbers.device == found.inner.inner.device == ELSEWHERE
     assert (found.inner.numbers, found.count) == (None, 2)
-    assert moved(inner, torch.device("cpu")).inner is inner.inner  # nothing is copied
+    assert move_to_device(inner, torch.device("cpu")).inner is inner.inner  # nothing is copied
 
 
 def computed_elsewhere(trainable: Any, batch: Any) -> None:
     """The step of a batch that lies here, and its gradients: all of it there."""
-    engine = Engine(trainable, compiled=False, place=ELSEWHERE)
-    assert place_of(trainable.module) == ELSEWHERE
+    engine = Engine(trainable, compiled=False, device=ELSEWHERE)
+    assert module_device(trainable.module) == ELSEWHERE
     terms = engine.losses(batch)
     total = torch.stack([sum_ for sum_, _ in terms.values()]).sum()
     assert total.device == ELSEWHERE
@@ -88,7 +88,7 @@ def test_a_step_leaves_no_tensor_behind(system: System, tmp_path: Path) -> None:
         batch: Any = tiny_run.micro_batches(tiny_run.examples(tmp_path))(0)[0]
     else:
         batch = tiny_run.language_batches(tmp_path, model, system, 8)(0)[0]
-    computed_elsewhere(task_of(model), batch)
+    computed_elsewhere(trainable_of(model), batch)
 
 
 def test_what_is_left_behind_would_be_told() -> None:
@@ -103,7 +103,7 @@ def test_held_out_figures_are_computed_where_the_model_is(system: System, tmp_pa
     model, batch = rows_and_model(system, tmp_path)
     model.to(ELSEWHERE).eval()
     with torch.inference_mode(), pytest.raises(RuntimeError, match="meta tensors"):  # only at the figure itself
-        figures_of(model, [batch])
+        validation_metrics(model, [batch])
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +170,10 @@ def test_a_gpu_that_is_not_there_is_said(
         ["paper", "table1", "--scale", "smoke", "--device", "cuda", "--out", str(tmp_path / "run")],
     ):
         assert main(command) == 2, command
-        assert "torch sees no GPU here" in capsys.readouterr().err
+        assert "torch finds no GPU" in capsys.readouterr().err
     assert not list(tmp_path.glob("run")) + list(tmp_path.glob("out.tsv"))
     with pytest.raises(InputError, match="--device cpu computes on the processors"):
-        own_device("cuda")
+        resolve_device("cuda")
 
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +182,10 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     for rank, place in (("0", "cuda:0"), ("1", "cuda:1")):
         monkeypatch.setenv("LOCAL_RANK", rank)
-        assert str(own_device("cuda")) == place
+        assert str(resolve_device("cuda")) == place
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(InputError, match=r"3 processes on a machine with 2 GPU\(s\).*--nproc-per-node 2"):
-        own_device("cuda")
+    with pytest.raises(InputError, match=r"got 3 processes and 2 GPU\(s\); --nproc-per-node 2"):
+        resolve_device("cuda")
     store = dist.HashStore()
     refuse_shared(store, "GPU-1")
     refuse_shared(store, "GPU-2")
@@ -214,7 +214,7 @@ def test_a_run_goes_on_with_other_roundings_only_where_asked(tmp_path: Path, cap
     assert read_json(tmp_path / "run" / "run.json")["settings"] == begun.model_dump(mode="json")
     with session(found):
         assert found.record["settings"] == other.model_dump(mode="json")
-    assert "goes on, though micro_tokens is 8192 there and 1024 here" in capsys.readouterr().err
+    assert "resumes with other numerics: micro_tokens is 8192 there and 1024 here" in capsys.readouterr().err
     start_run(tmp_path / "run", settings=other, **again)  # what the run goes on with now
     with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here"):
         start_run(tmp_path / "run", settings=begun, **again)
@@ -231,10 +231,10 @@ def test_what_fits_into_a_full_gpu_is_found_by_halving() -> None:
         if rows > 5:
             raise FULL
 
-    assert foresee.largest(64, compute) == 4
+    assert measure.most_fitting_rows(64, compute) == 4
     assert tried == [64, 32, 16, 8, 4]
-    assert foresee.largest(3, compute) == 3
-    assert foresee.largest(1, lambda _: compute(6)) == 0
+    assert measure.most_fitting_rows(3, compute) == 3
+    assert measure.most_fitting_rows(1, lambda _: compute(6)) == 0
 
 
 def as_if_begun_on_a_gpu(folder: Path) -> None:
@@ -256,13 +256,13 @@ def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
             raise FULL
         return 0.0
 
-    monkeypatch.setattr(foresee, "step_seconds", step_seconds)
+    monkeypatch.setattr(measure, "step_seconds", step_seconds)
     monkeypatch.setattr(pretraining_run, "train", full)
     given = ["--steps", "2", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--evaluations", "0", "--threads", "1"]
     command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *given]
     assert main(command) == 1
     said = capsys.readouterr().err
-    assert "CUDA out of memory: --micro-tokens 32 fits; a run goes on with it by --resume" in said
+    assert "CUDA out of memory: --micro-tokens 32 fits; --resume --allow-other-numerics continues a run" in said
     assert main([*command, "--resume", "--micro-tokens", "32", "--allow-other-numerics"]) == 1
     assert "CUDA out of memory: the rows of a step fit, so an evaluation or another" in capsys.readouterr().err
     monkeypatch.undo()
@@ -305,11 +305,11 @@ def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
     with pytest.raises(RunFailed, match="memory: begin anew with a smaller --max-length: no row fits"):
         finetune.finetune(less, task, **where, resume=True)
     fits = 8
-    with pytest.raises(RunFailed, match="memory: the rows of a step fit, so an evaluation or another program did not"):
+    with pytest.raises(RunFailed, match="memory: the rows of a step fit, so an evaluation or another program took"):
         finetune.finetune(less, task, **where, resume=True)
     monkeypatch.undo()
     as_if_begun_on_a_gpu(tmp_path / "run")
-    with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here; --allow-other-numerics goes on"):
+    with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here; --allow-other-numerics resumes"):
         finetune.finetune(less, task, **where, resume=True)
     finetune.finetune(less, task, **where, resume=True, allow_other_numerics=True)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -323,7 +323,7 @@ def test_a_fine_tuning_notes_the_processor_that_it_goes_on_with(tmp_path: Path) 
     begun, _ = finetune._resolved(settings, run, together, allow_other=False)
     settled = run.record["resolved"]
     run.note(resolved={**settled, "processor": "another"})
-    with pytest.raises(InputError, match="begun with another, here is"):
+    with pytest.raises(InputError, match="started with another, this machine has"):
         finetune._resolved(settings, run, together, allow_other=False)
     assert run.record["resolved"]["processor"] == "another"
     found, _ = finetune._resolved(settings, run, together, allow_other=True)

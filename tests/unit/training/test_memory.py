@@ -7,10 +7,10 @@ import pytest
 
 from bertwright.training.memory import (
     _group_headrooms,
-    forget_peak,
     limit_bytes,
     peak_bytes,
     processor_quota,
+    reset_peak,
     resident_bytes,
     usable_bytes,
 )
@@ -75,7 +75,7 @@ def test_the_peak_begins_anew() -> None:
     with mmap.mmap(-1, 50_000_000) as big:  # given back at once, unlike memory of the C allocator
         big.write(bytes(50_000_000))
     high = peak_bytes()
-    forget_peak()
+    reset_peak()
     assert resident_bytes() <= peak_bytes() <= high - 20_000_000
     usable = usable_bytes()
     assert usable is None or usable > resident_bytes()

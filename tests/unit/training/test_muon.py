@@ -16,7 +16,8 @@ from bertwright.model.encoder import Encoder
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import muon
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
-from bertwright.training.optimizer import AdamW, OptimizerSettings, build_optimizer, set_rate
+from bertwright.training.optimizer import AdamW, build_optimizer, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 MUON = OptimizerSettings(method="muon", learning_rate=1e-3, muon_rate=0.02, weight_decay=0.1)
 
@@ -51,7 +52,7 @@ def learn(module: Model, optimizer: AdamW, steps: range) -> None:
 @pytest.mark.parametrize("shape", [(128, 128), (512, 128), (128, 512)])
 def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, int]) -> None:
     matrix = random(*shape).double()
-    (found,) = muon.orthogonal(matrix[None])
+    (found,) = muon.orthogonalise(matrix[None])
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     turned = left.mT @ found @ right.mT  # diagonal, where the directions are those of the matrix
     assert float((turned - turned.diag().diag()).abs().max()) < 1e-6
@@ -63,14 +64,16 @@ def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, 
 def test_large_matrices_are_turned_in_float32_as_in_float64() -> None:
     """With torch's own norm of a whole matrix the two are 1.2e-5 apart here."""
     matrices = random(1, 256, 4096)
-    exact = muon.orthogonal(matrices.double())
-    assert float((muon.orthogonal(matrices) - exact).norm() / exact.norm()) < 4e-6
+    exact = muon.orthogonalise(matrices.double())
+    assert float((muon.orthogonalise(matrices) - exact).norm() / exact.norm()) < 4e-6
 
 
 def test_matrices_computed_together_are_those_computed_alone() -> None:
     matrices = random(5, 24, 40)
-    torch.testing.assert_close(muon.orthogonal(matrices)[3], muon.orthogonal(matrices[3:4])[0], atol=1e-5, rtol=1e-5)
-    assert torch.equal(muon.orthogonal(torch.zeros(1, 4, 4)), torch.zeros(1, 4, 4))
+    torch.testing.assert_close(
+        muon.orthogonalise(matrices)[3], muon.orthogonalise(matrices[3:4])[0], atol=1e-5, rtol=1e-5
+    )
+    assert torch.equal(muon.orthogonalise(torch.zeros(1, 4, 4)), torch.zeros(1, 4, 4))
 
 
 def test_steps_are_those_of_torchs_muon() -> None:
@@ -148,7 +151,7 @@ def test_a_run_goes_on_from_its_momentum(tmp_path: Path) -> None:
 
 
 def test_a_rate_for_matrices_that_nothing_uses_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"muon_rate 0\.02 is of Muon's matrices; it needs --optimizer muon"):
+    with pytest.raises(ValidationError, match=r"muon_rate 0\.02 is the rate of Muon; it needs --optimizer muon"):
         OptimizerSettings(muon_rate=0.02)
     with pytest.raises(ValidationError, match="Muon is for the matrices of Transformers' blocks"):
         PretrainSettings(system="lstm-left", steps=1, optimizer=MUON)

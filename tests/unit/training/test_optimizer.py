@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from bertwright.training.optimizer import OptimizerSettings, build_optimizer, clip_gradients, rate_at, set_rate
+from bertwright.training.optimizer import build_optimizer, clip_gradients, rate_at, set_rate
+from bertwright.training.settings import OptimizerSettings
 
 
 def original_steps(weights: np.ndarray, gradients: np.ndarray, *, rate: float, decay: float) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""One module for each group of tables of the paper: every experiment is registered by being here."""
+"""Modules of the paper's tables. Every `Experiment` at the top level of a module here is registered."""

@@ -1,9 +1,9 @@
-"""… → experiment: table 7, names: fine-tuning, features, and ELMo's way (paper §5.3)."""
+"""table of the paper → experiment: table 7, named entities by fine-tuning, by features, and as ELMo (paper §5.3)."""
 
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Changes, Claim, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import BERT, LEFT, NER, WIKIGOLD, larger
+from bertwright.experiments.tables.shared import BERT, LEFT, NER_F1, WIKIGOLD_F1, larger
 
 _BOTH: Final = ("NER F1", "WikiGold F1")
 _WAYS: Final = {
@@ -32,7 +32,7 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
 
 
 def _pair(name: str, title: str, left: Changes, finetuning: Changes) -> Arm:
-    """`left` and the same system looking right, with all else by default: trained apart, joined afterwards."""
+    """Return an arm of two joined models: `left`, and the same system from right to left with default settings."""
     right = {"system": str(left["system"]).replace("left", "right")}
     return Arm(name=name, title=title, pretraining=left, second=right, finetuning=finetuning)
 
@@ -42,10 +42,10 @@ TABLE_7: Final = Experiment(
     title="Table 7: names by fine-tuning, and by features of a frozen model",
     question="Do the states of a frozen BERT serve nearly as well as fine-tuning it, and better than ELMo's?",
     arms=_arms,
-    columns=(NER, WIKIGOLD),
+    columns=(NER_F1, WIKIGOLD_F1),
     claims=(
         Claim(
-            words="The last four layers side by side are within 0.3 F1 of fine-tuning.",
+            statement="The last four layers side by side are within 0.3 F1 of fine-tuning.",
             paper="96.1 against 96.4 (dev)",
             first="concat-last-four",
             second="bert",
@@ -53,28 +53,28 @@ TABLE_7: Final = Experiment(
             within=0.3,
         ),
         Claim(
-            words="The layers know more of a word than its embedding.",
+            statement="The layers know more of a word than its embedding.",
             paper="94.9 for the last layer, 91.0 for the embeddings",
             first="last",
             second="embeddings",
             columns=_BOTH,
         ),
         Claim(
-            words="Four layers side by side are better than the last one.",
+            statement="Four layers side by side are better than the last one.",
             paper="96.1 against 94.9",
             first="concat-last-four",
             second="last",
             columns=_BOTH,
         ),
         Claim(
-            words="BERT's states, the last four layers side by side, are better features than ELMo's.",
+            statement="BERT's states, the last four layers side by side, are better features than ELMo's.",
             paper="96.1 against ELMo's 95.7, whose tagger is another",
             first="concat-last-four",
             second="elmo-lstm",
             columns=_BOTH,
         ),
         Claim(
-            words="Looking to both sides at once is better than two models side by side that look to one each.",
+            statement="Looking to both sides at once is better than two models side by side that look to one each.",
             paper="discussed in §5.1, not measured",
             first="bert",
             second="pair",

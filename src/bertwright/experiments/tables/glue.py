@@ -1,4 +1,4 @@
-"""… → experiment: table 1, GLUE (paper §4.1)."""
+"""table of the paper → experiment: table 1, GLUE (paper §4.1)."""
 
 from typing import Final
 
@@ -6,53 +6,63 @@ from bertwright.experiments.spec import Claim, Experiment, Published
 from bertwright.experiments.tables.shared import (
     BAG_OF_WORDS,
     BERT,
-    COLA,
-    GPT,
-    MNLI,
-    MNLI_MM,
-    MRPC,
-    QNLI,
-    QQP,
-    RTE,
-    SST2,
-    STSB,
+    COLA_MATTHEWS,
+    GPT1,
+    MNLI_MATCHED,
+    MNLI_MISMATCHED,
+    MRPC_F1,
+    QNLI_ACCURACY,
+    QQP_F1,
+    RTE_ACCURACY,
+    SST2_ACCURACY,
+    STSB_SPEARMAN,
     UNTRAINED,
     larger,
 )
 
-_COLUMNS: Final = (MNLI, MNLI_MM, QQP, QNLI, SST2, COLA, STSB, MRPC, RTE)
+_COLUMNS: Final = (
+    MNLI_MATCHED,
+    MNLI_MISMATCHED,
+    QQP_F1,
+    QNLI_ACCURACY,
+    SST2_ACCURACY,
+    COLA_MATTHEWS,
+    STSB_SPEARMAN,
+    MRPC_F1,
+    RTE_ACCURACY,
+)
 _ALL: Final = tuple(column.name for column in _COLUMNS)
 
 TABLE_1: Final = Experiment(
     name="table1",
     title="Table 1: GLUE",
     question="Does a pre-trained BERT do better on GLUE than GPT-1, than a smaller one, and than no pre-training?",
-    arms=lambda scale: (BAG_OF_WORDS, UNTRAINED, GPT, BERT, larger(scale)),
+    arms=lambda scale: (BAG_OF_WORDS, UNTRAINED, GPT1, BERT, larger(scale)),
     columns=_COLUMNS,
     claims=(
         Claim(
-            words="BERT is better than GPT-1 of the same size.",
+            statement="BERT is better than GPT-1 of the same size.",
             paper="79.6 against 75.1 on average",
             first="bert",
             second="gpt",
             columns=_ALL,
         ),
         Claim(
-            words="The larger BERT is better.",
+            statement="The larger BERT is better.",
             paper="82.1 against 79.6 on average",
             first="larger",
             second="bert",
             columns=_ALL,
         ),
         Claim(
-            words="Pre-training is worth a lot: the same model without it is worse.",
+            statement="Pre-training is worth a lot: the same model without it is worse.",
             paper="not in the table; GPT-1's table 5 has 74.7 against 59.9 without pre-training",
             first="bert",
             second="untrained",
             columns=_ALL,
         ),
         Claim(
-            words="BERT is better than a linear model on words and word pairs.",
+            statement="BERT is better than a linear model on words and word pairs.",
             paper="not in the table",
             first="bert",
             second="bag-of-words",

@@ -1,18 +1,18 @@
-"""… → experiment: table 8, what a masked piece is shown as (paper §C.2)."""
+"""table of the paper → experiment: table 8, what replaces a masked piece (paper §C.2), and how many are masked."""
 
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published
 from bertwright.experiments.tables.shared import (
     BERT,
-    MNLI,
-    NER,
+    MNLI_MATCHED,
+    NER_F1,
     PERPLEXITY,
-    QNLI,
-    SENTENCE_NAMES,
-    SENTENCES,
-    SST2,
-    STSB,
+    QNLI_ACCURACY,
+    SENTENCE_COLUMN_NAMES,
+    SENTENCE_COLUMNS,
+    SST2_ACCURACY,
+    STSB_SPEARMAN,
 )
 
 _FEATURES: Final = Column(name="NER F1, features", task="ner", metric="f1", finetuning={"features": "concat-last-four"})
@@ -36,10 +36,10 @@ TABLE_8: Final = Experiment(
     title="Table 8: what a masked piece is shown as",
     question="Does it help that a masked piece is now and then shown as it is, or as another one?",
     arms=lambda _: (_PAPERS, *(_mix(*mix) for mix in _MIXES)),
-    columns=(MNLI, NER, _FEATURES, SST2, STSB, QNLI),
+    columns=(MNLI_MATCHED, NER_F1, _FEATURES, SST2_ACCURACY, STSB_SPEARMAN, QNLI_ACCURACY),
     claims=(
         Claim(
-            words="Fine-tuning hardly cares: [MASK] alone is as good within a point.",
+            statement="Fine-tuning hardly cares: [MASK] alone is as good within a point.",
             paper="MNLI 84.3 against 84.2, NER 94.9 against 95.4",
             first="100-0-0",
             second="80-10-10",
@@ -47,14 +47,14 @@ TABLE_8: Final = Experiment(
             within=1.0,
         ),
         Claim(
-            words="Features suffer where every masked piece is [MASK], which no text of a task holds.",
+            statement="Features suffer where every masked piece is [MASK], which no text of a task holds.",
             paper="94.9 against 94.0",
             first="80-10-10",
             second="100-0-0",
             columns=("NER F1, features",),
         ),
         Claim(
-            words="Random pieces alone are worse for fine-tuning.",
+            statement="Random pieces alone are worse for fine-tuning.",
             paper="MNLI 84.2 against 83.6, NER 95.4 against 94.9",
             first="80-10-10",
             second="0-0-100",
@@ -77,7 +77,7 @@ TABLE_8: Final = Experiment(
 )
 
 
-# … → experiment: how much to mask (paper §A.1 says only that too little and too much are bad).
+# The fraction of masked pieces. The paper says only that too few and too many are bad (§A.1).
 
 _PERCENT: Final = (5, 10, 15, 30, 45, 60)
 
@@ -87,26 +87,26 @@ def _arm(percent: int) -> Arm:
     return Arm(name=f"masked-{percent}", title=f"{percent} %", pretraining=changes, series="BERT", x=float(percent))
 
 
-MASKED_SHARE: Final = Experiment(
+MASKED_FRACTION: Final = Experiment(
     name="masked-share",
     title="How much to mask",
     question="How many pieces should be hidden: few, which teaches slowly, or many, which hides the context?",
     arms=lambda _: tuple(_arm(percent) for percent in _PERCENT),
-    columns=(PERPLEXITY, *SENTENCES),
+    columns=(PERPLEXITY, *SENTENCE_COLUMNS),
     claims=(
         Claim(
-            words="5 % is too little.",
+            statement="5 % is too little.",
             paper="said in §A.1, not measured",
             first="masked-15",
             second="masked-5",
-            columns=SENTENCE_NAMES,
+            columns=SENTENCE_COLUMN_NAMES,
         ),
         Claim(
-            words="60 % is too much.",
+            statement="60 % is too much.",
             paper="said in §A.1, not measured",
             first="masked-15",
             second="masked-60",
-            columns=SENTENCE_NAMES,
+            columns=SENTENCE_COLUMN_NAMES,
         ),
     ),
     axis="share of the pieces that are masked, in percent",

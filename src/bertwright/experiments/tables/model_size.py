@@ -1,16 +1,35 @@
-"""… → experiment: table 6, the size of the model (paper §5.2)."""
+"""table of the paper → experiment: table 6, the size of the model (paper §5.2)."""
 
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import BERT, COLA, MNLI, MRPC_ACCURACY, PERPLEXITY, QNLI, RTE, SST2, STSB
+from bertwright.experiments.tables.shared import (
+    BERT,
+    COLA_MATTHEWS,
+    MNLI_MATCHED,
+    MRPC_ACCURACY,
+    PERPLEXITY,
+    QNLI_ACCURACY,
+    RTE_ACCURACY,
+    SST2_ACCURACY,
+    STSB_SPEARMAN,
+)
 
-_COLUMNS: Final = (PERPLEXITY, MNLI, MRPC_ACCURACY, SST2, QNLI, COLA, STSB, RTE)
+_COLUMNS: Final = (
+    PERPLEXITY,
+    MNLI_MATCHED,
+    MRPC_ACCURACY,
+    SST2_ACCURACY,
+    QNLI_ACCURACY,
+    COLA_MATTHEWS,
+    STSB_SPEARMAN,
+    RTE_ACCURACY,
+)
 _TASKS: Final = tuple(column.name for column in _COLUMNS[1:])
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
-    """One for each size, the smallest first; its place among them is its x. Behind it one of fewer heads."""
+    """Return an arm for each size, the smallest first, x = 1, 2, …; and after the first one an arm with fewer heads."""
     sizes = tuple(
         Arm(
             name=f"size-{number}",
@@ -26,8 +45,8 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
     return (sizes[0], wide, *sizes[1:])
 
 
-def _claim(words: str, paper: str, first: str, second: str, columns: tuple[str, ...]) -> Claim:
-    return Claim(words=words, paper=paper, first=first, second=second, columns=columns)
+def _claim(statement: str, paper: str, first: str, second: str, columns: tuple[str, ...]) -> Claim:
+    return Claim(statement=statement, paper=paper, first=first, second=second, columns=columns)
 
 
 TABLE_6: Final = Experiment(

@@ -1,11 +1,11 @@
-"""… → experiment: table 2, SQuAD 1.1 (paper §4.2)."""
+"""table of the paper → experiment: tables 2 and 3, SQuAD 1.1 and 2.0 (paper §4.2, §4.3)."""
 
 from typing import Final
 
 from bertwright.experiments.spec import Claim, Experiment, Published
 from bertwright.experiments.tables.shared import (
     BERT,
-    GPT,
+    GPT1,
     SQUAD1_EM,
     SQUAD1_F1,
     SQUAD2_EM,
@@ -18,25 +18,25 @@ TABLE_2: Final = Experiment(
     name="table2",
     title="Table 2: SQuAD 1.1",
     question="Does one new vector for the beginning of an answer and one for its end find the answer in a passage?",
-    arms=lambda scale: (UNTRAINED, GPT, BERT, larger(scale)),
+    arms=lambda scale: (UNTRAINED, GPT1, BERT, larger(scale)),
     columns=(SQUAD1_EM, SQUAD1_F1),
     claims=(
         Claim(
-            words="The larger BERT answers better.",
+            statement="The larger BERT answers better.",
             paper="90.9 against 88.5 F1",
             first="larger",
             second="bert",
             columns=("SQuAD 1.1 F1",),
         ),
         Claim(
-            words="Without pre-training it answers worse.",
+            statement="Without pre-training it answers worse.",
             paper="not in the table",
             first="bert",
             second="untrained",
             columns=("SQuAD 1.1 F1",),
         ),
         Claim(
-            words="It answers better than GPT-1, which cannot look at what stands behind a word.",
+            statement="It answers better than GPT-1, which cannot look at what stands behind a word.",
             paper="not in the table; table 5 has 87.9 F1 against 77.8 for left-to-right",
             first="bert",
             second="gpt",
@@ -62,24 +62,22 @@ TABLE_2: Final = Experiment(
 )
 
 
-# … → experiment: table 3, SQuAD 2.0 (paper §4.3).
-
 TABLE_3: Final = Experiment(
     name="table3",
     title="Table 3: SQuAD 2.0",
     question="Does pointing at [CLS] tell the questions that the passage does not answer?",
-    arms=lambda scale: (UNTRAINED, GPT, BERT, larger(scale)),
+    arms=lambda scale: (UNTRAINED, GPT1, BERT, larger(scale)),
     columns=(SQUAD2_EM, SQUAD2_F1),
     claims=(
         Claim(
-            words="The larger BERT answers better.",
+            statement="The larger BERT answers better.",
             paper="not in the table, which has BERT large alone",
             first="larger",
             second="bert",
             columns=("SQuAD 2.0 F1",),
         ),
         Claim(
-            words="Without pre-training it answers worse.",
+            statement="Without pre-training it answers worse.",
             paper="not in the table",
             first="bert",
             second="untrained",

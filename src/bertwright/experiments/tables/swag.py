@@ -1,33 +1,33 @@
-"""… → experiment: table 4, SWAG (paper §4.4)."""
+"""table of the paper → experiment: table 4, SWAG (paper §4.4)."""
 
 from typing import Final
 
 from bertwright.experiments.spec import Claim, Experiment, Published
-from bertwright.experiments.tables.shared import BERT, GPT, SWAG, UNTRAINED, larger
+from bertwright.experiments.tables.shared import BERT, GPT1, SWAG_ACCURACY, UNTRAINED, larger
 
 TABLE_4: Final = Experiment(
     name="table4",
     title="Table 4: SWAG",
     question="Does one new vector choose the likeliest of four continuations?",
-    arms=lambda scale: (UNTRAINED, GPT, BERT, larger(scale)),
-    columns=(SWAG,),
+    arms=lambda scale: (UNTRAINED, GPT1, BERT, larger(scale)),
+    columns=(SWAG_ACCURACY,),
     claims=(
         Claim(
-            words="BERT chooses better than GPT-1.",
+            statement="BERT chooses better than GPT-1.",
             paper="86.3 against 78.0 (BERT large, test)",
             first="bert",
             second="gpt",
             columns=("SWAG",),
         ),
         Claim(
-            words="The larger BERT chooses better.",
+            statement="The larger BERT chooses better.",
             paper="86.6 against 81.6 (dev)",
             first="larger",
             second="bert",
             columns=("SWAG",),
         ),
         Claim(
-            words="Without pre-training it chooses worse.",
+            statement="Without pre-training it chooses worse.",
             paper="not in the table",
             first="bert",
             second="untrained",

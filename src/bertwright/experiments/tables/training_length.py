@@ -1,4 +1,7 @@
-"""… → experiment: figure 5, how long pre-training pays (paper §C.1)."""
+"""table of the paper → experiment: figure 5, number of steps (paper §C.1), and three that the paper did not measure.
+
+The three are: rows per step at equal tokens, row length at equal tokens, and documents against shuffled sentences.
+"""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -6,31 +9,31 @@ from typing import Any, Final
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published, Scale
 from bertwright.experiments.tables.shared import (
     BERT,
+    FRACTIONS,
     LEFT,
-    MNLI,
+    MNLI_MATCHED,
     PERPLEXITY,
-    SENTENCE_NAMES,
-    SENTENCES,
-    SHARES,
+    SENTENCE_COLUMN_NAMES,
+    SENTENCE_COLUMNS,
     SQUAD1_F1,
 )
 
-_ALL: Final = ("MNLI-m", *SENTENCE_NAMES)
+_ALL: Final = ("MNLI-m", *SENTENCE_COLUMN_NAMES)
 
 
 def _arms(_: Scale) -> tuple[Arm, ...]:
-    """Each model after shares of its steps and at their end; x in percent."""
+    """Return both models after fractions of their steps and at the end; x: percent of the steps."""
     return tuple(
         replace(
             arm,
-            name=f"{arm.name}-{round(100 * share)}",
-            title=f"{title}, {round(100 * share)} % of the steps",
-            at=share,
+            name=f"{arm.name}-{round(100 * fraction)}",
+            title=f"{title}, {round(100 * fraction)} % of the steps",
+            at=fraction,
             series=title,
-            x=100 * share,
+            x=100 * fraction,
         )
         for arm, title in ((BERT, "masked LM"), (LEFT, "left-to-right"))
-        for share in (*SHARES, 1.0)
+        for fraction in (*FRACTIONS, 1.0)
     )
 
 
@@ -39,24 +42,24 @@ FIGURE_5: Final = Experiment(
     title="Figure 5: how long pre-training pays",
     question="Do more steps help, and does masked LM, which learns from 15 % of the pieces, learn more slowly?",
     arms=_arms,
-    columns=(MNLI, *SENTENCES),
+    columns=(MNLI_MATCHED, *SENTENCE_COLUMNS),
     claims=(
         Claim(
-            words="The last 40 % of the steps still help.",
+            statement="The last 40 % of the steps still help.",
             paper="84.4 after a million steps, about a point more than after 500,000",
             first="bert-100",
             second="bert-60",
             columns=_ALL,
         ),
         Claim(
-            words="Left-to-right is ahead at the beginning.",
+            statement="Left-to-right is ahead at the beginning.",
             paper="79.4 against 78.6 after 3 % of the steps (the text says: hardly at all)",
             first="left-3",
             second="bert-3",
             columns=_ALL,
         ),
         Claim(
-            words="Masked LM is ahead at the end.",
+            statement="Masked LM is ahead at the end.",
             paper="84.4 against 82.2",
             first="bert-100",
             second="left-100",
@@ -77,16 +80,16 @@ FIGURE_5: Final = Experiment(
 )
 
 
-# … → experiment: rows of a step, at equal tokens (paper §A.2; GPT-1 had 32,000 words a step, BERT 128,000).
+# Rows per step at equal tokens (paper §A.2: GPT-1 had 32,000 words a step, BERT 128,000).
 
 _TIMES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 _PAPERS_RATE, _PAPERS_ROWS = 1e-4, 256
 _MUON_RATE: Final = 6e-3
-"""The default: experiments are listed without torch, which its own module needs."""
+"""Default of muon_rate, repeated here because its module needs torch, and experiments are listed without torch."""
 
 
 def _batch_size_arms(scale: Scale) -> tuple[Arm, ...]:
-    """So many times the rows, so many times fewer steps; the rates go with the root of the rows."""
+    """Return arms with more rows and fewer steps, at equal tokens; learning rates grow with the root of the rows."""
     base = scale.pretraining
     rows, optimizer = base.get("batch_size", _PAPERS_ROWS), base.get("optimizer", {})
     rates = {"learning_rate": optimizer.get("learning_rate", _PAPERS_RATE)}
@@ -94,14 +97,19 @@ def _batch_size_arms(scale: Scale) -> tuple[Arm, ...]:
         rates["muon_rate"] = optimizer.get("muon_rate", _MUON_RATE)
 
     def arm(times: float) -> Arm:
-        own = max(1, round(times * rows))
+        batch_size = max(1, round(times * rows))
         changes: dict[str, Any] = {
-            "batch_size": own,
-            "steps": round(base["steps"] * rows / own),
-            "optimizer": {name: rate * (own / rows) ** 0.5 for name, rate in rates.items()},
+            "batch_size": batch_size,
+            "steps": round(base["steps"] * rows / batch_size),
+            "optimizer": {name: rate * (batch_size / rows) ** 0.5 for name, rate in rates.items()},
         }
-        same = BERT.pretraining if own == rows else changes
-        return Arm(name=f"batch-{times:g}", title=f"{own} rows", pretraining=same, series="BERT", x=float(own))
+        return Arm(
+            name=f"batch-{times:g}",
+            title=f"{batch_size} rows",
+            pretraining=BERT.pretraining if batch_size == rows else changes,
+            series="BERT",
+            x=float(batch_size),
+        )
 
     return tuple(arm(times) for times in _TIMES)
 
@@ -111,21 +119,21 @@ BATCH_SIZE: Final = Experiment(
     title="Rows of a step",
     question="At the same tokens: are many small steps better, or few large ones?",
     arms=_batch_size_arms,
-    columns=(PERPLEXITY, *SENTENCES),
+    columns=(PERPLEXITY, *SENTENCE_COLUMNS),
     claims=(
         Claim(
-            words="Steps of four times the rows are better.",
+            statement="Steps of four times the rows are better.",
             paper="BERT takes four times GPT-1's, which §A.4 lists as a difference; not measured",
             first="batch-4",
             second="batch-1",
-            columns=SENTENCE_NAMES,
+            columns=SENTENCE_COLUMN_NAMES,
         ),
         Claim(
-            words="Steps of a quarter of the rows are worse.",
+            statement="Steps of a quarter of the rows are worse.",
             paper="not measured",
             first="batch-1",
             second="batch-0.25",
-            columns=SENTENCE_NAMES,
+            columns=SENTENCE_COLUMN_NAMES,
         ),
     ),
     axis="rows of a step",
@@ -133,14 +141,14 @@ BATCH_SIZE: Final = Experiment(
 )
 
 
-# … → experiment: what longer rows cost (paper §A.2: "longer sequences are disproportionately expensive").
+# The cost of longer rows (paper §A.2: "longer sequences are disproportionately expensive").
 
 _SECONDS: Final = Column(name="s per million tokens", task=None, metric="seconds", times=1.0, is_lower_better=True)
 _MEMORY: Final = Column(name="memory, MB", task=None, metric="memory", times=1e-6, is_lower_better=True)
 
 
 def _length_cost_arms(scale: Scale) -> tuple[Arm, ...]:
-    """The same tokens in rows of either length: longer rows, fewer of them in a step."""
+    """Return arms with short and long rows at equal tokens: the longer the rows, the fewer in a step."""
     phases = scale.pretraining["phases"]
     base = sum(phase["length"] * phase["share"] for phase in phases)
     tokens = scale.pretraining.get("batch_size", 256) * base
@@ -163,21 +171,21 @@ LENGTH_COST: Final = Experiment(
     title="What longer rows cost",
     question="At the same tokens: what do longer rows cost in time and memory, and what are they worth?",
     arms=_length_cost_arms,
-    columns=(_SECONDS, _MEMORY, PERPLEXITY, *SENTENCES),
+    columns=(_SECONDS, _MEMORY, PERPLEXITY, *SENTENCE_COLUMNS),
     claims=(
         Claim(
-            words="A token of a long row costs more time.",
+            statement="A token of a long row costs more time.",
             paper="said in §A.2: attention grows with the square of the length; not measured",
             first="short",
             second="long",
             columns=("s per million tokens",),
         ),
         Claim(
-            words="What long rows teach is worth the same on short texts, within a point.",
+            statement="What long rows teach is worth the same on short texts, within a point.",
             paper="not measured; the paper spends a tenth of the steps on them",
             first="long",
             second="short",
-            columns=SENTENCE_NAMES,
+            columns=SENTENCE_COLUMN_NAMES,
             within=1.0,
         ),
     ),
@@ -186,7 +194,7 @@ LENGTH_COST: Final = Experiment(
 )
 
 
-# … → experiment: documents or shuffled sentences (paper §3.1: "critical", not measured).
+# Documents against shuffled sentences (paper §3.1 calls documents "critical" and does not measure it).
 
 DOCUMENT_ORDER: Final = Experiment(
     name="document-order",
@@ -196,14 +204,14 @@ DOCUMENT_ORDER: Final = Experiment(
         BERT,
         Arm(name="shuffled", title="the same sentences, shuffled", text="sentences"),
     ),
-    columns=(*SENTENCES, SQUAD1_F1),
+    columns=(*SENTENCE_COLUMNS, SQUAD1_F1),
     claims=(
         Claim(
-            words="Documents are better than the same sentences shuffled.",
+            statement="Documents are better than the same sentences shuffled.",
             paper="called critical in §3.1, not measured",
             first="bert",
             second="shuffled",
-            columns=(*SENTENCE_NAMES, "SQuAD 1.1 F1"),
+            columns=(*SENTENCE_COLUMN_NAMES, "SQuAD 1.1 F1"),
         ),
     ),
     note="Shuffled sentences lie in documents of the same lengths as before, so that both have the same rows and the "

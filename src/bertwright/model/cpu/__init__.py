@@ -1,1 +1,1 @@
-"""The encoder on processors: fused products for answering and for training."""
+"""The encoder on processors: packed weights and fused kernels for inference."""

@@ -1,9 +1,14 @@
-"""encoder → the same encoder for answering alone: packed weights, fp32 or 8 bits, fused steps in between.
+"""encoder → encoder for inference on processors: packed weights in fp32 or 8 bits, fused steps between the products.
 
-With 8 bits each weight matrix has a scale for each output, fixed; each row of activations has its own, found as it
-comes. So what a row is answered with does not depend on the rows beside it. Sums and all else are fp32.
+With 8 bits, each output of a weight matrix has a fixed scale, and each row of activations has a scale that is computed
+from the row. The result of a row therefore does not depend on the other rows of the batch. Sums and all other numbers
+are fp32.
 
-Shapes: B batch, T tokens, Q query rows, N rows of all, D hidden, H heads, K head width, W outputs.
+A layer over few rows is a single call of `kernels.cpp`, because at this size calling a library costs as much as the
+products. Its time is that of reading the weights, so they are packed in the order in which they are read, when the
+first small batch comes.
+
+Shapes: B batch, T tokens, Q query rows, N rows of the batch, D hidden, H heads, K inner and W outer width of a product.
 """
 
 import copy
@@ -14,16 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.model.cpu import kernels as rows
+from bertwright.model.cpu import kernels
 from bertwright.model.encoder import Encoder, EncoderLayer, gather_rows
 
 Model = TypeVar("Model", bound=nn.Module)
 Narrow = tuple[Tensor, Tensor | None]
-"""Rows as a product takes them, and the scale of each."""
+"""Rows in the precision of a product, and the scale of each row (None in fp32)."""
 
 
 class _Product(Protocol):
-    """A weight matrix, packed once."""
+    """A packed weight matrix."""
 
     kind: Literal["fp32", "int8"]
     bias: Tensor
@@ -36,7 +41,7 @@ class _Product(Protocol):
 
 
 class PackedProduct(nn.Module):
-    """fp32: oneDNN's own layout of the weight, which torch's linear layer makes anew at every call."""
+    """fp32 weights in the layout of oneDNN, which the linear layer of torch computes again at every call."""
 
     kind: Literal["fp32", "int8"] = "fp32"
 
@@ -46,25 +51,25 @@ class PackedProduct(nn.Module):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
 
     def narrow(self, wide: Tensor) -> Narrow:
-        """As they are."""
+        """Return the rows unchanged."""
         return wide, None
 
     def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow:
-        """GELU."""
-        return rows.activate(sums, scales, self.bias, approximate=approximate), None
+        """Return GELU of the finished sums."""
+        return kernels.activate(sums, scales, self.bias, approximate=approximate), None
 
     def forward(self, values: Tensor) -> Tensor:
-        """[N, D] → [N, W] without the bias."""
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(values, self.packed, None, "none", [], "")
-        return found
+        """Return the product [N, W] of rows [N, D], without the bias."""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(values, self.packed, None, "none", [], "")
+        return product
 
     def unpacked(self) -> tuple[Tensor, None]:
-        """[W, D] as it was given."""
+        """Return the weight [W, D]."""
         return self.packed.to_dense(), None
 
 
 class Int8Product(nn.Module):
-    """Weights of 8 bits, by oneDNN."""
+    """8-bit weights in the layout of oneDNN."""
 
     kind: Literal["fp32", "int8"] = "int8"
 
@@ -78,27 +83,39 @@ class Int8Product(nn.Module):
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)
 
     def narrow(self, wide: Tensor) -> Narrow:
-        """8 bits, row by row."""
-        return rows.quantise(wide)
+        """Quantise each row to 8 bits."""
+        return kernels.quantise(wide)
 
     def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow:
-        """GELU, then 8 bits."""
-        return rows.activate_quantise(sums, scales, self.bias, approximate=approximate)
+        """Return GELU of the finished sums in 8 bits."""
+        return kernels.activate_quantise(sums, scales, self.bias, approximate=approximate)
 
     def forward(self, values: Tensor) -> Tensor:
-        """[N, D] of 8 bits → [N, W] without the rows' scales and without the bias."""
-        found: Tensor = torch.ops.onednn.qlinear_pointwise(
-            values, 1.0, rows.MIDDLE, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        """Return the product [N, W] of 8-bit rows [N, D], without the scales of the rows and without the bias."""
+        product: Tensor = torch.ops.onednn.qlinear_pointwise(
+            values,
+            1.0,
+            kernels.MIDDLE,
+            self.packed,
+            self.scales,
+            self.zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
         )
-        return found
+        return product
 
     def unpacked(self) -> tuple[Tensor, Tensor]:
-        """[W, D], and what one step of each output is worth [W]."""
+        """Return the weight [W, D] and the scale of each output [W]."""
         return self.weight, self.scales
 
 
-class QuickLayer(nn.Module):
-    """An EncoderLayer that can only answer."""
+class PackedLayer(nn.Module):
+    """An EncoderLayer for inference."""
 
     def __init__(self, layer: EncoderLayer, product: type[PackedProduct] | type[Int8Product]) -> None:
         super().__init__()
@@ -111,74 +128,67 @@ class QuickLayer(nn.Module):
         self.contract = product(layer.contract.weight, layer.contract.bias)
         self.attention_norm, self.output_norm = layer.attention_norm, layer.output_norm
         self.approximate = layer.approximate
-        self.few, self._whole = most_rows(self), cast(FewRows | None, None)
+        self.most_fused, self._fused = most_fused_rows(self), cast(FusedLayer | None, None)
 
     def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None) -> Tensor:
-        """As EncoderLayer's: [B, T, D] → [B, T, D], or only the rows `at` [B, Q] → [B, Q, D]."""
-        asked = hidden if at is None else gather_rows(hidden, at)  # [B, Q, D]
-        if 0 < hidden.shape[0] * hidden.shape[1] <= self.few and keep.shape[1:3] == (1, 1):
-            self._whole = self._whole or FewRows(self)
-            return self._whole(hidden, keep, asked)
-        every = filled_up(hidden.flatten(0, 1))
-        before = every if at is None else filled_up(asked.flatten(0, 1))
+        """Compute `EncoderLayer.forward`: [B, T, D] → [B, T, D], or only the positions `at` [B, Q] → [B, Q, D]."""
+        rows = hidden if at is None else gather_rows(hidden, at)  # [B, Q, D]
+        if 0 < hidden.shape[0] * hidden.shape[1] <= self.most_fused and keep.shape[1:3] == (1, 1):
+            self._fused = self._fused or FusedLayer(self)
+            return self._fused(hidden, keep, rows)
+        every = padded_rows(hidden.flatten(0, 1))
+        before = every if at is None else padded_rows(rows.flatten(0, 1))
         narrow, scales = self.query.narrow(every)
-        key_value = _unfilled(rows.finish(self.key_value(narrow), scales, self.key_value.bias), hidden)  # [B, T, 2D]
+        key_value = _unpadded(kernels.finish(self.key_value(narrow), scales, self.key_value.bias), hidden)  # [B, T, 2D]
         if at is not None:
             narrow, scales = self.query.narrow(before)
-        query = _unfilled(rows.finish(self.query(narrow), scales, self.query.bias), asked)  # [B, Q, D]
-        context = rows.attend(query, key_value, keep, heads=self.heads)
-        narrow, scales = self.output.narrow(filled_up(context.flatten(0, 1)))
-        middle = rows.add_norm(self.output(narrow), scales, self.output.bias, before, self.attention_norm)
+        query = _unpadded(kernels.finish(self.query(narrow), scales, self.query.bias), rows)  # [B, Q, D]
+        context = kernels.attend(query, key_value, keep, heads=self.heads)
+        narrow, scales = self.output.narrow(padded_rows(context.flatten(0, 1)))
+        middle = kernels.add_norm(self.output(narrow), scales, self.output.bias, before, self.attention_norm)
         narrow, scales = self.expand.narrow(middle)
         narrow, scales = self.expand.activated(self.expand(narrow), scales, self.approximate)
-        out = rows.add_norm(self.contract(narrow), scales, self.contract.bias, middle, self.output_norm)
-        return _unfilled(out, asked)
+        out = kernels.add_norm(self.contract(narrow), scales, self.contract.bias, middle, self.output_norm)
+        return _unpadded(out, rows)
 
 
-def filled_up(given: Tensor) -> Tensor:
-    """[N, D] → the same rows and then zeros, so that there are few different N; 2 % more rows on average.
+def padded_rows(rows: Tensor) -> Tensor:
+    """Return rows [N, D] with zero rows appended, so that few different N occur; 2 % more rows on average.
 
-    oneDNN compiles a product for each N and keeps what it compiled: half a megabyte each, part of it for ever.
+    oneDNN compiles a product for each N and keeps it: half a megabyte each, a part of which is never freed.
     """
-    count = len(given)
+    count = len(rows)
     step = max(8, 1 << max(0, count.bit_length() - 5))  # a sixteenth of the power of 2 below
     more = -count % step
-    return F.pad(given, (0, 0, 0, more)) if more else given
+    return F.pad(rows, (0, 0, 0, more)) if more else rows
 
 
-def _unfilled(given: Tensor, like: Tensor) -> Tensor:
-    """[N, W] → the rows of `like` [B, T, D] alone: [B, T, W]."""
-    return given[: like.shape[0] * like.shape[1]].view(*like.shape[:2], given.shape[1])
+def _unpadded(rows: Tensor, like: Tensor) -> Tensor:
+    """Return the rows [N, W] that belong to `like` [B, T, D], as [B, T, W]."""
+    return rows[: like.shape[0] * like.shape[1]].view(*like.shape[:2], rows.shape[1])
 
 
-def quick(model: Model, precision: Literal["fp32", "int8"]) -> Model:
-    """A copy of `model`, whose `encoder` has quick layers; it shares all other weights and cannot be trained.
+def packed_copy(model: Model, precision: Literal["fp32", "int8"]) -> Model:
+    """Return a copy of `model` for inference, whose `encoder` has packed layers; it shares all other weights.
 
-    The encoder looks to both sides: the rows that are asked for have the mask of all.
+    The encoder must attend to both sides: all query rows share the mask of the batch.
     """
     encoder = model.get_submodule("encoder")
     assert isinstance(encoder, Encoder)
     assert encoder.config.attends == "both"
     shared = {id(weight): weight for weight in model.parameters()}
-    found = copy.deepcopy(model, shared)
+    packed = copy.deepcopy(model, shared)
     product = Int8Product if precision == "int8" else PackedProduct
     with torch.inference_mode():
-        layers = nn.ModuleList(QuickLayer(layer, product) for layer in encoder.layers)  # type: ignore[arg-type]
-    found.get_submodule("encoder").register_module("layers", layers)
-    return found.eval()
+        layers = nn.ModuleList(PackedLayer(layer, product) for layer in encoder.layers)  # type: ignore[arg-type]
+    packed.get_submodule("encoder").register_module("layers", layers)
+    return packed.eval()
 
 
-# A layer over few rows → the same in one call of `kernels.cpp`: there, calling a library costs as much as the products.
-#
-# Reading the weights decides how long few rows take, so they are packed in the order in which they are read, when the
-# first few rows come.
-#
-# Shapes: B batch, T tokens, Q query rows, D hidden, K inner and W outer width of a product.
-
-FEW: Final = {"fp32": 64, "int8": 256}
-"""Rows up to which this is faster than a product after the other (docs/performance.md)."""
+MOST_FUSED: Final = {"fp32": 64, "int8": 256}
+"""Largest number of rows for which the fused layer is faster than separate products (docs/performance.md)."""
 _COLUMNS: Final = 32
-"""Outputs that are computed together."""
+"""Number of outputs that are computed together."""
 _PRODUCTS: Final = ("query", "key_value", "output", "expand", "contract")
 
 
@@ -201,12 +211,12 @@ class _Layer(ctypes.Structure):
     )
 
 
-class FewRows:
-    """One layer, packed."""
+class FusedLayer:
+    """A packed layer that is computed in a single call."""
 
-    def __init__(self, layer: "QuickLayer") -> None:
+    def __init__(self, layer: PackedLayer) -> None:
         self._kept: list[Tensor] = []
-        """What the pointers point at."""
+        """Tensors that the pointers of `layer` point to; kept so that they are not freed."""
         self.layer = _Layer(
             heads=layer.heads,
             with_tanh=layer.approximate == "tanh",
@@ -215,31 +225,31 @@ class FewRows:
             out=self._norm(layer.output_norm),
         )
 
-    def __call__(self, hidden: Tensor, keep: Tensor, asked: Tensor) -> Tensor:
-        """[B, T, D], and the rows that are asked for [B, Q, D] (`hidden` itself for all) → [B, Q, D]."""
-        (batch, tokens, width), some = hidden.shape, asked.shape[0] * asked.shape[1]
+    def __call__(self, hidden: Tensor, keep: Tensor, rows: Tensor) -> Tensor:
+        """Return the layer's output [B, Q, D] at the rows [B, Q, D] of `hidden` [B, T, D]; `hidden` itself for all."""
+        (batch, tokens, width), some = hidden.shape, rows.shape[0] * rows.shape[1]
         hidden, wide = hidden.contiguous(), self.layer.expand.width
-        asked = hidden if asked.data_ptr() == hidden.data_ptr() and asked.shape == hidden.shape else asked.contiguous()
+        rows = hidden if rows.data_ptr() == hidden.data_ptr() and rows.shape == hidden.shape else rows.contiguous()
         kept = keep.expand(batch, 1, 1, tokens).contiguous()
         between = 2 * batch * tokens * width + some * (3 * width + wide) + max(batch * tokens, some)
-        floats, out = (torch.empty(shape, dtype=torch.float32) for shape in ((between,), asked.shape))
+        floats, out = (torch.empty(shape, dtype=torch.float32) for shape in ((between,), rows.shape))
         narrow = torch.empty(max(batch * tokens * width, some * max(width, wide)), dtype=torch.uint8)
-        rows.library().layer(
+        kernels.library().layer(
             ctypes.byref(self.layer),
-            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (hidden, asked, kept, out, floats, narrow)),
-            *(ctypes.c_int64(number) for number in (batch, asked.shape[1], tokens)),
+            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (hidden, rows, kept, out, floats, narrow)),
+            *(ctypes.c_int64(number) for number in (batch, rows.shape[1], tokens)),
             ctypes.c_int(torch.get_num_threads()),
         )
         return out
 
-    def _product(self, product: "PackedProduct | Int8Product") -> _ProductStruct:
+    def _product(self, product: PackedProduct | Int8Product) -> _ProductStruct:
         weight, steps = product.unpacked()
         width, inner = weight.shape
         if steps is None:
             packed, lost = weight.view(-1, _COLUMNS, inner).permute(0, 2, 1), None
         else:
             packed = weight.view(-1, _COLUMNS, inner // 4, 4).permute(0, 2, 1, 3)
-            lost = rows.MIDDLE * weight.sum(1, dtype=torch.int32)
+            lost = kernels.MIDDLE * weight.sum(1, dtype=torch.int32)
         pointers = {"weights": packed, "lost": lost, "steps": steps, "bias": product.bias}
         return _ProductStruct(inner, width, **{name: self._at(tensor) for name, tensor in pointers.items()})
 
@@ -253,11 +263,11 @@ class FewRows:
         return self._kept[-1].data_ptr()
 
 
-def most_rows(layer: "QuickLayer") -> int:
-    """Up to how many rows `FewRows` is the faster way for such a layer; 0 where this machine has it not."""
+def most_fused_rows(layer: PackedLayer) -> int:
+    """Return the largest number of rows for which `FusedLayer` is faster; 0 where this machine cannot run it."""
     wide, inner = layer.expand.shape
-    if rows.library() is None or inner != rows.HEAD * layer.heads or inner % _COLUMNS or wide % _COLUMNS:
+    if kernels.library() is None or inner != kernels.HEAD * layer.heads or inner % _COLUMNS or wide % _COLUMNS:
         return 0
-    if layer.expand.kind == "int8" and not rows.library().multiplies_bytes():
+    if layer.expand.kind == "int8" and not kernels.library().multiplies_bytes():
         return 0
-    return FEW[layer.expand.kind]
+    return MOST_FUSED[layer.expand.kind]

@@ -1,8 +1,8 @@
-// What stands between two matrix products, a row at a time, and a whole layer for few rows; rows.py says the same steps in
-// torch, for where this cannot be built.
+// The steps between two matrix products, row by row, and a whole layer for few rows. kernels.py has the same steps in
+// torch, for machines where this file cannot be built.
 //
-// A row of a product holds sums that are still to be multiplied by the row's scale (none: 1) and to get the bias.
-// Loops are shared out among the threads of the parallel region that calls them; each ends with all threads together.
+// A row of a product holds sums. They still have to be multiplied by the scale of the row (none: 1), and the bias has to
+// be added. Loops are divided among the threads of the enclosing parallel region; each loop ends with a barrier.
 
 #include <cmath>
 #include <cstdint>
@@ -28,7 +28,7 @@ static inline float exponential(float x) {
     return sum * power;
 }
 
-// x times the normal distribution's share below x; Abramowitz and Stegun 7.1.26, to 1.5e-7.
+// x times the normal distribution's cumulative probability of x; Abramowitz and Stegun 7.1.26, to 1.5e-7.
 static inline float gelu(float x) {
     float a = std::fabs(x) * 0.70710678f;
     float t = 1.0f / (1.0f + 0.3275911f * a);
@@ -44,7 +44,7 @@ static inline float gelu_tanh(float x) {
     return x * (twice < 0.0f ? power : 1.0f) / (1.0f + power);
 }
 
-// 8 bits around 128, and what one step is worth
+// Quantise a row to 8 bits around 128; returns the scale.
 static inline float narrow(const float *row, uint8_t *out, int64_t width) {
     float most = 0.0f;
     for (int64_t i = 0; i < width; i++) most = std::fabs(row[i]) > most ? std::fabs(row[i]) : most;
@@ -66,7 +66,7 @@ static void finish_rows(float *rows, const float *scales, const float *bias, int
     }
 }
 
-// out: none where the rows stay as they are
+// out: null where the rows are not quantised
 static void activate_rows(float *rows, const float *scales, const float *bias, uint8_t *out, float *found, int64_t count,
                          int64_t width, int with_tanh) {
     EACH_ROW {
@@ -79,7 +79,7 @@ static void activate_rows(float *rows, const float *scales, const float *bias, u
     }
 }
 
-// LayerNorm of the product and of what it is added to
+// LayerNorm of the product plus `before`
 static void add_norm_rows(float *rows, const float *scales, const float *bias, const float *before, const float *gain,
                          const float *shift, float epsilon, int64_t count, int64_t width) {
     EACH_ROW {
@@ -93,11 +93,11 @@ static void add_norm_rows(float *rows, const float *scales, const float *bias, c
     }
 }
 
-// Attention of heads of 64: QUERIES rows at a time, so that each key and value that is loaded serves several.
+// Attention of heads of width 64: QUERIES rows at a time, so that each loaded key and value is used several times.
 typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
 static const int QUERIES = 6, HEAD = 64, LANES = 16, BLOCK = 2 * LANES;
 
-// Over whole blocks, so that none of it is done one by one.
+// Over whole blocks, so that every step is vectorised.
 static inline float softmax(float *scores, const uint8_t *keep, int64_t padded) {
     float most = -3.0e38f, sum = 0.0f;
     for (int64_t t = 0; t < padded; t++) {
@@ -136,8 +136,8 @@ static void attend_rows(const float *const *query, const float *turned, const fl
         _Pragma("GCC unroll 8") for (int j = 0; j < 4; j++) ((Lanes *)(out + q * width))[j] = sums[q][j] * share[q];
 }
 
-// One head's keys and values side by side in memory: as they come, their rows lie so far apart that they push each other
-// out of the cache.
+// Copy the keys and values of a head to contiguous memory: in their original layout the rows are so far apart that they
+// evict each other from the cache.
 static void gather(const float *from, float *turned, float *values, int64_t tokens, int64_t width) {
     float part[BLOCK][HEAD + 1] = {};
     for (int64_t t = 0; t < tokens; t += BLOCK) {
@@ -146,7 +146,7 @@ static void gather(const float *from, float *turned, float *values, int64_t toke
             const float *row = from + (t + i) * 2 * width;
             memcpy(part[i], row, HEAD * sizeof(float));
             memcpy(values + (t + i) * HEAD, row + width, HEAD * sizeof(float));
-            for (int k = HEAD; k < 2 * HEAD; k += LANES) {  // of the next head, while this one is computed
+            for (int k = HEAD; k < 2 * HEAD; k += LANES) {  // prefetch the next head while this one is computed
                 __builtin_prefetch(row + k);
                 __builtin_prefetch(row + width + k);
             }
@@ -177,7 +177,7 @@ static void attend_all(const float *query, const float *key_value, const uint8_t
         }
 }
 
-// Matrix products of few rows, bound by reading the weights: a library's call costs as much as a small product.
+// Matrix products of few rows. Reading the weights dominates; the call of a library would cost as much as the product.
 // weights: [width / COLUMNS, inner, COLUMNS], with 8 bits [width / COLUMNS, inner / 4, COLUMNS, 4]
 static const int TILE = 8, COLUMNS = 2 * LANES;
 
@@ -198,7 +198,7 @@ static void multiply(const float *rows, const float *weights, float *sums, int64
         }
 }
 
-// lost: what the 128 that was added to each of the 8 bits adds to the sums; steps: what one step of each column is worth
+// lost: amount that the offset 128 of the rows adds to each sum; steps: scale of each column
 static void multiply_narrow(const uint8_t *rows, const int8_t *weights, const int32_t *lost, const float *steps, float *sums,
                             int64_t count, int64_t inner, int64_t width) {
 #ifdef __AVX512VNNI__
@@ -241,7 +241,7 @@ extern "C" int multiplies_bytes() {
 struct Product {
     int64_t inner, width;
     const void *weights;
-    const int32_t *lost;  // with 8 bits alone
+    const int32_t *lost;  // null in fp32
     const float *steps, *bias;
 };
 
@@ -256,7 +256,7 @@ struct Layer {
     Norm attention, out;
 };
 
-// Rows as a product takes them: with 8 bits their own scales beside them.
+// Rows in the precision of a product; 8-bit rows have their scales beside them.
 struct Given {
     const float *wide;
     uint8_t *narrow;
@@ -294,8 +294,8 @@ extern "C" void attend(const float *query, const float *key_value, const uint8_t
     WITH_THREADS attend_all(query, key_value, keep, out, batch, asked, tokens, heads);
 }
 
-// hidden: [batch, tokens, width]; asked_rows, out: [batch, asked, width], hidden itself where all are asked; floats and
-// bytes: room for what is in between, as few_rows.py counts it
+// hidden: [batch, tokens, width]; asked_rows, out: [batch, asked, width]; asked_rows is hidden itself for all rows;
+// floats, bytes: memory for intermediate results, whose size cpu/encoder.py computes
 extern "C" void layer(const Layer *layer, const float *hidden, const float *asked_rows, const uint8_t *keep, float *out,
                       float *floats, uint8_t *bytes, int64_t batch, int64_t asked, int64_t tokens, int threads) {
     int64_t width = layer->query.inner, wide = layer->expand.width, all = batch * tokens, some = batch * asked;
@@ -320,7 +320,7 @@ extern "C" void layer(const Layer *layer, const float *hidden, const float *aske
         add_norm_rows(middle, known, layer->output.bias, asked_rows, layer->attention.gain, layer->attention.shift,
                       layer->attention.epsilon, some, width);
         multiply(layer->expand, give(middle, some), expanded, some);
-        // The scales of the products before are read here, row by row, just before those of what comes out replace them.
+        // Row by row, the scales of the input are read just before the scales of the output overwrite them.
         activate_rows(expanded, known, layer->expand.bias, narrow ? bytes : nullptr, scales, some, wide, layer->with_tanh);
         multiply(layer->contract, {expanded, bytes, scales}, out, some);
         add_norm_rows(out, known, layer->contract.bias, middle, layer->out.gain, layer->out.shift, layer->out.epsilon, some,

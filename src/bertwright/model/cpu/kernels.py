@@ -1,8 +1,8 @@
-"""A product's rows → the next product's rows: bias, GELU, residual, LayerNorm and 8 bits, each in one pass.
+"""rows of a product → rows of the next product: bias, GELU, residual, LayerNorm and quantisation, each in one pass.
 
-A product gives sums that are still to be multiplied by a scale for each row (None: 1) and to get the bias.
-`kernels.cpp` is built once for each processor and kept in the person's cache folder; without a C++ compiler torch
-computes the same in several passes, and that is said once. The functions write over the sums they are given.
+A product gives sums. They still have to be multiplied by the scale of their row (None: 1), and the bias has to be
+added. `kernels.cpp` is built once for each kind of processor and kept in the user's cache folder. Without a C++
+compiler, torch computes the same in several passes, and a message says so once. The functions overwrite their sums.
 
 Shapes: N rows, W columns.
 """
@@ -29,7 +29,7 @@ from bertwright.files import cache_folder
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _FLAGS = (
     *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
-    # What lets loops become vectors. -ffast-math would also let the library set the process to round denormals to 0.
+    # These let the compiler vectorise loops. -ffast-math would also make the whole process round denormals to 0.
     *(
         "-fno-math-errno",
         "-fno-trapping-math",
@@ -41,13 +41,13 @@ _FLAGS = (
 )
 _X86_FLAGS = ("-mprefer-vector-width=512",)
 HEAD = 64
-"""Width of the heads that `attend` is built for: that of every size of the paper."""
+"""Width of the heads that `attend` is built for; every size of the paper has it."""
 MIDDLE = 128
-"""Stands for 0 among the 8 bits: rows go from 1 to 255."""
+"""8-bit value of 0; quantised rows have values from 1 to 255."""
 
 
 def quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, W] → 8 bits around MIDDLE [N, W], and what one step is worth in each row [N]."""
+    """Return rows [N, W] as 8-bit values around MIDDLE [N, W], and the scale of each row [N]."""
     rows = rows.contiguous()
     if (built := library()) is None:
         most = rows.abs().amax(1)
@@ -59,7 +59,7 @@ def quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def finish(sums: Tensor, scales: Tensor | None, bias: Tensor) -> Tensor:
-    """What the linear layer says: [N, W]."""
+    """Return the output of the linear layer: sums times scales plus bias [N, W]."""
     if (built := library()) is None:
         return _finished(sums, scales, bias)
     built.finish(_at(sums), _at(scales), _at(bias), *_sizes(sums))
@@ -67,7 +67,7 @@ def finish(sums: Tensor, scales: Tensor | None, bias: Tensor) -> Tensor:
 
 
 def activate(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: str) -> Tensor:
-    """GELU of the linear layer: [N, W]."""
+    """Return GELU of the linear layer's output [N, W]."""
     if (built := library()) is None:
         return F.gelu(_finished(sums, scales, bias), approximate=approximate)
     count, width, threads = _sizes(sums)
@@ -76,18 +76,18 @@ def activate(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: 
 
 
 def activate_quantise(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: str) -> tuple[Tensor, Tensor]:
-    """The same as `quantise` gives it."""
+    """Return GELU of the linear layer's output, quantised as `quantise` does."""
     if (built := library()) is None:
         return quantise(activate(sums, scales, bias, approximate=approximate))
-    narrow, found = torch.empty(sums.shape, dtype=torch.uint8), torch.empty(len(sums), dtype=torch.float32)
+    narrow, steps = torch.empty(sums.shape, dtype=torch.uint8), torch.empty(len(sums), dtype=torch.float32)
     count, width, threads = _sizes(sums)
     with_tanh = approximate == "tanh"
-    built.activate(_at(sums), _at(scales), _at(bias), _at(narrow), _at(found), count, width, with_tanh, threads)
-    return narrow, found
+    built.activate(_at(sums), _at(scales), _at(bias), _at(narrow), _at(steps), count, width, with_tanh, threads)
+    return narrow, steps
 
 
 def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
-    """LayerNorm of `before` [N, W] plus the linear layer: [N, W]."""
+    """Return LayerNorm of `before` [N, W] plus the linear layer's output: [N, W]."""
     if (built := library()) is None:
         normed: Tensor = norm(before + _finished(sums, scales, bias))
         return normed
@@ -106,7 +106,7 @@ def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, 
 
 
 def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Tensor:
-    """Attention from `query` [B, Q, D] to `key_value` [B, T, 2D], keys first: [B, Q, D]; `keep` as SelfAttention's."""
+    """Return the attention [B, Q, D] from `query` [B, Q, D] to `key_value` [B, T, 2D]; `keep`: see SelfAttention."""
     built, (batch, tokens, both) = library(), key_value.shape
     if built is None or both != 2 * HEAD * heads or keep.shape[1:3] != (1, 1):
         parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, *key_value.chunk(2, dim=-1))]
@@ -121,7 +121,7 @@ def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Ten
 
 @functools.cache
 def library() -> Any:
-    """The built functions, or None where none can be built here."""
+    """Return the compiled functions; None where they cannot be built on this machine."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         say("there is no C++ compiler here (c++): bias, GELU and LayerNorm take several passes each")
@@ -131,7 +131,7 @@ def library() -> Any:
     try:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        # Its own digest is in the name: to load a damaged one ends the process.
+        # The digest of the file is in its name, because loading a damaged library ends the process.
         kept = [path for path in folder.glob(f"rows-{key}-*.so") if path.stem.endswith(_digest(path.read_bytes()))]
         return ctypes.CDLL(str(kept[0] if kept else _build(command, folder, key)))
     except (OSError, subprocess.CalledProcessError) as error:
@@ -141,10 +141,10 @@ def library() -> Any:
 
 
 def _build(command: Sequence[str], folder: Path, key: str) -> Path:
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        made = Path(place) / "kernels.so"
-        subprocess.run([*command, str(_SOURCE), "-o", str(made)], check=True, capture_output=True, text=True)
-        return made.replace(folder / f"rows-{key}-{_digest(made.read_bytes())}.so")
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        built = Path(temporary) / "kernels.so"
+        subprocess.run([*command, str(_SOURCE), "-o", str(built)], check=True, capture_output=True, text=True)
+        return built.replace(folder / f"rows-{key}-{_digest(built.read_bytes())}.so")
 
 
 def _digest(content: bytes) -> str:
@@ -160,7 +160,7 @@ def _at(tensor: Tensor | None) -> ctypes.c_void_p:
 
 
 def _sizes(rows: Tensor) -> tuple[ctypes.c_int64, ctypes.c_int64, ctypes.c_int]:
-    """Rows, columns, threads: more than one only where there is work for them."""
+    """Return rows, columns and threads; several threads only where there is enough work."""
     threads = torch.get_num_threads() if rows.numel() > 1 << 15 else 1
     return ctypes.c_int64(rows.shape[0]), ctypes.c_int64(rows.shape[1]), ctypes.c_int(threads)
 
@@ -170,7 +170,7 @@ def _has_wide_vectors() -> bool:
 
 
 def _processor() -> str:
-    """What -march=native may make of the source: a cache folder can be shared by unlike machines."""
+    """Return the processor's features, which decide the result of -march=native; machines may share a cache folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next((line for line in lines if line.startswith(("flags", "Features"))), "")

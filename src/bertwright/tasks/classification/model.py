@@ -24,7 +24,7 @@ from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.spec import ClassificationTask, with_labels
 from bertwright.tasks.inference import answered_batches, ready
 from bertwright.training.distributed import Trainable
-from bertwright.training.hardware import moved, place_of
+from bertwright.training.hardware import module_device, move_to_device
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
     with torch.inference_mode():
         for rows in answered_batches(lengths):
             given = padded(encoded, rows, pad_id=pad_id, both_orders=model.both_orders)
-            found[rows] = model(moved(given, place_of(model))).float().cpu().numpy()
+            found[rows] = model(move_to_device(given, module_device(model))).float().cpu().numpy()
     model.train(was_training)
     if encoded.begins is None:
         return found

@@ -41,7 +41,7 @@ from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import Windows, cached_windows, encode_windows, padded_rows
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.distributed import Trainable
-from bertwright.training.hardware import moved, place_of
+from bertwright.training.hardware import module_device, move_to_device
 
 _ARCHITECTURE: Final = "BertForQuestionAnswering"
 _FILES: Final = ("predictions.json", "nbest.json", "null_odds.json")
@@ -172,7 +172,7 @@ def span_logits(model: SpanModel, windows: Windows) -> SpanLogits:
     null = np.zeros(len(windows), dtype=np.float32)
     with torch.inference_mode():
         for rows in answered_batches(lengths, "windows answered"):
-            batch = moved(span_batch(windows, rows, pad_id=model.encoder.config.pad_id), place_of(model))
+            batch = move_to_device(span_batch(windows, rows, pad_id=model.encoder.config.pad_id), module_device(model))
             for flat, logits in zip(found, model(batch), strict=True):
                 values = logits.float().cpu().numpy()
                 null[rows] += values[:, 0]

@@ -24,7 +24,7 @@ from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.spec import Context
 from bertwright.text.base_tokenizer import Pieces
 from bertwright.training.distributed import Trainable
-from bertwright.training.hardware import moved, place_of
+from bertwright.training.hardware import module_device, move_to_device
 
 # words → token ids: windows in which every word is asked for once, where most stands around it (paper §5.3).
 #
@@ -208,7 +208,7 @@ def predict_tags(model: Tagger, windows: Windows, num_words: int) -> NDArray[np.
     found = np.zeros((num_words, model.classifier.linear.out_features), dtype=np.float32)
     with torch.inference_mode():
         for rows in answered_batches(np.array([len(ids) for ids in windows.ids])):
-            given = moved(tag_rows(windows, rows, pad_id=model.encoder.config.pad_id), place_of(model))
+            given = move_to_device(tag_rows(windows, rows, pad_id=model.encoder.config.pad_id), module_device(model))
             logits = model(given).float().cpu().numpy()
             for place, row in enumerate(rows):
                 found[windows.words[row]] = logits[place, : len(windows.words[row])]

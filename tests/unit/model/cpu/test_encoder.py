@@ -1,4 +1,4 @@
-"""What answers quickly answers as the plain model does: fp32 to 1e-5, 8 bits to a cosine."""
+"""Packed layers against the plain model: fp32 to 1e-5, 8 bits to a cosine."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.model.config import size_config
-from bertwright.model.cpu import kernels as rows
-from bertwright.model.cpu.encoder import Int8Product, PackedProduct, QuickLayer, filled_up, quick
+from bertwright.model.cpu import kernels
+from bertwright.model.cpu.encoder import Int8Product, PackedLayer, PackedProduct, packed_copy, padded_rows
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import Encoded
@@ -26,9 +26,9 @@ needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Once with what is built, once as where there is no compiler."""
     if request.param == "plain torch":
-        monkeypatch.setattr(rows, "library", lambda: None)
+        monkeypatch.setattr(kernels, "library", lambda: None)
     else:
-        assert rows.library() is not None
+        assert kernels.library() is not None
     return str(request.param)
 
 
@@ -58,7 +58,7 @@ def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], steps: str) -> N
     model = classifier()
     given = batch(*shape)
     with torch.inference_mode():
-        torch.testing.assert_close(quick(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
+        torch.testing.assert_close(packed_copy(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
 
 
 @needs_bytes
@@ -67,32 +67,32 @@ def test_int8_points_where_fp32_does(shape: tuple[int, int], steps: str) -> None
     model = classifier()
     given = batch(*shape)
     with torch.inference_mode():
-        found = torch.cosine_similarity(quick(model, "int8")(given), model(given))
+        found = torch.cosine_similarity(packed_copy(model, "int8")(given), model(given))
     assert float(found.min()) >= 0.998, found
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 @pytest.mark.parametrize("changes", [{}, {"activation": "gelu_tanh"}])
 def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes: dict[str, Any]) -> None:
-    model = quick(classifier(**changes), kind)
-    layers = [part for part in model.modules() if isinstance(part, QuickLayer)]
+    model = packed_copy(classifier(**changes), kind)
+    layers = [part for part in model.modules() if isinstance(part, PackedLayer)]
     for shape in ((1, 1), (1, 9), (3, 11), (2, 16), (17, 1)):
         given = batch(*shape)
         with torch.inference_mode():
             found = model(given)
-            assert all(layer._whole for layer in layers)
-            few = [layer.few for layer in layers]
+            assert all(layer._fused for layer in layers)
+            few = [layer.most_fused for layer in layers]
             for layer in layers:
-                layer.few = 0
+                layer.most_fused = 0
             expected = model(given)
             for layer, number in zip(layers, few, strict=True):
-                layer.few = number
+                layer.most_fused = number
         assert float((found - expected).abs().max()) <= (CLOSE if kind == "fp32" else 0.02)
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
-    model = quick(classifier(), kind)
+    model = packed_copy(classifier(), kind)
     given = batch(6, 31)
     with torch.inference_mode():
         together = model(given)
@@ -112,13 +112,13 @@ def test_other_heads_and_the_other_gelu(changes: dict[str, Any], steps: str) -> 
     model = classifier(**changes)
     given = batch(4, 19)
     with torch.inference_mode():
-        torch.testing.assert_close(quick(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
+        torch.testing.assert_close(packed_copy(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
 
 
 def test_every_layer_comes_out_for_features(steps: str) -> None:
     model = classifier()
     given = batch(4, 19)
-    encoders = [part.get_submodule("encoder") for part in (model, quick(model, "fp32"))]
+    encoders = [part.get_submodule("encoder") for part in (model, packed_copy(model, "fp32"))]
     with torch.inference_mode():
         plain, fast = (encoder(given.ids, given.segments, given.mask, all_hidden=True).hidden for encoder in encoders)
     assert isinstance(encoders[0], Encoder)
@@ -134,28 +134,28 @@ def test_built_and_plain_steps_give_the_same_bytes() -> None:
     sums = torch.randn(37, 96, generator=generator) * 50
     scales, bias = torch.rand(37, generator=generator) * 0.05, torch.randn(96, generator=generator)
     for approximate in ("none", "tanh"):
-        built, steps_of_it = rows.activate_quantise(sums.clone(), scales, bias, approximate=approximate)
+        built, steps_of_it = kernels.activate_quantise(sums.clone(), scales, bias, approximate=approximate)
         wide = torch.nn.functional.gelu(sums * scales[:, None] + bias, approximate=approximate)
         torch.testing.assert_close(steps_of_it, wide.abs().amax(1) / 127, atol=0, rtol=1e-5)
-        back = (built.float() - rows.MIDDLE) * steps_of_it[:, None]
+        back = (built.float() - kernels.MIDDLE) * steps_of_it[:, None]
         assert float(((back - wide).abs() / steps_of_it[:, None]).max()) <= 0.501
 
 
 def test_a_row_of_zeros_becomes_zeros(steps: str) -> None:
-    narrow, scales = rows.quantise(torch.zeros(2, 5))
-    assert narrow.tolist() == [[rows.MIDDLE] * 5] * 2
+    narrow, scales = kernels.quantise(torch.zeros(2, 5))
+    assert narrow.tolist() == [[kernels.MIDDLE] * 5] * 2
     assert scales.tolist() == [1.0, 1.0]
 
 
 def test_nothing_to_answer() -> None:
     encoded = Encoded(ids=(), first=np.zeros(0, dtype=np.int64), cut=np.zeros(0, dtype=np.bool_))
-    assert predict_logits(quick(classifier(), "fp32"), encoded).shape == (0, 16)
+    assert predict_logits(packed_copy(classifier(), "fp32"), encoded).shape == (0, 16)
 
 
 def test_the_model_itself_stays_as_it_was() -> None:
     model = classifier()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    found = quick(model, "fp32")
+    found = packed_copy(model, "fp32")
     with torch.inference_mode():
         found(batch(2, 9))
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
@@ -186,11 +186,11 @@ def test_without_a_compiler_it_is_said(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "false")
-    assert rows.library.__wrapped__() is None
+    assert kernels.library.__wrapped__() is None
     assert "kernels.cpp could not be built" in capsys.readouterr().err
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert rows.library.__wrapped__() is None
+    assert kernels.library.__wrapped__() is None
     assert "no C++ compiler" in capsys.readouterr().err
 
 
@@ -200,14 +200,14 @@ def test_a_damaged_library_is_built_again(
 ) -> None:
     whole, other = tmp_path / "whole", tmp_path / "other"
     monkeypatch.setenv("XDG_CACHE_HOME", str(whole))
-    assert rows.library.__wrapped__() is not None
+    assert kernels.library.__wrapped__() is not None
     (built,) = (whole / "bertwright").glob("rows-*.so")
     # Never the loaded file itself: this process ends in it.
     damaged = other / built.relative_to(whole)
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(damage)
     monkeypatch.setenv("XDG_CACHE_HOME", str(other))
-    assert rows.library.__wrapped__() is not None
+    assert kernels.library.__wrapped__() is not None
     assert capsys.readouterr().err == ""
     assert any(path.stat().st_size > len(damage) for path in damaged.parent.glob("rows-*.so"))
 
@@ -218,14 +218,14 @@ def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", nowhere)
-    assert rows.library.__wrapped__() is None
+    assert kernels.library.__wrapped__() is None
     assert "there is no home folder; XDG_CACHE_HOME names one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 @pytest.mark.parametrize("shape", [(1, 10), (4, 100)])
 def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, int]) -> None:
-    model, given = quick(classifier(), kind), batch(*shape)
+    model, given = packed_copy(classifier(), kind), batch(*shape)
     with torch.inference_mode():
         usual = model(given)
         torch.set_default_dtype(torch.float64)
@@ -237,21 +237,21 @@ def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, i
 
 @pytest.mark.parametrize("few", [0, 64])
 def test_no_rows_are_answered_with_none(few: int) -> None:
-    layer = quick(classifier(), "fp32").get_submodule("encoder").layers[0]
-    layer.few = few
+    layer = packed_copy(classifier(), "fp32").get_submodule("encoder").layers[0]
+    layer.most_fused = few
     with torch.inference_mode():
         assert layer(torch.zeros(0, 7, 256), torch.ones(0, 1, 1, 7, dtype=torch.bool)).shape == (0, 7, 256)
 
 
 def test_the_built_steps_leave_small_numbers_to_the_process() -> None:
-    rows.library()
+    kernels.library()
     assert float(torch.tensor([1e-39]) * 0.5) > 0.0  # some compilers' fast arithmetic rounds denormals to 0 everywhere
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A product is compiled for each number of rows, and kept: a service would grow with every new one."""
-    model, product = quick(classifier(), kind), PackedProduct if kind == "fp32" else Int8Product
+    model, product = packed_copy(classifier(), kind), PackedProduct if kind == "fp32" else Int8Product
     sizes: set[int] = set()
     forward = product.forward
 
@@ -265,13 +265,13 @@ def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatc
         for shape in shapes:
             model(batch(*shape))
     wanted = {count * length for count, length in shapes} | {9, 11}  # the last layer is computed at [CLS] alone
-    assert sizes == {len(filled_up(torch.ones(count, 1))) for count in wanted}
+    assert sizes == {len(padded_rows(torch.ones(count, 1))) for count in wanted}
 
 
 def test_what_is_filled_up_is_little() -> None:
     counts = range(1, 5000)
     given = torch.ones(5000, 1)
-    found = [filled_up(given[:count]) for count in counts]
+    found = [padded_rows(given[:count]) for count in counts]
     assert len({len(one) for one in found}) <= 104
     for count, one in zip(counts, found, strict=True):
         assert len(one) - count <= max(7, count / 16)

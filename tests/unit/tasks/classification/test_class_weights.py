@@ -24,8 +24,8 @@ from bertwright.tasks.classification.task import prepare
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
-from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import start_run
+from bertwright.training.settings import OptimizerSettings
 
 NUMERICS = Numerics(precision="fp32", compiled=False, threads=1, peak_flops=1e9)
 SHAPE = EncoderConfig(

@@ -371,7 +371,7 @@ def test_the_commands_go_end_to_end(tmp_path: Path, tokenizer: Path, capsys: pyt
     assert main(["score", "squad", *files, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["f1"] == pytest.approx(found["mean"])
     assert main([*start, "--data", str(data), "--out", str(tmp_path / "r2"), "--text-column", "question"]) == 2
-    assert "--text-column and --label-column are for tables; squad2 has none" in capsys.readouterr().err
+    assert "--text-column and --label-column: expected a task with a table, got squad2" in capsys.readouterr().err
 
 
 def test_a_training_run_names_what_is_wrong(tmp_path: Path, tokenizer: Path) -> None:

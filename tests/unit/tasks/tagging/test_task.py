@@ -269,14 +269,14 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, tokenizer: Path)
     for name in ("train", "dev"):
         rows = ("".join(f"7 {word} {tag} x\n" for word, tag in zip(*sentence(row), strict=True)) for row in range(8))
         (data / f"{name}.conll").write_text("-DOCSTART-\n\n" + "\n".join(rows))
-    given: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": tokenizer, "epochs": 1}
-    given |= {"text_column": ("2",), "label_column": "3", "threads": 1}
-    commands.finetune("ner", task_setting=("context=off", "scheme=iob2"), **given)
+    given: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": tokenizer}
+    given |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "threads": 1}}
+    commands.finetune_command("ner", task_setting=("context=off", "scheme=iob2"), **given)
     task = open_model(str(tmp_path / "run")).extra["task"]
     assert {"context": "off", "scheme": "iob2", "word": "2", "tag": "3"}.items() <= task.items()
-    figures = commands.evaluate("ner", model=str(tmp_path / "run"), data=data)
+    figures = commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data)
     assert (figures["sentences"], figures["words"]) == (8, 56)
     with pytest.raises(InputError, match=r"dev\.conll:3: 'x' is no tag"):
-        commands.evaluate("ner", model=str(tmp_path / "run"), data=data, label_column="4")
+        commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data, label_column="4")
     with pytest.raises(InputError, match="data"):
-        commands.finetune("ner", resume=True, **given)
+        commands.finetune_command("ner", resume=True, **given)

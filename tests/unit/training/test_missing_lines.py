@@ -21,17 +21,17 @@ def test_a_pretraining_without_its_log_says_so(
     settings: Any = {"phases": (Phase(length=16, share=1.0),), "steps": 8, "batch_size": 4, "threads": 1}
     settings |= {"precision": "fp32", "compile": "off", "held_out_share": 0.4, "evaluations": 4, "log_every": 2}
     given: Any = {"settings": PretrainSettings.model_validate(settings), "corpus": own_corpus, "out": tmp_path / "run"}
-    really = loop.Loop.agree
+    really = loop.Loop.sync_decisions
     with monkeypatch.context() as patched:
         patched.setattr(loop.Loop, "is_time_to_save", lambda _, done: done == 5)
-        patched.setattr(loop.Loop, "agree", lambda self, _, due: really(self, due, due))
+        patched.setattr(loop.Loop, "sync_decisions", lambda self, _, save: really(self, save, save))
         assert pretrain(**given)["stopped"]
     (tmp_path / "run" / "metrics.jsonl").write_bytes(b"")
     capsys.readouterr()
     assert pretrain(**given, resume=True)["steps"] == 8
     assert (
-        f"{tmp_path}/run/metrics.jsonl: lines of steps 1 to 4 and measurements after steps 2, 4 are missing; the run "
-        "goes on from step 5, and its curve begins after step 4"
+        f"{tmp_path}/run/metrics.jsonl: lines of steps 1 to 4 and evaluations after steps 2, 4 are missing; the run "
+        "continues from step 5, and its curve begins after step 4"
     ) in capsys.readouterr().err
 
 
@@ -63,6 +63,6 @@ def test_a_finetuning_without_the_log_of_a_finished_seed_says_so(
     said = [text for text in capsys.readouterr().err.splitlines() if "missing" in text]
     assert len(said) == 1
     assert said[0].endswith(
-        f"{tmp_path}/run/seed-0/metrics.jsonl: lines of steps 1 to 6 and measurements after steps 3, 6 are missing; "
+        f"{tmp_path}/run/seed-0/metrics.jsonl: lines of steps 1 to 6 and evaluations after steps 3, 6 are missing; "
         "this seed has finished, and its curve begins after step 6"
     )

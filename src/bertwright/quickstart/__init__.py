@@ -1,0 +1,1 @@
+"""The whole way in a few minutes, on the documentation of this machine."""

@@ -16,7 +16,7 @@ from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 
-from bertwright.console import told_to
+from bertwright.console import redirect_messages
 from bertwright.errors import InputError, RunFailed
 from bertwright.serving import schemas
 from bertwright.serving.batcher import Batcher, Overloaded, Work
@@ -326,7 +326,7 @@ async def _head(model: Predictor, use: Any) -> Head[Any]:
 
 
 def _quietly(compute: Callable[[Sequence[Any]], list[Any]], items: Sequence[Any]) -> list[Any]:
-    with told_to(lambda _: None):
+    with redirect_messages(lambda _: None):
         return compute(items)
 
 

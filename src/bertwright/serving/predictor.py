@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 
-from bertwright.console import say, told_to
+from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, RunFailed, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.config import EncoderConfig
@@ -56,7 +56,7 @@ def load(model: str | Path, *, precision: Asked = "auto") -> "Predictor":
     heard: list[str] = []
     if str(model).startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
-    with told_to(heard.append):
+    with redirect_messages(heard.append):
         saved = open_model(str(model))
         answerable = Answerable(**vars(saved), answering=choose(precision))
         found = Predictor(answerable, open_tokenizer(saved), str(model))
@@ -190,7 +190,7 @@ class Predictor:
     def _answered(
         self, items: Sequence[Any], head: Head[Any], answers: Callable[[Sequence[Any]], list[Any]]
     ) -> list[Any]:
-        with self._lock, told_to(_warn):
+        with self._lock, redirect_messages(_warn):
             try:
                 found = answers(items)
             except RunFailed as error:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from bertwright.console import say, told_to
+from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, RunFailed, legible
 from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
@@ -36,7 +36,7 @@ def tried(model: Predictor) -> float:
     head = model.head
     inputs = [head.example] * 8
     try:
-        with told_to(lambda _: None):
+        with redirect_messages(lambda _: None):
             head.answers(inputs)  # the first call packs what later ones need
             begin = time.perf_counter()
             for _ in range(_TURNS):

@@ -214,9 +214,9 @@ def _invalid(error: "ValidationError") -> str:
 
 def _print_error(error: object) -> None:
     """Print an error on standard error, where that is still open."""
-    from bertwright.console import heard_or_not
+    from bertwright.console import ignore_closed_stderr
 
-    with heard_or_not():
+    with ignore_closed_stderr():
         print(f"bertwright: {error}", file=sys.stderr)
 
 

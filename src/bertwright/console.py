@@ -1,4 +1,4 @@
-"""What a person sees while a command runs: all on standard error, so that standard output holds results alone."""
+"""Messages and progress of a running command, on standard error: standard output holds results alone."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.status import Status as Line
 
-# rich takes FORCE_COLOR for a terminal, and a log file would then be full of control codes.
+# With FORCE_COLOR rich would treat a log file as a terminal and fill it with control codes.
 _forced = None if sys.stderr is not None and sys.stderr.isatty() else False
 console = Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=_forced)
 
@@ -24,7 +24,10 @@ _listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", def
 
 
 def say(text: str) -> None:
-    """Print one line of plain text for the person."""
+    """Print one line of plain text.
+
+    Inside `redirect_messages` the text goes to its listener instead, and inside `say_once` a repeated text is skipped.
+    """
     if listener := _listener.get():
         listener(text)
         return
@@ -33,13 +36,16 @@ def say(text: str) -> None:
         if text in said:
             return
         said.add(text)
-    with heard_or_not():
+    with ignore_closed_stderr():
         console.print(text, markup=False)
 
 
 @contextmanager
-def heard_or_not() -> Iterator[None]:
-    """Within, standard error may be a closed terminal, or a log on a full disk: the work goes on in silence."""
+def ignore_closed_stderr() -> Iterator[None]:
+    """Ignore errors of writing to standard error (a closed terminal, a log on a full disk), so that the work continues.
+
+    After such an error nothing more is written there.
+    """
     try:
         yield
     except OSError:
@@ -47,15 +53,15 @@ def heard_or_not() -> Iterator[None]:
 
 
 def silence(stream: TextIO) -> None:
-    """From now on, what is written to a standard stream goes nowhere; what it still holds too."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    """Discard all further output to a standard stream, its buffer included."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, stream.fileno())
+    os.close(null_device)
 
 
 @contextmanager
-def without_repeats(said: set[str]) -> Iterator[None]:
-    """Within, `say` leaves out what is in `said` and adds what it prints: the same file may be looked at often."""
+def say_once(said: set[str]) -> Iterator[None]:
+    """Let `say` skip the texts in `said`, and add those that it prints: the same file may be read several times."""
     token = _said.set(said)
     try:
         yield
@@ -64,8 +70,8 @@ def without_repeats(said: set[str]) -> Iterator[None]:
 
 
 @contextmanager
-def told_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Within, what would be said is given to `listener`, and nothing is shown: a program asks, not a person."""
+def redirect_messages(listener: Callable[[str], None]) -> Iterator[None]:
+    """Give messages to `listener` instead of printing them, and show no progress: for callers in Python."""
     token = _listener.set(listener)
     try:
         yield
@@ -74,52 +80,52 @@ def told_to(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def clock(seconds: float) -> str:
-    """A duration as a clock shows it: 0:05, 1:02:03."""
+    """Return a duration as on a clock: 0:05, 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 class Status:
-    """One line that changes in place on a terminal, and is printed at most every few seconds elsewhere.
+    """Progress line: updated in place on a terminal, elsewhere printed at most once in `seconds`.
 
-    One within another takes over its line for a while. `ends`: whether a last text that came too soon to be printed is
-    printed at the end.
+    A Status inside another one uses its line for a while. ends: print the last text at the end, where it came too soon
+    to be printed.
     """
 
-    _shown: ClassVar["Status | None"] = None
+    _active: ClassVar["Status | None"] = None
 
     def __init__(self, *, seconds: float = 10.0, ends: bool = True) -> None:
-        self._outer = Status._shown
+        self._outer = Status._active
         self._live: Line | None = None
         self._silent = _listener.get() is not None
         if console.is_terminal and not self._silent:
             self._live = self._outer._live if self._outer else console.status("")
         self._seconds, self._ends = seconds, ends
         self._last = time.monotonic()
-        self._unseen: str | None = None
+        self._pending: str | None = None
 
     def __enter__(self) -> "Status":
         if self._live and not self._outer:
-            with heard_or_not():
+            with ignore_closed_stderr():
                 self._live.start()
         if not self._silent:
-            Status._shown = self
+            Status._active = self
         return self
 
     def update(self, text: str) -> None:
-        """Show `text`, replacing what was shown before."""
+        """Show `text` in place of the text before."""
         if self._silent:
             return
         if self._live:
-            with heard_or_not():
+            with ignore_closed_stderr():
                 self._live.update(text.replace("[", "\\["))
             return
-        self._unseen = text
+        self._pending = text
         if time.monotonic() - self._last >= self._seconds:
             self._last = time.monotonic()
-            self._unseen = None
-            with heard_or_not():
+            self._pending = None
+            with ignore_closed_stderr():
                 print(text, file=sys.stderr, flush=True)
 
     def __exit__(
@@ -127,10 +133,10 @@ class Status:
     ) -> None:
         if self._silent:
             return
-        Status._shown = self._outer
-        with heard_or_not():
+        Status._active = self._outer
+        with ignore_closed_stderr():
             if self._live:
                 if not self._outer:
                     self._live.stop()
-            elif self._unseen and self._ends:
-                print(self._unseen, file=sys.stderr, flush=True)
+            elif self._pending and self._ends:
+                print(self._pending, file=sys.stderr, flush=True)

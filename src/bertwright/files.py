@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: every write goes to a temporary name, is flushed, then renamed."""
+"""Atomic writing of files and folders: each is written under a temporary name, flushed, then renamed."""
 
 import errno
 import hashlib
@@ -13,52 +13,58 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from bertwright.errors import Damaged, DiskFull, InputError, shown
-from bertwright.leftovers import lock_of, temporary
+from bertwright.leftovers import lock_path, temporary
 
 MOST_JSON: Final = 200_000_000
-"""Bytes of a JSON file that is read as a whole; parsed it may take over twenty times as much."""
+"""Largest JSON file that is read, in bytes; parsed it may take over twenty times as much memory."""
 
 _MOST_NOTE: Final = 4096
-"""Bytes that are read of a note of a digest, which has about a hundred."""
+"""Number of bytes that are read of a digest file, which has about a hundred."""
 
 FULL_DISK: Final = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-"""Error numbers of the system where there is no room; such an error names no file."""
+"""Error numbers of a full disk; such an error names no file."""
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept for the next process; it may not exist. OSError where nobody says where."""
+    """Return the folder of files that are kept for the next process but can be made again; it may not exist.
+
+    Raises OSError where neither XDG_CACHE_HOME nor the home folder is known.
+    """
     if named := os.environ.get("XDG_CACHE_HOME"):
         return Path(named) / "bertwright"
     try:
         return Path.home() / ".cache" / "bertwright"
     except RuntimeError:
-        raise OSError("there is no home folder; XDG_CACHE_HOME names one for what is kept") from None
+        raise OSError("there is no home folder; set XDG_CACHE_HOME to the folder of the cache") from None
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is written to as it is: a pipe, a device, or one of this process' own descriptors."""
+    """Return whether `path` is written in place: a pipe, a device, or a descriptor of this process."""
     return _descriptor(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of the open file that a path such as /dev/stdout or /dev/fd/3 stands for."""
-    found = re.fullmatch(r"(/dev/fd/|/proc/self/fd/)(\d+)", str(path))
-    return int(found[2]) if found else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+    """Return the descriptor that a path such as /dev/stdout or /dev/fd/3 stands for; None for other paths."""
+    match = re.fullmatch(r"(/dev/fd/|/proc/self/fd/)(\d+)", str(path))
+    return int(match[2]) if match else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
 
 
 def refuse_target(target: str, *, source: str) -> None:
-    """Raise InputError for an --output in a folder that is absent, or that is the file of --input; "-" is neither."""
+    """Raise InputError for an --output that cannot be written, or that is the file of --input.
+
+    "-" stands for a standard stream, which is always accepted.
+    """
     if target != "-":
         refuse_unwritable(Path(target), "--output", is_folder=False)
     if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
-        raise InputError(f"--output {target}: is the file that --input names; name another")
+        raise InputError(f"--output {target}: expected another file than that of --input; name another one")
 
 
 def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
-    """Raise InputError where `path` cannot be written, so that a command finds it out before its work.
+    """Raise InputError where `path` cannot be written, before a command begins its work.
 
-    option: the option that names the path, for the message. is_folder: missing folders above it are made later; those
-    above a file are not.
+    option: name of the option that holds the path, for the message. is_folder: `path` becomes a folder, and missing
+    folders above it are made later; the folder of a file must exist.
     """
     if is_stream(path):
         return
@@ -78,19 +84,19 @@ def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open `path` for writing bytes; it appears under its name only when the block ends without an error.
+    """Open `path` for writing bytes; the file gets its name only when the block ends without an error.
 
-    A link is followed. What is no regular file, such as /dev/null, a pipe or /dev/stdout, is written to as it is.
-    Raises DiskFull where there is no room; an earlier file stays then.
+    A link is followed. A path that is no regular file, such as /dev/null, a pipe or /dev/stdout, is written in place.
+    Raises DiskFull where there is no room; an earlier file then stays.
     """
     if is_stream(path):
-        descriptor = _descriptor(path)  # opened by its name, a file that it leads to would be emptied
+        descriptor = _descriptor(path)  # opening it by name would empty a file that it leads to
         with path.open("wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as stream:
             yield stream
         return
     path = Path(os.path.realpath(path))
-    with _full_disk_told(path), temporary(path) as unfinished:
-        with unfinished.open("w+b") as stream:  # some map what they write
+    with _name_full_disk(path), temporary(path) as unfinished:
+        with unfinished.open("w+b") as stream:  # readable too, since some callers map the file
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -100,18 +106,17 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty sibling folder to fill; it takes the place of `path` when the block ends without an error.
+    """Yield an empty sibling folder to fill; it replaces `path` when the block ends without an error.
 
-    A link stays, and what it leads to is replaced. Only the content that `path` has at the start is replaced: raises
-    InputError, and leaves `path` as it is, where another process has made or changed it by the end. Raises DiskFull
-    where there is no room.
+    Where `path` is a link, the folder that it leads to is replaced. Raises InputError, and leaves `path` as it is,
+    where another process made or changed it during the block. Raises DiskFull where there is no room.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path}: is a file, and a folder is to be written under this name; choose another one")
+        raise InputError(f"{path}: expected a folder or a free name, got a file; choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     before = _content(path) if path.is_dir() else {}
-    with _full_disk_told(path), temporary(path, is_folder=True) as folder:
+    with _name_full_disk(path), temporary(path, is_folder=True) as folder:
         yield folder
         for file in folder.rglob("*"):
             if file.is_file():
@@ -127,9 +132,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill, whose content `path` has when the block ends without an error, and else stays as it was.
+    """Yield a folder to fill; `path` has its content when the block ends without an error, and else is unchanged.
 
-    Raises InputError where `path` holds anything at the start, or at the end.
+    Raises InputError where `path` is not empty at the start, or at the end.
     """
     if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path}: exists already and is not an empty folder; name another one or remove it")
@@ -137,38 +142,38 @@ def new_folder(path: Path) -> Iterator[Path]:
         with atomic_folder(path) as folder:
             yield folder
         return
-    with _full_disk_told(path), temporary(path / "content", is_folder=True) as folder:
-        yield folder  # inside, since another disk may be mounted there, which nothing can take the place of
+    with _name_full_disk(path), temporary(path / "content", is_folder=True) as folder:
+        yield folder  # inside `path`, which may be the mount point of another disk: that cannot be replaced
         sync_folder(folder)
         if [each.name for each in path.iterdir()] != [folder.name]:
-            raise InputError(_made_meanwhile(path))
+            raise InputError(_changed_meanwhile(path))
         for each in folder.iterdir():
             os.replace(each, path / each.name)
     sync_folder(path)
 
 
 def _content(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Map each path below `folder` to inode, size and time of change (ns); folders have their inode alone."""
+    """Return inode, size and time of change (ns) of each path below `folder`; of folders the inode alone."""
     content = {}
     for parent, folders, files in os.walk(folder):
         for name in folders + files:
-            found = os.lstat(path := os.path.join(parent, name))
-            size, changed = (0, 0) if name in folders else (found.st_size, found.st_mtime_ns)
-            content[os.path.relpath(path, folder)] = (found.st_ino, size, changed)
+            entry = os.lstat(path := os.path.join(parent, name))
+            size, changed = (0, 0) if name in folders else (entry.st_size, entry.st_mtime_ns)
+            content[os.path.relpath(path, folder)] = (entry.st_ino, size, changed)
     return content
 
 
 def _replace_folder(folder: Path, path: Path, before: dict[str, tuple[int, int, int]]) -> None:
-    """Swap the two folders, if `path` still has the content `before`."""
-    lock, old = lock_of(path), folder.with_suffix(".old")
+    """Replace `path` by `folder`; InputError where it no longer has the content `before`."""
+    lock, old = lock_path(path), folder.with_suffix(".old")
     try:
         os.replace(path, old)
         try:
             if _content(old) != before:
-                raise InputError(_made_meanwhile(path))
+                raise InputError(_changed_meanwhile(path))
             _rename_folder(folder, path)
         except BaseException:
-            os.replace(old, path)  # fails where something lies there by now: both stay then
+            os.replace(old, path)  # fails where the name is taken by now: both folders then stay
             raise
         os.replace(old, folder)
     finally:
@@ -176,16 +181,17 @@ def _replace_folder(folder: Path, path: Path, before: dict[str, tuple[int, int, 
 
 
 def _rename_folder(folder: Path, path: Path) -> None:
-    """Rename a folder to a name that is free or that an empty folder has; InputError where there is anything else."""
+    """Rename a folder to a free name, or the name of an empty folder; InputError where the name is taken."""
     try:
         os.replace(folder, path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        raise InputError(_made_meanwhile(path)) from None
+        raise InputError(_changed_meanwhile(path)) from None
 
 
-def _made_meanwhile(path: Path) -> str:
+def _changed_meanwhile(path: Path) -> str:
+    """Return the message for a folder that another process made or changed."""
     return (
         f"{path}: was made or changed by another process while this command worked. It stays as it is, and the result "
         "of this command was not written. Run the command again with another name"
@@ -193,7 +199,7 @@ def _made_meanwhile(path: Path) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames in a folder survive a power cut."""
+    """Write the entries of a folder to the disk, so that renames in it survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -208,17 +214,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """`value` as `write_json` writes it."""
+    """Return `value` as the bytes that `write_json` writes."""
     return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; InputError with the place where it is broken, and for one beyond `MOST_JSON`."""
+    """Read a JSON file. Raises InputError for one that is broken, with its line, or larger than `MOST_JSON`."""
     try:
         with path.open("rb") as stream:
             raw = stream.read(MOST_JSON + 1)
         if len(raw) > MOST_JSON:
-            raise InputError(f"{path}: over {MOST_JSON // 10**6} MB of JSON, which no file of this kind has")
+            raise InputError(f"{path}: expected at most {MOST_JSON // 10**6} MB of JSON, got more")
         value = json.loads(raw.decode())
         if b"\\ud" in raw.lower():  # an escaped half of a surrogate pair is valid JSON, but no text
             json.dumps(value, ensure_ascii=False).encode()
@@ -238,16 +244,16 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object; InputError for another value."""
+    """Read a JSON file that holds an object. Raises InputError for another value."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise InputError(f"{path}: holds a JSON {type(value).__name__}; it must be an object")
+        raise InputError(f"{path}: expected a JSON object, got a {type(value).__name__}")
     return value
 
 
 @contextmanager
-def _full_disk_told(path: Path) -> Iterator[None]:
-    """Within, an error of a full disk, which names no file, becomes one that does and says what to do."""
+def _name_full_disk(path: Path) -> Iterator[None]:
+    """Raise DiskFull, which names the path, in place of an error of a full disk, which names none."""
     try:
         yield
     except OSError as error:
@@ -257,23 +263,23 @@ def _full_disk_told(path: Path) -> Iterator[None]:
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file's bytes, in hex."""
+    """Return the sha256 of a file's bytes, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest_note(path: Path) -> Path:
-    """The file beside `path` that notes its digest, in the form that `sha256sum --check` reads."""
+    """Return the path of the digest file beside `path`, which `sha256sum --check` reads."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def note_digest(path: Path) -> None:
-    """Write the digest of a file beside it; no other program may have the folder in use."""
+    """Write the digest of a file beside it, not atomically: no other program may use the folder meanwhile."""
     digest_note(path).write_text(f"{file_digest(path)}  {path.name}\n", "utf-8")
 
 
 def check_digest(path: Path) -> str | None:
-    """Return the digest of a file, None where none is noted beside it; Damaged where another one is noted."""
+    """Return the digest of a file; None where none is noted beside it. Raises Damaged where the two differ."""
     note = digest_note(path)
     if not note.is_file() or not path.is_file():
         return None
@@ -282,14 +288,14 @@ def check_digest(path: Path) -> str | None:
     noted = line.partition(" ")[0].strip().lower()
     if not re.fullmatch("[0-9a-f]{64}", noted):
         raise Damaged(
-            f"{note}: begins with {shown(line)!r}; expected the sha256 of {path.name}, 64 hex digits: the file was "
-            f"damaged. Put it back from a copy, or remove it: then {path.name} is not checked"
+            f"{note}: expected the sha256 of {path.name}, 64 hex digits, got {shown(line)!r}: the file was damaged. "
+            f"Put it back from a copy, or remove it: then {path.name} is not checked"
         )
     digest = file_digest(path)
     if digest != noted:
         raise Damaged(
-            f"{path}: its sha256 is {digest[:12]}…, and {note.name} beside it notes {noted[:12]}…: one of the two was "
-            f"changed or damaged after they were written. Put the file back from a copy or make it again; who changed "
-            f"it on purpose, or saved it anew with another program, removes {note}"
+            f"{path}: expected the sha256 {noted[:12]}… that {note.name} beside it notes, got {digest[:12]}…: one of "
+            "the two files was changed or damaged after they were written. Put the file back from a copy or make it "
+            f"again; if you changed it on purpose, remove {note}"
         )
     return digest

@@ -1,4 +1,4 @@
-"""Python loops → machine code, kept on disk for the next process."""
+"""Python function → machine code, cached on disk for the next process."""
 
 import functools
 import hashlib
@@ -16,67 +16,68 @@ from bertwright.files import cache_folder
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CONFIG: Any = numba.config
-_DIGEST = "made_of"
-"""The attribute of a compiled function that holds the digest of all that went into its machine code."""
+_DIGEST = "source_digest"
+"""Attribute of a compiled function: digest of everything that its machine code was made from."""
 
 
 def compiled(function: Function, **options: Any) -> Function:
-    """Compile with numba, without the interpreter lock; the machine code is kept on disk for the next process.
+    """Compile a function with numba, without the interpreter lock, and cache its machine code on disk.
 
-    It is kept beside the source, else in the person's own cache folder. Where neither can be written, the function is
-    compiled anew in every process: a slower start, the same numbers.
+    The cache lies beside the source, else in the user's cache folder. Where neither can be written, every process
+    compiles the function again: the start is slower, the results are the same.
 
-    A function that calls another holds the other's machine code, and numba asks only whether the caller's own file is
-    still the same: kept code is therefore parted by what the called ones are made of, too.
+    The machine code of a function contains that of the functions that it calls, but numba only checks whether the file
+    of the caller changed. The folder of the cache therefore depends on the digests of the called functions too.
     """
     try:
         digest = _digest(function)
-        with _kept(function, digest):
-            made = numba.njit(cache=True, nogil=True, **options)(function)
-        setattr(made, _DIGEST, digest)
+        with _cache_for(function, digest):
+            dispatcher = numba.njit(cache=True, nogil=True, **options)(function)
+        setattr(dispatcher, _DIGEST, digest)
     except (OSError, RuntimeError):
-        made = numba.njit(nogil=True, **options)(function)
-    return cast(Function, made)
+        dispatcher = numba.njit(nogil=True, **options)(function)
+    return cast(Function, dispatcher)
 
 
 def _digest(function: Callable[..., Any]) -> str:
-    """Of the function's file, and of the compiled functions and numbers that it has from other files."""
-    found = hashlib.sha256(Path(function.__code__.co_filename).read_bytes())
+    """Return a digest of the function's file, and of the compiled functions and numbers imported there."""
+    digest = hashlib.sha256(Path(function.__code__.co_filename).read_bytes())
     for name, value in sorted(function.__globals__.items()):
         if isinstance(value, Number):
-            found.update(f"{name} {value}".encode())
+            digest.update(f"{name} {value}".encode())
         elif getattr(value, "__module__", None) != function.__module__:
-            found.update(getattr(value, _DIGEST, "").encode())
-    return found.hexdigest()[:16]
+            digest.update(getattr(value, _DIGEST, "").encode())
+    return digest.hexdigest()[:16]
 
 
 @contextmanager
-def _kept(function: Callable[..., Any], digest: str) -> Iterator[None]:
-    """Let numba keep what it makes in a folder of that digest; OSError where there is no place for one."""
+def _cache_for(function: Callable[..., Any], digest: str) -> Iterator[None]:
+    """Let numba cache in a folder of that digest. Raises OSError where no folder can be written."""
     usual = _CONFIG.CACHE_DIR
-    place = next(filter(_is_writable, _places(Path(function.__code__.co_filename), usual)), None)
-    if place is None:
-        raise OSError("nothing can be kept: no folder can be written to")
-    _CONFIG.CACHE_DIR = str(place / f"compiled-{digest}")
+    folder = next(filter(_is_writable, _cache_folders(Path(function.__code__.co_filename), usual)), None)
+    if folder is None:
+        raise OSError("no folder for the cache of compiled functions can be written")
+    _CONFIG.CACHE_DIR = str(folder / f"compiled-{digest}")
     try:
         yield
     finally:
         _CONFIG.CACHE_DIR = usual
 
 
-def _places(source: Path, named: str) -> Iterator[Path]:
-    """Where numba was told to, beside the source, and in the person's cache folder."""
-    if named:
-        yield Path(named)
+def _cache_folders(source: Path, configured: str) -> Iterator[Path]:
+    """Yield the possible folders: numba's configured one, the one beside the source, the user's cache folder."""
+    if configured:
+        yield Path(configured)
     yield source.parent / "__pycache__"
     yield cache_folder()
 
 
 @functools.cache
-def _is_writable(place: Path) -> bool:
+def _is_writable(folder: Path) -> bool:
+    """Return whether files can be written in a folder, which is made where it is absent."""
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=place).close()
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError:
         return False
     return True

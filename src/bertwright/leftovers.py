@@ -1,7 +1,8 @@
-"""Files and folders that are being written: their temporary names, their locks, and what a killed process left behind.
+"""Temporary files and folders: their names, their locks, and the removal of those that a killed process left.
 
-A temporary name is `.TARGET.bw-XXXXXXXX.tmp`, beside the target. The process that writes it holds a lock on it, which
-the system drops when the process ends. So the next process that writes the same target sees what nobody works on.
+A temporary name is `.TARGET.bw-XXXXXXXX.tmp`, beside the target. The process that writes it holds a lock on it. The
+system releases the lock when the process ends, so the next process that writes the same target can tell leftovers from
+files in use.
 """
 
 import fcntl
@@ -14,12 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _NAME = re.compile(r"\.(?P<target>.+)\.bw-[a-z0-9_]{8}\.(?P<kind>tmp|old)")
-"""`tmp` is not whole and may go. `old` was whole: it stood under the target's name and made room for a new version."""
+"""A `tmp` is incomplete and can be removed. An `old` is the complete version that a new one was about to replace."""
 
 
 @contextmanager
 def temporary(target: Path, *, is_folder: bool = False) -> Iterator[Path]:
-    """Yield a new empty file or folder beside `target`, locked until the block ends; what has that name then goes."""
+    """Yield a new empty file or folder beside `target`, locked until the block ends; it is removed at the end."""
     remove_leftovers(target.parent, target.name)
     path, lock = _create(target, is_folder)
     try:
@@ -30,9 +31,9 @@ def temporary(target: Path, *, is_folder: bool = False) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, target: str | None = None) -> None:
-    """Remove what killed processes had begun to write in `folder`, for one target or for all.
+    """Remove the temporary files and folders of killed processes in `folder`, for one target or for all.
 
-    An old version whose target is absent gets its name back; one whose target is there stays.
+    An old version gets its name back where the target is absent, and stays where it exists.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -42,14 +43,14 @@ def remove_leftovers(folder: Path, target: str | None = None) -> None:
 
 
 def is_leftover_name(name: str) -> bool:
-    """Return whether `name` is one that `temporary` gives, for a file in work or an old version."""
+    """Return whether `name` is a temporary name, of an unfinished file or an old version."""
     return _NAME.fullmatch(name) is not None
 
 
-def lock_of(path: Path) -> int:
-    """Lock a file or folder and return the open descriptor that holds the lock; wait while another process has it.
+def lock_path(path: Path) -> int:
+    """Lock a file or folder, and return the open descriptor that holds the lock. Waits while another process has it.
 
-    On a file system without locks the descriptor holds none, and nothing is ever taken for a leftover there.
+    On a file system without locks the descriptor holds none; leftovers are never removed there.
     """
     lock = os.open(path, os.O_RDONLY)
     with suppress(OSError):
@@ -66,8 +67,8 @@ def _create(target: Path, is_folder: bool) -> tuple[Path, int]:
         else:
             handle, name = tempfile.mkstemp(prefix=f".{target.name}.bw-", suffix=".tmp", dir=target.parent)
             os.close(handle)
-        with suppress(FileNotFoundError):  # between its creation and its lock another process may have removed it
-            lock = lock_of(Path(name))
+        with suppress(FileNotFoundError):  # another process may remove it before it is locked
+            lock = lock_path(Path(name))
             if os.path.lexists(name):
                 os.chmod(name, mode & ~_umask())
                 return Path(name), lock
@@ -75,8 +76,8 @@ def _create(target: Path, is_folder: bool) -> tuple[Path, int]:
 
 
 def _settle(path: Path, target: Path, *, is_old: bool) -> None:
-    """Remove a leftover or give it its name back, unless a living process holds its lock."""
-    with suppress(OSError):  # held by another process, gone meanwhile, or no locks here
+    """Remove a leftover, or give it its name back, unless a running process holds its lock."""
+    with suppress(OSError):  # locked by another process, removed meanwhile, or a file system without locks
         lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,6 +90,7 @@ def _settle(path: Path, target: Path, *, is_old: bool) -> None:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file or folder, where it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -96,6 +98,7 @@ def _remove(path: Path) -> None:
 
 
 def _umask() -> int:
+    """Return the mask of permissions of this process; the system only tells it when it is set."""
     value = os.umask(0)
     os.umask(value)
     return value

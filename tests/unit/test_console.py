@@ -89,8 +89,8 @@ def test_one_status_within_another_takes_over_its_line(monkeypatch: pytest.Monke
         for _ in range(2):
             with Status(ends=False) as inner:
                 assert inner._live is outer._live is not None
-        assert Status._shown is outer
-    assert Status._shown is None
+        assert Status._active is outer
+    assert Status._active is None
     with Status() as later:
         assert later._live is not outer._live
 

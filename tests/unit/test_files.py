@@ -10,7 +10,7 @@ import torch
 
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import atomic_file, atomic_folder, new_folder, refuse_unwritable
-from bertwright.leftovers import lock_of, remove_leftovers
+from bertwright.leftovers import lock_path, remove_leftovers
 from bertwright.model.folder import write_folder
 from bertwright.text.documents import find_inputs
 
@@ -201,7 +201,10 @@ def test_a_file_made_meanwhile_is_never_replaced_by_a_folder(tmp_path: Path) -> 
     with pytest.raises(InputError, match="out: was made or changed by another process"):
         late()
     assert (tmp_path / "out").read_text() == "mine"
-    with pytest.raises(InputError, match="out: is a file"), atomic_folder(tmp_path / "out"):
+    with (
+        pytest.raises(InputError, match="out: expected a folder or a free name, got a file"),
+        atomic_folder(tmp_path / "out"),
+    ):
         pass
     assert names(tmp_path) == ["out"]
 
@@ -249,7 +252,7 @@ def test_what_a_kill_left_goes_with_the_next_write_and_what_lives_stays(tmp_path
     (tmp_path / ".out.bw-1111dead.tmp").touch()
     (tmp_path / ".out.mine.tmp").touch()
     (tmp_path / ".out.bw-00alive0.tmp").mkdir()
-    held = lock_of(tmp_path / ".out.bw-00alive0.tmp")
+    held = lock_path(tmp_path / ".out.bw-00alive0.tmp")
     with atomic_folder(tmp_path / "out") as folder:
         (folder / "file").touch()
     os.close(held)

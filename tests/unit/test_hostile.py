@@ -162,7 +162,7 @@ def test_where_a_line_without_end_is_no_utf8(tmp_path: Path) -> None:
         ("9" * 5000, "not usable JSON"),
         ('"\\ud800"', "half of a surrogate pair"),
         (b"\xff", "not UTF-8"),
-        ("0" * 3000, "over 0 MB of JSON|over .* MB"),
+        ("0" * 3000, "expected at most \\d+ MB of JSON"),
     ],
 )
 def test_json_files_are_refused(
@@ -170,7 +170,7 @@ def test_json_files_are_refused(
 ) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    if "over" in message:
+    if "at most" in message:
         monkeypatch.setattr(files, "MOST_JSON", 1000)
     with pytest.raises(InputError, match=message):
         read_json(path)

@@ -104,11 +104,11 @@ def test_an_entry_point_may_not_take_a_name_that_is_taken(make_package, plug_in)
     [
         ("no_such_module_anywhere:X", "cannot be loaded"),
         ("math:nothing", "cannot be loaded"),
-        ("math:pi", "is a float"),
+        ("math:pi", "got a float"),
     ],
 )
 def test_a_broken_entry_point_is_named(make_package, plug_in, value, message):
     package = make_package({})
     plug_in(value, package)
-    with pytest.raises(InputError, match=f"plugin = {value} {message}"):
+    with pytest.raises(InputError, match=f"plugin = {value}.* {message}"):
         registry.find(package, Spec)

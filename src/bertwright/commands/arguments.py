@@ -4,6 +4,6 @@ from typing import Annotated, Literal
 
 from tyro.conf import UseAppendAction
 
-Repeated = Annotated[tuple[str, ...], UseAppendAction]
+Repeatable = Annotated[tuple[str, ...], UseAppendAction]
 """Option that may be given several times."""
 AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]

@@ -43,7 +43,8 @@ def completion_command(shell: Positional[Literal["bash", "zsh", "fish"]], /) -> 
 
 def _all_commands() -> Any:
     """Return all commands as one type for tyro: a union of commands, and of groups that are unions of commands."""
-    union: Any = Union  # of types that are known at run time
+    union: Any = Union  # as values, since these types are known at run time only
+    without_prefix: Any = OmitSubcommandPrefixes
     members: dict[str, Any] = {}
     groups: dict[str, list[Any]] = {}
     for name in COMMANDS:
@@ -55,6 +56,6 @@ def _all_commands() -> Any:
         else:
             members[first] = twice[0]
     for first, commands in groups.items():
-        group = make_dataclass(first, [("command", OmitSubcommandPrefixes[union[tuple(commands)]])])
+        group = make_dataclass(first, [("command", without_prefix[union[tuple(commands)]])])
         members[first] = Annotated[group, subcommand(first)]
     return union[tuple(members.values())]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeated
+from bertwright.commands.arguments import Repeatable
 from bertwright.errors import InputError
 from bertwright.training.settings import Device
 
@@ -24,7 +24,7 @@ def paper_command(
     scale: str = "tiny",
     out: Path = Path("paper"),
     data: Path = Path("data"),
-    corpus: Repeated = (),
+    corpus: Repeatable = (),
     seeds: int | None = None,
     pretraining_seeds: int | None = None,
     arms: str | None = None,

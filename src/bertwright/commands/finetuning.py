@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import AnswerPrecision, Repeated
+from bertwright.commands.arguments import AnswerPrecision, Repeatable
 from bertwright.commands.options import options
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
@@ -24,14 +24,14 @@ def finetune_command(
     model: str,
     data: Path,
     out: Path,
-    text_column: Repeated = (),
+    text_column: Repeatable = (),
     label_column: str | None = None,
     grid: str | None = None,
     resume: bool = False,
     settings: Annotated[Mapping[str, Any], options(FinetuneSettings)],
     class_weights: Literal["none", "balanced"] = "none",
     long: Literal["truncate", "head-tail", "windows"] = "truncate",
-    task_setting: Repeated = (),
+    task_setting: Repeatable = (),
     tokenizer: Path | None = None,
     allow_other_numerics: bool = False,
     sharding: Literal["ddp", "fsdp2"] = "ddp",
@@ -108,9 +108,9 @@ def evaluate_command(
     corpus: Path | None = None,
     rows: int = 2048,
     length: int = 128,
-    text_column: Repeated = (),
+    text_column: Repeatable = (),
     label_column: str | None = None,
-    task_setting: Repeated = (),
+    task_setting: Repeatable = (),
     precision: AnswerPrecision = "auto",
     device: Device = "cpu",
 ) -> CommandResult:
@@ -152,7 +152,7 @@ def predict_command(
     model: str,
     input: str = "-",
     output: str = "-",
-    text_column: Repeated = (),
+    text_column: Repeatable = (),
     raw: bool = False,
     input_format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"] = "auto",
     output_format: Literal["auto", "csv", "tsv", "jsonl", "parquet"] = "auto",
@@ -183,7 +183,7 @@ def predict_command(
     return predict(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
 
 
-def submission_command(*, model: Repeated, data: Path, out: Path) -> CommandResult:
+def submission_command(*, model: Repeatable, data: Path, out: Path) -> CommandResult:
     """Predict for all of GLUE's test files, and write the zip file that its server scores, AX and WNLI included.
 
     Args:

@@ -7,7 +7,7 @@ import tyro
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeated
+from bertwright.commands.arguments import Repeatable
 from bertwright.errors import InputError
 
 _NO_HINT = tyro.conf.arg(help_behavior_hint="")
@@ -20,8 +20,8 @@ def import_command(
     *,
     out: Path,
     casing: Literal["cased", "uncased"] | None = None,
-    label: Repeated = (),
-    text_column: Repeated = (),
+    label: Repeatable = (),
+    text_column: Repeatable = (),
     task: Literal["squad1", "squad2"] | None = None,
 ) -> CommandResult:
     """Convert a checkpoint into a model folder. Its format is recognised by its files; unknown tensors are an error.

@@ -15,8 +15,8 @@ from bertwright.config import Group, Option, Settings
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One option of the command line, read from a settings class.
+class CommandOption:
+    """Option of the command line, read from a settings class.
 
     option: the mark at the setting. path: names of the nested groups of settings that hold it. fields: the settings
     that the option sets, by name, with their types and defaults. help: docstring of the setting.
@@ -40,9 +40,9 @@ class Entry:
     def argument(self) -> Any:
         """Return the annotation from which tyro makes the option."""
         types, defaults = zip(*self.fields.values(), strict=True)
-        shown = _shown(defaults[0] if len(defaults) == 1 else " ".join(map(str, defaults)))
+        shown = " ".join(map(_shown, defaults))
         hint = f"(default: {shown})" if shown and types != (bool,) else ""
-        kind = str if self.option.read else types[0] if len(types) == 1 else tuple[types]
+        kind = str if self.option.read else types[0] if len(types) == 1 else tuple.__class_getitem__(types)
         return Annotated[kind, arg(name=self.name, prefix_name=False, help=self.help, help_behavior_hint=hint)]
 
     def store(self, settings: dict[str, Any], value: Any) -> None:
@@ -55,14 +55,14 @@ class Entry:
         settings.update(zip(self.fields, value if self.option.together else [value], strict=True))
 
 
-def entries(settings: type[Settings], path: tuple[str, ...] = ()) -> Iterator[Entry]:
+def entries(settings: type[Settings], path: tuple[str, ...] = ()) -> Iterator[CommandOption]:
     """Yield the options of a settings class and of the settings nested in it."""
     fields = settings.model_fields
     for name, field in fields.items():
         option = next((mark for mark in field.metadata if isinstance(mark, Option)), None)
         if option is not None:
-            own = {each: (fields[each].annotation, fields[each].default) for each in option.together or (name,)}
-            yield Entry(option, path, own, " ".join((field.description or "").split()))
+            together = {each: (fields[each].annotation, fields[each].default) for each in option.together or (name,)}
+            yield CommandOption(option, path, together, " ".join((field.description or "").split()))
         elif isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
             yield from entries(field.annotation, (*path, name))
 
@@ -72,7 +72,7 @@ def options(settings: type[Settings]) -> Any:
 
     The parameter is a mapping, nested as the settings are. It holds only the settings whose options were typed.
     """
-    groups: dict[str, dict[str, Entry]] = {group.replace("-", "_"): {} for group in get_args(Group)}
+    groups: dict[str, dict[str, CommandOption]] = {group.replace("-", "_"): {} for group in get_args(Group)}
     for entry in entries(settings):
         groups[entry.option.group.replace("-", "_")][entry.name] = entry
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeated
+from bertwright.commands.arguments import Repeatable
 from bertwright.commands.options import options
 from bertwright.console import say
 from bertwright.errors import InputError
@@ -31,7 +31,7 @@ def quickstart_command(
 
 def pretrain_command(
     *,
-    corpus: Repeated,
+    corpus: Repeatable,
     out: Path,
     recipe: str | None = None,
     held_out: str | None = None,

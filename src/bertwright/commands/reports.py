@@ -5,7 +5,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeated
+from bertwright.commands.arguments import Repeatable
 
 
 def runs_command(folder: Positional[Path], /) -> CommandResult:
@@ -50,7 +50,7 @@ def doctor_command(
     corpus: Path | None = None,
     data: Path | None = None,
     task: str | None = None,
-    text_column: Repeated = (),
+    text_column: Repeatable = (),
     label_column: str | None = None,
     tokenizer: Path | None = None,
     max_length: int | None = None,

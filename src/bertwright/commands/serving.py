@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import AnswerPrecision, Repeated
+from bertwright.commands.arguments import AnswerPrecision, Repeatable
 from bertwright.commands.options import options
 from bertwright.errors import InputError, MissingExtra
 from bertwright.serving.settings import ServeSettings
@@ -19,7 +19,7 @@ _DEMO_MODELS = ("finetuned-pretrained", "pretraining")
 
 def serve_command(
     *,
-    model: Repeated,
+    model: Repeatable,
     settings: Annotated[Mapping[str, Any], options(ServeSettings)],
     precision: AnswerPrecision = "auto",
     threads: int | None = None,
@@ -38,7 +38,7 @@ def serve_command(
 
 def demo_command(
     *,
-    model: Repeated = (),
+    model: Repeatable = (),
     port: int = 8000,
     precision: AnswerPrecision = "auto",
     no_browser: bool = False,

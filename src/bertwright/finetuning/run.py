@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from bertwright.console import say, without_repeats
+from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder
 from bertwright.finetuning.settings import FinetuneSettings
@@ -102,7 +102,7 @@ def tune(
     if settings.features and ranks.world_size > 1:
         raise InputError("--features: a BiLSTM on states is trained by one process; start it without torchrun")
     resolve_device(settings.device)  # refused before there is a run folder
-    with without_repeats(said):
+    with say_once(said):
         prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
     named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
     facts = {"task": prepared.work.task.model_dump(mode="json"), "model": named, **prepared.digests}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertwright.console import say, without_repeats
+from bertwright.console import say, say_once
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, Stopped
@@ -210,7 +210,7 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
             result = finetune(settings, spec, model=source, data=folder, out=out / f"finetuned-{name}")
         except Stopped:
             raise Stopped(f"stopped during fine-tuning; {_starts_again(out)}") from None
-        with without_repeats(said):
+        with say_once(said):
             values = [
                 evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"]
                 for seed in result["seeds"]

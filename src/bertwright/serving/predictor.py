@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from bertwright.console import say, told_to
+from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, RunFailed, shown
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
@@ -43,7 +43,7 @@ def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predicto
     messages: list[str] = []
     if str(model).startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
-    with told_to(messages.append):
+    with redirect_messages(messages.append):
         saved = open_model(str(model))
         answerable = Answerable(**vars(saved), answering=choose(precision))
         predictor = Predictor(answerable, open_tokenizer(saved), str(model))
@@ -170,7 +170,7 @@ class Predictor:
         return list(results) if isinstance(values, Sequence) else results
 
     def _answer(self, items: Sequence[Any], pipeline: Pipeline[Any, Any], options: Mapping[str, Any]) -> list[Any]:
-        with self._lock, told_to(_warn):
+        with self._lock, redirect_messages(_warn):
             try:
                 results = pipeline.answer(items, **options)
             except RunFailed as error:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertwright.console import told_to
+from bertwright.console import redirect_messages
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.serving.pipeline import (
@@ -50,7 +50,7 @@ def _open_features(saved: SavedModel) -> Callable[[Places], NDArray[np.float32]]
     compute = open_with_features(saved)
 
     def logits(places: Places) -> NDArray[np.float32]:
-        with told_to(lambda _: None):
+        with redirect_messages(lambda _: None):
             return compute(places)
 
     return logits

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from bertwright.console import told_to
+from bertwright.console import redirect_messages
 from bertwright.errors import InputError, MissingExtra, shown
 from bertwright.model.hf_config import UNWRITABLE
 from bertwright.tables.reader import column_names, column_values, refuse_halves
@@ -59,7 +59,7 @@ def in_python(*, verbose: bool = False) -> Iterator[None]:
     """
     heard: list[str] = []
     try:
-        with nullcontext() if verbose else told_to(heard.append):
+        with nullcontext() if verbose else redirect_messages(heard.append):
             yield
     except (EstimatorError, MissingExtra):
         raise

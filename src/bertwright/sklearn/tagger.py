@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from bertwright.console import told_to
+from bertwright.console import redirect_messages
 from bertwright.errors import InputError
 from bertwright.sklearn.base import Trained, plain, validated
 from bertwright.sklearn.inputs import in_python, tags_of, words_of
@@ -109,7 +109,7 @@ class BertTagger(Trained):
     def _learnable(self, task: TaggingTask, X: Any, y: Any) -> Sentences:
         """The sentences as they are learned; that the tags were found to be of a scheme is no warning."""
         given = _given(X, y)
-        with nullcontext() if self.verbose else told_to(lambda _: None):
+        with nullcontext() if self.verbose else redirect_messages(lambda _: None):
             return as_learned(task, given)
 
     def _tagged(self, sentences: Sentences) -> tuple[tuple[str, ...], ...]:

@@ -201,7 +201,7 @@ def test_casing_is_asked_for_or_read_but_never_guessed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give --casing cased or --casing"):
         read_google(folder, cased=None)
     said.write_text("[]", "utf-8")
-    with pytest.raises(InputError, match=r"tokenizer_config\.json: holds a JSON list"):
+    with pytest.raises(InputError, match=r"tokenizer_config\.json: expected a JSON object, got a list"):
         read_google(folder, cased=None)
 
 
@@ -269,7 +269,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "bert_model.ckpt.data-00001-of-00002").unlink(),
         r"of its 2 data files bert_model\.ckpt\.data-00001-of-00002 is not beside the index",
     ),
-    "settings are a list": (lambda folder: (folder / "bert_config.json").write_text("[1]"), "holds a JSON list"),
+    "settings are a list": (lambda folder: (folder / "bert_config.json").write_text("[1]"), "expected a JSON object, got a list"),
     "settings are broken": (lambda folder: (folder / "bert_config.json").write_text("{"), r"json:1: not valid JSON"),
     "activation": (lambda folder: settings(folder, hidden_act="relu"), "hidden_act is 'relu'; only 'gelu' can be read"),
     "activation is null": (lambda folder: settings(folder, hidden_act=None), "hidden_act is None; only 'gelu'"),

@@ -453,7 +453,7 @@ BAD = {
         "the added token '<new>' is not in the vocabulary with the id 400",
     ),
     "no JSON": (lambda m: (m / "config.json").write_text("{"), "config.json:1: not valid JSON"),
-    "a list": (lambda m: (m / "config.json").write_text("[]"), "holds a JSON list"),
+    "a list": (lambda m: (m / "config.json").write_text("[]"), "expected a JSON object, got a list"),
 }
 
 

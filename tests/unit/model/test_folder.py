@@ -56,9 +56,9 @@ def test_a_flipped_bit_of_the_weights_is_refused(tmp_path: Path, share: float) -
     with pytest.raises(Damaged) as caught:
         open_model(str(tmp_path / "m"))
     message = str(caught.value)
-    assert message.startswith(f"{path}: its sha256 is {sha256(path)[:12]}…")
-    assert f"{WEIGHTS}.sha256 beside it notes {whole[:12]}…" in message
-    assert message.endswith(f"removes {path}.sha256")
+    assert message.startswith(f"{path}: expected the sha256 {whole[:12]}… that {WEIGHTS}.sha256 beside it notes")
+    assert f"got {sha256(path)[:12]}…" in message
+    assert message.endswith(f"remove {path}.sha256")
     digest_note(path).unlink()
     if share:  # the first byte says how long the header is
         assert open_model(str(tmp_path / "m")).digest is None
@@ -89,11 +89,11 @@ def test_whoever_reads_a_model_refuses_a_damaged_one(
         "estimator": lambda: BertClassifier(str(folder)).fit(["a", "b"], ["x", "y"]),
     }
     for name, read in readers.items():
-        with pytest.raises(InputError, match=re.escape(f"{folder / WEIGHTS}: its sha256 is ")):
+        with pytest.raises(InputError, match=re.escape(f"{folder / WEIGHTS}: expected the sha256 ")):
             read()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["m"], name
     assert main(["fill", "--model", str(folder), "the [MASK] ."]) == 2
-    assert "its sha256 is " in capsys.readouterr().err
+    assert "expected the sha256 " in capsys.readouterr().err
     assert main(["doctor", "--model", str(folder), "--quick"]) == 1
     assert "weights, as written" in capsys.readouterr().out
 
@@ -107,7 +107,7 @@ def test_shards_are_checked_too(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     assert len(read_weights(tmp_path)[0]) == 2
     flip(tmp_path / names[1], 1.0)
-    with pytest.raises(Damaged, match=re.escape(f"{names[1]}: its sha256 is ")):
+    with pytest.raises(Damaged, match=re.escape(f"{names[1]}: expected the sha256 ")):
         read_weights(tmp_path)
 
 
@@ -176,7 +176,7 @@ def test_a_folder_saved_anew_by_transformers_opens(tmp_path: Path) -> None:
     assert saved.extra == {"second_sentence": "next"}  # which is why the digest does not stand there
     assert saved.digest is None
     theirs.save_pretrained(tmp_path / "m")
-    with pytest.raises(Damaged, match=r"saved it anew with another program, removes .*\.sha256"):
+    with pytest.raises(Damaged, match=r"changed it on purpose, remove .*\.sha256"):
         open_model(str(tmp_path / "m"))
     digest_note(tmp_path / "m" / WEIGHTS).unlink()
     weights = open_model(str(tmp_path / "m")).weights or {}
@@ -187,7 +187,7 @@ def test_a_folder_saved_anew_by_transformers_opens(tmp_path: Path) -> None:
 def test_a_note_that_is_none_is_refused(tmp_path: Path, noted: str) -> None:
     path = write_model(tmp_path / "m") / WEIGHTS
     digest_note(path).write_text(noted)
-    with pytest.raises(InputError, match=r"\.sha256: begins with .*; expected the sha256 of model\.safetensors"):
+    with pytest.raises(InputError, match=r"\.sha256: expected the sha256 of model\.safetensors"):
         open_model(str(tmp_path / "m"))
 
 

@@ -169,7 +169,7 @@ def test_bad_input_is_named_and_nothing_written(published: tuple[Path, Any], tmp
     empty.touch()
     latin.write_bytes(b"fine\nM\xfcnchen\n")
     out = tmp_path / "out.npz"
-    with pytest.raises(InputError, match=r"latin\.txt: is the file that --input names; name another"):
+    with pytest.raises(InputError, match=r"latin\.txt: expected another file than that of --input"):
         write_features(str(folder), str(latin), latin)
     assert latin.read_bytes().startswith(b"fine")
     for source, given, words in (

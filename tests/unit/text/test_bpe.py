@@ -174,7 +174,7 @@ def test_other_descriptions_are_refused(tmp_path: Path, edit: Callable[[Any], No
     ("vocabulary", "merges", "words"),
     [
         ('{"<unk>": 0, "a": 1', b"#version: 0.2\n", r"vocab\.json:1: not valid JSON"),
-        ('["<unk>"]', b"#version: 0.2\n", r"vocab\.json: holds a JSON list; it must be an object"),
+        ('["<unk>"]', b"#version: 0.2\n", r"vocab\.json: expected a JSON object, got a list"),
         ('{"<unk>": 0, "a": 2}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has the id 2; expected 1"),
         ('{"<unk>": 0, "a": 0}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has the id 0; expected 1"),
         (

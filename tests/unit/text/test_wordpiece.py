@@ -243,7 +243,7 @@ def test_a_folder_that_says_too_little_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the piece 'a' has two ids, 5 and 7"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(InputError, match="holds a JSON list; it must be an object"):
+    with pytest.raises(InputError, match="expected a JSON object, got a list"):
         Tokenizer.load(tmp_path)
 
 

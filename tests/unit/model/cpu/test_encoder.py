@@ -219,7 +219,7 @@ def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", nowhere)
     assert kernels.library.__wrapped__() is None
-    assert "there is no home folder; XDG_CACHE_HOME names one" in capsys.readouterr().err
+    assert "there is no home folder; set XDG_CACHE_HOME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])

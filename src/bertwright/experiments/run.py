@@ -97,7 +97,7 @@ class Work:
             trained, _ = prepare_pretraining(
                 model.settings, corpus=model.corpus, out=model.folder, held_out=None, init_from=None, write_plans=False
             )
-            trained.save(model.folder / "model", trained.model.state_dict(), steps=0, of=0, figures={})
+            trained.save(model.folder / "model", trained.model.state_dict(), steps=0, of=0, metrics={})
             return
         reset_peak(self.device)
         try:

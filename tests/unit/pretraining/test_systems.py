@@ -1,4 +1,4 @@
-"""What a system leaves open, what it refuses, and the recipe of GPT-1's paper."""
+"""Settings of each system, combinations that are refused, and the recipe of GPT-1's paper."""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: st
 
 
 def test_gpts_paper() -> None:
-    """§4.1 of its paper; epsilon, correction and clipping are those of its code for fine-tuning."""
+    """Values of §4.1 of the paper; epsilon, correction and clipping are those of its code for fine-tuning."""
     found = resolve_settings("paper-gpt", {})
     assert (found.system, found.size, found.batch_size, found.steps) == ("gpt", "base", 64, 1_000_000)
     assert [(phase.length, phase.share) for phase in found.phases] == [(512, 1.0)]
@@ -114,7 +114,7 @@ def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.Monkey
         ("bert-left", {"system": "bert-left", "activation": "gelu_tanh"}, "activation is gelu, and gelu_tanh"),
     ],
 )
-def test_a_start_from_what_is_something_else(
+def test_an_initial_model_of_another_system_is_refused(
     folder: Path, tmp_path: Path, system: System, asked: dict[str, Any], message: str
 ) -> None:
     config = system_config(system, "tiny", 400)

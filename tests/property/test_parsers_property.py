@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.finetuning.search import parse_grid
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.hf_config import read_config
+from bertwright.model.hf_config import read_description
 from bertwright.objectives.batches import parse_weights
 from bertwright.pretraining.settings import resolve_settings
 from bertwright.tables.reader import read_table
@@ -86,7 +86,7 @@ READERS: dict[str, tuple[str, st.SearchStrategy[bytes], Callable[[Path], Any]]] 
     "text": ("a.txt", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),
     "records": ("a.jsonl", files(JSON, ["\n"]), lambda path: list(read_documents(path, TextSettings()))),
     "a dump": ("a.xml", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),
-    "config.json": ("config.json", files(JSON, ["hidden_size", "architectures", "id2label"]), read_config),
+    "config.json": ("config.json", files(JSON, ["hidden_size", "architectures", "id2label"]), read_description),
     "a record": ("run.json", files(JSON), read_json),
     "tokenizer.json": (
         "tokenizer.json",

@@ -20,14 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.files import read_json
+from bertwright.files import read_json, read_object
 from bertwright.interop.checkpoint import check_tensors
 from bertwright.interop.huggingface import read_weights
-from bertwright.model.config import GPTConfig
-from bertwright.model.encoder import GPT
+from bertwright.model.backbones import build_backbone
+from bertwright.model.families.gpt import GPT_ARCHITECTURE, GPT_FAMILY, GPT_MODEL_TYPE, GPTConfig, is_constant
 from bertwright.model.folder import save_weights
-from bertwright.model.hf_config import ARCHITECTURE, MODEL_TYPE, read_gpt_config
-from bertwright.model.hf_weights import gpt_from_foreign, is_constant
 from bertwright.text.bpe import BPETokenizer, read_bpe
 
 # checkpoint of GPT-1 → model folder: what an importer finds, Hugging Face's form, and how it is written.
@@ -53,13 +51,15 @@ class ForeignGPT:
 
 def read_gpt_folder(folder: Path) -> ForeignGPT:
     """Read Hugging Face's form; InputError for what is missing, broken or no GPT-1, each with its name."""
-    config, _ = read_gpt_config(folder / "config.json")
+    path = folder / "config.json"
+    config = GPT_FAMILY.config_from_json(read_object(path), path).config
+    assert isinstance(config, GPTConfig)
     stored, files = read_weights(folder)
     return ForeignGPT(
         place=str(folder),
         found=f"a GPT-1 in Hugging Face's layout, {files}",
         config=config,
-        weights=gpt_from_foreign(stored, str(folder)),
+        weights=GPT_FAMILY.weights_from_foreign(stored, str(folder)),
         tokenizer=BPETokenizer.load(folder),
         left_out=tuple(filter(is_constant, stored)),
     )
@@ -72,13 +72,13 @@ def write_gpt(foreign: ForeignGPT, out: Path) -> None:
     _check_whole(foreign)
     with tempfile.TemporaryDirectory() as place:
         foreign.tokenizer.save(Path(place))
-        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(place), architecture=ARCHITECTURE)
+        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(place), architecture=GPT_ARCHITECTURE)
 
 
 def _check_whole(foreign: ForeignGPT) -> None:
     with torch.device("meta"):
-        model = nn.ModuleDict({"encoder": GPT(foreign.config)})
-    check_tensors(foreign.place, foreign.weights, model=model, kind=ARCHITECTURE)
+        model = nn.ModuleDict({"encoder": build_backbone(foreign.config)})
+    check_tensors(foreign.place, foreign.weights, model=model, kind=GPT_ARCHITECTURE)
     pieces, rows = foreign.tokenizer.vocab_size, foreign.config.vocab_size
     if pieces > rows:
         raise InputError(f"{foreign.place}: the vocabulary has {pieces} pieces, but there are embeddings for {rows}")
@@ -116,7 +116,7 @@ def recognises(source: Path) -> bool:
         config = read_json(source / "config.json")
     except (InputError, OSError):  # not there or broken: whoever reads it will say so
         return False
-    return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
+    return isinstance(config, dict) and config.get("model_type") == GPT_MODEL_TYPE
 
 
 def import_gpt(source: Path, out: Path) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def import_gpt(source: Path, out: Path) -> dict[str, Any]:
     write_gpt(foreign, out)
     return {
         "found": foreign.found,
-        "architecture": ARCHITECTURE,
+        "architecture": GPT_ARCHITECTURE,
         "layers": foreign.config.layers,
         "hidden": foreign.config.hidden,
         "heads": foreign.config.heads,

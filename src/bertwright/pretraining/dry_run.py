@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.corpus.checks import TOKENS_PER_PIECE
-from bertwright.model.config import NAMES
+from bertwright.model.system import NAMES
 from bertwright.pretraining.measure import Pace, affordable_steps, fitting, foresee, pace_here, refuse_peak
 from bertwright.pretraining.resources import Disk, disk_needs, free_bytes, refuse_disk, size_text
 from bertwright.pretraining.settings import PretrainSettings

@@ -16,19 +16,10 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.model.config import (
-    NAMES,
-    SIZES,
-    BackboneConfig,
-    LSTMConfig,
-    PairConfig,
-    SingleBackboneConfig,
-    TopConfig,
-    system_config,
-    system_of,
-    written_size,
-)
+from bertwright.model.config import SIZES, BackboneConfig, EncoderConfig, SingleBackboneConfig, written_size
+from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.system import NAMES, system_config, system_of
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import Model
 from bertwright.tasks.binding import open_tokenizer
@@ -83,11 +74,11 @@ def _noted(out: Path, part: str) -> Mapping[str, Any]:
 def size_name(config: BackboneConfig) -> str:
     """The size of a shape as `size_config` takes it; one that no size has is spelled out with its inner width."""
     written = f"{config.layers}x{config.hidden}"
-    if isinstance(config, PairConfig | TopConfig):
-        return written
     if isinstance(config, LSTMConfig):
         if config.cells != 4 * config.hidden:
             return f"{written} of {config.cells} cells"
+    elif not isinstance(config, EncoderConfig):
+        return written
     elif config.intermediate != 4 * config.hidden:
         return f"{written} of {config.heads} heads, {config.intermediate} inside"
     else:
@@ -104,7 +95,7 @@ def adapted_config(saved: SavedModel, settings: "PretrainSettings", *, longest: 
     are too long for it."""
     config, system, size = saved.config, settings.system, settings.size
     found = system_of(config)
-    if found != system or isinstance(config, PairConfig | TopConfig):
+    if found != system or not isinstance(config, SingleBackboneConfig):
         what = f"a {NAMES[found]} (--system {found})" if found else "a composition of models, which is not pre-trained"
         raise InputError(f"{saved.place}: is {what}, and this run trains a {NAMES[system]} (--system {system})")
     if size != size_name(config):

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from bertwright.errors import InputError
-from bertwright.model.config import EncoderConfig, GPTConfig, LSTMConfig, SingleBackboneConfig, attends_both_ways
+from bertwright.model.config import EncoderConfig, SingleBackboneConfig, attends_both_ways
+from bertwright.model.families.elmo import LSTMConfig
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.objectives.settings import SecondSentence, predictions_by_length
 from bertwright.objectives.vocabulary_loss import block_rows
 from bertwright.pretraining.settings import PretrainSettings
@@ -121,6 +123,7 @@ def _numbers_of_layer(settings: "PretrainSettings", config: SingleBackboneConfig
     """What backward keeps of each token in one layer."""
     if isinstance(config, LSTMConfig):
         return 7 * config.cells + 3 * config.hidden  # gates and cells, what goes in and comes out
+    assert isinstance(config, EncoderConfig)
     # 10 D of attention, norms and dropout, 8 D of the inner layer
     return 18 * config.hidden + _scores(settings, config, length)
 

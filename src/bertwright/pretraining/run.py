@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
-from bertwright.model.config import NAMES
+from bertwright.model.system import NAMES
 from bertwright.pretraining.init_from import as_begun, began_from
 from bertwright.pretraining.measure import (
     affordable_steps,

@@ -13,7 +13,8 @@ from pydantic import Field, field_validator, model_validator
 from bertwright.config import Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
 from bertwright.model.attention_init import Start
-from bertwright.model.config import System, written_size
+from bertwright.model.config import written_size
+from bertwright.model.system import System
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.training.hardware import Device
 from bertwright.training.optimizer import OptimizerSettings

@@ -16,7 +16,7 @@ from bertwright.console import say, told_to
 from bertwright.errors import InputError, RunFailed, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import Encoder, EncoderLayer, kept
+from bertwright.model.encoder import Encoder, EncoderLayer, visible_keys
 from bertwright.model.folder import open_model
 from bertwright.objectives.masked_lm import second_objective
 from bertwright.serving.pipelines import FillHead, FollowHead, Head, VectorHead, has_masked_lm, head_of
@@ -323,7 +323,7 @@ def look_inside(model: Predictor, text: str, second: str | None = None, layer: i
         encoder = model.plain_encoder()
         if not isinstance(encoder, Encoder):
             raise InputError("this model is no single Transformer: there is no attention to look at")
-        keep = kept(rows.mask, encoder.config.attends)
+        keep = visible_keys(rows.mask, encoder.config.attends)
         hidden = encoder.embeddings(rows.ids, rows.segments)
         for block in list(encoder.layers)[: layer - 1]:
             hidden = block(hidden, keep)

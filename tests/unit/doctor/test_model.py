@@ -15,10 +15,10 @@ from bertwright.doctor.model import casing, labels, look_at_model, special_token
 from bertwright.doctor.training import MaskedLoss, judge_masked_lm, learn_by_heart, masked_loss, verdict
 from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
-from bertwright.model.config import NAMES, System, system_config
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import open_model, save_model, save_weights
-from bertwright.model.hf_config import FEATURES
+from bertwright.model.system import NAMES, System, system_config
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task, to_inputs

@@ -22,7 +22,8 @@ from bertwright.pretraining.init_from import size_name
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns
 from bertwright.tasks.classification.task import load_data
-from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import find_inputs, read_all
 from bertwright.text.wordpiece import Tokenizer
 
 

@@ -16,17 +16,12 @@ from bertwright.finetuning.evaluate import evaluate_task, predict
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import (
-    SYSTEMS,
-    BackboneConfig,
-    PairConfig,
-    SingleBackboneConfig,
-    System,
-    TopConfig,
-    system_config,
-)
+from bertwright.model.config import BackboneConfig, SingleBackboneConfig
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.kinds import task_of
 from bertwright.tasks.spec import get_spec

@@ -20,9 +20,9 @@ from bertwright.cli import main
 from bertwright.finetuning.evaluate import evaluate_task, predict
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import save_model
+from bertwright.model.system import SYSTEMS, System
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.systems import trainable_of
 from bertwright.registry import find

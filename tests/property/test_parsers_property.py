@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.finetuning.search import parse_grid
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.hf_config import read_config
+from bertwright.model.hf_config import read_description
 from bertwright.objectives.batches import parse_weights
 from bertwright.pretraining.settings import resolve_settings
 from bertwright.tables.reader import read_table
@@ -25,7 +25,8 @@ from bertwright.tasks.question_answering.data import read_asked, read_questions
 from bertwright.tasks.spec import with_settings
 from bertwright.tasks.tagging.conll import Columns, read_lines, sentences_of
 from bertwright.tasks.tagging.spec import TaggingTask, learn, read_tagged
-from bertwright.text.documents import TextSettings, read_documents
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
 from bertwright.text.vocabulary import read_folder
 
 JSON = ['{"', '": "', '", "', '"}', "[", "]", "{}", "null", "1e999", "true", "\\ud800", "tokens", "tags", "document"]
@@ -86,7 +87,7 @@ READERS: dict[str, tuple[str, st.SearchStrategy[bytes], Callable[[Path], Any]]] 
     "text": ("a.txt", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),
     "records": ("a.jsonl", files(JSON, ["\n"]), lambda path: list(read_documents(path, TextSettings()))),
     "a dump": ("a.xml", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),
-    "config.json": ("config.json", files(JSON, ["hidden_size", "architectures", "id2label"]), read_config),
+    "config.json": ("config.json", files(JSON, ["hidden_size", "architectures", "id2label"]), read_description),
     "a record": ("run.json", files(JSON), read_json),
     "tokenizer.json": (
         "tokenizer.json",

@@ -18,7 +18,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import begun, completed, opened, planned, refuse_unfit, starting, topped, with_files
 from bertwright.model.card import finetuning_card, origin
 from bertwright.model.folder import CARD, SavedModel, save_weights, weights_digest
-from bertwright.model.hf_config import read_described
+from bertwright.model.hf_config import read_description
 from bertwright.tasks.binding import Work, steps_of
 from bertwright.tasks.feature_based import feature_work, frozen_encoder
 from bertwright.tasks.kinds import kind_of
@@ -334,7 +334,7 @@ def _finish(
     }
     with atomic_folder(run.model) as folder:
         shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
-        described = read_described(folder / "config.json")
+        described = read_description(folder / "config.json")
         card = finetuning_card(
             settings,
             described.config,

@@ -12,8 +12,10 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import Backbone, places
-from bertwright.model.config import BackboneConfig, GPTConfig, TopConfig, attends_both_ways
+from bertwright.model.config import BackboneConfig, attends_both_ways
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, load_weights, open_model
 from bertwright.tasks.auxiliary_lm import predicts_next, with_language
 from bertwright.tasks.binding import Work, open_tokenizer

@@ -33,7 +33,8 @@ from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, get_task, with_columns
 from bertwright.tasks.fill_mask import fill
-from bertwright.text.documents import TextSettings, read_all
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_all
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.settings import OptimizerSettings
 

@@ -12,7 +12,7 @@ from torch import nn
 from bertwright.errors import InputError, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import Encoder, EncoderLayer, kept
+from bertwright.model.encoder import Encoder, EncoderLayer, visible_keys
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.serving.pipeline import (
@@ -233,7 +233,7 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
 
     def _view(self, row: ModelRow, layer: int) -> AttentionView:
         batch = padded_batch([row], pad_id=self.tokenizer.pad_id)
-        keep = kept(batch.mask, self.encoder.config.attends)
+        keep = visible_keys(batch.mask, self.encoder.config.attends)
         hidden = self.encoder.embeddings(batch.ids, batch.segments)
         for block in list(self.encoder.layers)[: layer - 1]:
             hidden = block(hidden, keep)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertwright.model.backbones import Backbone
-from bertwright.model.config import BackboneConfig, EncoderConfig, PairConfig, SingleBackboneConfig, TopConfig
-from bertwright.model.encoder import EncoderOutput, gather_rows
+from bertwright.model.backbones import Backbone, EncoderOutput
+from bertwright.model.config import BackboneConfig, EncoderConfig, SingleBackboneConfig
+from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import BiasedOutput, MaskedLMHead, TiedOutput
 from bertwright.objectives.vocabulary_loss import running_loss
@@ -35,7 +35,7 @@ class Heard:
 
 def predicts_next(config: BackboneConfig) -> bool:
     """Whether a body's states can be asked for the next token: whether they know none that stands behind them."""
-    return not isinstance(config, PairConfig | TopConfig) and config.attends == "left"
+    return isinstance(config, SingleBackboneConfig) and config.attends == "left"
 
 
 def with_language(work: Work[Any], saved: SavedModel, weight: float) -> Work[Any]:

@@ -17,9 +17,9 @@ from bertwright.errors import InputError
 from bertwright.model.backbones import Backbone, build_backbone
 from bertwright.model.config import Way
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
-from bertwright.model.hf_config import FEATURES
 from bertwright.tasks import inference as precision
 from bertwright.tasks.binding import Answered, Work
 from bertwright.tasks.frozen_features import FrozenModel, Places, States, predicted, states_for, states_of

@@ -19,10 +19,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
-from bertwright.model.backbones import Backbone, build_backbone, through
+from bertwright.model.backbones import Backbone, build_backbone
 from bertwright.model.config import WAYS, BackboneConfig, Way
 from bertwright.model.encoder import dropout
 from bertwright.model.heads import ClassificationHead
+from bertwright.model.recurrent import run_lstm
 from bertwright.tasks.inference import answered_batches, batches_by_length
 from bertwright.training.hardware import module_device
 
@@ -81,7 +82,9 @@ class Recurrent(nn.Module):
         """[B, P, S, D] states of rows with `lengths` [B] real places → [B, P, W]; places beyond are 0."""
         mixed = dropout(self.mix(states), self.dropout, self.training)
         packed = pack_padded_sequence(mixed, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        out: Tensor = pad_packed_sequence(through(self.lstm, packed), batch_first=True, total_length=states.shape[1])[0]
+        out: Tensor = pad_packed_sequence(run_lstm(self.lstm, packed), batch_first=True, total_length=states.shape[1])[
+            0
+        ]
         return dropout(out, self.dropout, self.training)
 
 

@@ -15,9 +15,11 @@ from bertwright.finetuning.search import parse_grid, search
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import begun, opened, planned, starting, topped
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import PairConfig, System, TopConfig, system_config
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import System, system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.kinds import kind_of
@@ -99,7 +101,7 @@ def test_the_next_task_takes_it_over(models: dict[str, str], data: Path, tmp_pat
     features = FAST.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match=r"--features: .*first has a BiLSTM on top already"):
         finetune(features, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
-    with pytest.raises(InputError, match="frozen features are those of the body alone"):
+    with pytest.raises(InputError, match="frozen features need a backbone without it"):
         load(tmp_path / "first").vectors("a text")
 
 

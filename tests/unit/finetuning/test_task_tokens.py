@@ -13,9 +13,10 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import opened, with_task_tokens
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import GPTConfig, system_config
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode

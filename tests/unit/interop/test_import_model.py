@@ -402,7 +402,7 @@ BAD = {
     "a missing tensor": (lambda m: without(m, "bert.pooler.dense.bias"), "missing: pooler.dense.bias"),
     "a surplus tensor": (
         lambda m: with_tensor(m, "bert.adapter.weight", torch.ones(1)),
-        "no place in a BERT: bert.adapter",
+        "do not belong to a BERT: bert.adapter",
     ),
     "a surplus layer": (
         lambda m: with_tensor(m, "bert.encoder.layer.2.output.dense.bias", torch.ones(32)),
@@ -429,12 +429,15 @@ BAD = {
     ),
     "one name twice": (
         lambda m: with_tensor(m, "pooler.dense.bias", torch.ones(32)),
-        "is there twice, spelled in two ways and with two values",
+        "is stored twice, under two names and with different values",
     ),
     "no model type": (lambda m: change(m, model_type=None), "model_type is None"),
     "an odd activation": (lambda m: change(m, hidden_act=[]), r"hidden_act is \[\]; allowed are gelu"),
     "an odd note": (lambda m: change(m, bertwright=3), "bertwright is 3; it must be an object"),
-    "an odd class": (lambda m: change(m, architectures="BertModel"), "architectures is 'BertModel'; a list"),
+    "an odd class": (
+        lambda m: change(m, architectures="BertModel"),
+        "class name in architectures, got 'BertModel'",
+    ),
     "an odd size": (lambda m: change(m, hidden_size="wide"), "hidden_size is 'wide'"),
     "an enormous size": (lambda m: change(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
     "a negative padding": (lambda m: change(m, pad_token_id=-1), "pad_token_id is -1"),

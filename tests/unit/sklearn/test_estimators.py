@@ -35,8 +35,9 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
-from bertwright.sklearn import BertClassifier, BertRegressor, BertTagger, BertVectorizer, EstimatorError
-from bertwright.sklearn.inputs import Texts
+from bertwright.sklearn.estimators import BertClassifier, BertRegressor, BertVectorizer
+from bertwright.sklearn.inputs import EstimatorError, Texts
+from bertwright.sklearn.tagger import BertTagger
 from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.tasks.tagging.spec import Tagged
 from bertwright.text.wordpiece import train_tokenizer

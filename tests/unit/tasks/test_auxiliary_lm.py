@@ -16,10 +16,12 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import begun
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import System, TopConfig, system_config, with_dropout
+from bertwright.model.config import with_dropout
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.heads import TiedOutput
+from bertwright.model.system import System, system_config
 from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.serving.predictor import load
 from bertwright.tasks.auxiliary_lm import COUNT, TERM, Heard, language_loss, overheard, with_language
@@ -69,7 +71,7 @@ def plain_loss(model: Any, system: System, ids: Tensor, mask: Tensor) -> Tensor:
         last = model.encoder(alone, torch.zeros_like(alone), torch.ones_like(alone, dtype=torch.bool)).last[0]
         words = model.encoder.embeddings.word.weight
         if system == "gpt":
-            logits = model.encoder.logits(last)
+            logits = F.linear(last, words)
         elif system == "bert-left":
             logits = model.masked_lm(last, words)
         else:

@@ -12,11 +12,11 @@ import torch
 
 import bertwright
 from bertwright.errors import InputError
-from bertwright.model.config import System, system_config
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
+from bertwright.model.system import System, system_config
 from bertwright.objectives.language_model import LanguageModel, language_architecture
-from bertwright.sklearn import BertVectorizer
+from bertwright.sklearn.estimators import BertVectorizer
 from bertwright.tasks import embeddings as features
 from bertwright.tasks.embeddings import parse_layers, write_features
 from bertwright.text.wordpiece import train_tokenizer

@@ -17,9 +17,9 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.files import read_json
 from bertwright.finetuning import run as finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import SYSTEMS, System
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining import measure
 from bertwright.pretraining import run as pretraining_run

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import BackboneConfig, GPTConfig, TopConfig
+from bertwright.model.config import BackboneConfig
 from bertwright.model.encoder import Pooler
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, for_loss
 from bertwright.tasks.classification.encoding import Encoded

@@ -10,7 +10,7 @@ import torch
 from bertwright.errors import InputError
 from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
-from bertwright.model.cpu.encoder import Int8Product, PackedLayer, PackedProduct, packed_copy, padded_rows
+from bertwright.model.cpu.encoder import Int8Product, PackedLayer, PackedProduct, packed_copy, with_zero_rows
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import Encoded
@@ -265,13 +265,13 @@ def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatc
         for shape in shapes:
             model(batch(*shape))
     wanted = {count * length for count, length in shapes} | {9, 11}  # the last layer is computed at [CLS] alone
-    assert sizes == {len(padded_rows(torch.ones(count, 1))) for count in wanted}
+    assert sizes == {len(with_zero_rows(torch.ones(count, 1))) for count in wanted}
 
 
 def test_what_is_filled_up_is_little() -> None:
     counts = range(1, 5000)
     given = torch.ones(5000, 1)
-    found = [padded_rows(given[:count]) for count in counts]
+    found = [with_zero_rows(given[:count]) for count in counts]
     assert len({len(one) for one in found}) <= 104
     for count, one in zip(counts, found, strict=True):
         assert len(one) - count <= max(7, count / 16)

@@ -9,8 +9,11 @@ import torch
 
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig, PairConfig, TopConfig, system_config
+from bertwright.model.config import EncoderConfig
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import open_model
+from bertwright.model.system import system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode

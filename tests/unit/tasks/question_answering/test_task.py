@@ -17,7 +17,8 @@ from bertwright.finetuning.evaluate import evaluate_task, predict
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.bert import open_architecture
-from bertwright.model.config import EncoderConfig, LSTMConfig
+from bertwright.model.config import EncoderConfig
+from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model
 from bertwright.tasks import inference
 from bertwright.tasks.classification.spec import get_task

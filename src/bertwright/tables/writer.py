@@ -191,7 +191,7 @@ class Asked:
 
 @contextmanager
 def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
-    """Open the stream for the answers: standard output, or a file, packed by its name, that is whole or absent."""
+    """Open the stream for the answers: standard output, or a file, packed by its name, that is complete or absent."""
     if asked.target == "-":
         yield sys.stdout.buffer
         sys.stdout.flush()

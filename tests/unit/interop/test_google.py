@@ -269,10 +269,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "bert_model.ckpt.data-00001-of-00002").unlink(),
         r"of its 2 data files bert_model\.ckpt\.data-00001-of-00002 is not beside the index",
     ),
-    "settings are a list": (
-        lambda folder: (folder / "bert_config.json").write_text("[1]"),
-        "expected a JSON object, got a list",
-    ),
+    "settings are a list": (lambda folder: (folder / "bert_config.json").write_text("[1]"), "expected a JSON object"),
     "settings are broken": (lambda folder: (folder / "bert_config.json").write_text("{"), r"json:1: not valid JSON"),
     "activation": (lambda folder: settings(folder, hidden_act="relu"), "hidden_act is 'relu'; only 'gelu' can be read"),
     "activation is null": (lambda folder: settings(folder, hidden_act=None), "hidden_act is None; only 'gelu'"),

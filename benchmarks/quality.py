@@ -132,7 +132,7 @@ def main() -> None:
         spent += update(step, OPTIMIZER.learning_rate * rate_at(step, steps, OPTIMIZER.warmup))
         if step % 500 == 499:
             print(f"step {step + 1} of {steps}, {spent / 60:.1f} minutes", file=sys.stderr)
-    assert made.held_out
+    assert made.validation
     row: dict[str, Any] = {"work": f"{given.minutes:g} minutes of tiny", "by": given.by, "steps": steps}
     row |= {"minutes": spent / 60, "threads": given.threads, "held_out": made.validation.metrics(trained())}
     print(row, file=sys.stderr)

@@ -21,8 +21,7 @@ import torch
 import bertwright
 from bertwright.errors import InputError
 from bertwright.model.config import Attends
-from bertwright.model.encoder import Encoder, kept
-from bertwright.serving.predictor import look_inside
+from bertwright.model.encoder import kept
 
 FREQUENT = 40
 
@@ -30,12 +29,11 @@ FREQUENT = 40
 def shares(source: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """What is given to the same piece, by layer and head, rounded to thousandths."""
     model = bertwright.load(source)
-    rows = [[look_inside(model, *pair, layer=layer + 1) for pair in pairs] for layer in range(model.config.layers)]
+    pipeline = model.pipeline_for("inside")
+    rows = [pipeline.answer(pairs, layer=layer + 1) for layer in range(model.config.layers)]
     counts = Counter(piece for row in rows[0] for piece in row.pieces)
     frequent = {piece for piece, _ in counts.most_common(FREQUENT)}
-    encoder = model.plain_encoder()
-    assert isinstance(encoder, Encoder)  # look_inside has refused all else
-    reach = [_reach(len(row.pieces), encoder.config.attends) for row in rows[0]]
+    reach = [_reach(len(row.pieces), pipeline.encoder.config.attends) for row in rows[0]]
     same = [_same(row.pieces, row.segments, frequent) & keys for row, keys in zip(rows[0], reach, strict=True)]
     tokens = int(sum(at.any(1).sum() for at in same))
     if not tokens:

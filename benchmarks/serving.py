@@ -83,7 +83,7 @@ def make_model(size: str, folder: Path) -> tuple[Path, list[str]]:
 def running(name: str, model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """One of the services, answering."""
     command = [sys.executable, "-m", "bertwright", "serve", "--model", str(model), "--port", str(port)]
-    command += ["--precision", "fp32", "--max-wait", "60"]
+    command += ["--precision", "fp32", "--max-waiting-tokens", "1000000"]
     if name == UNBATCHED:
         command += ["--batch-tokens", "1"]
     if name == PEER:

@@ -36,7 +36,7 @@ def test_a_model_goes_on_with_an_extended_vocabulary(
     run(capsys, *build, "--tokenizer", at / "more", "--out", at / "corpus2")
     start = ["pretrain", "--init-from", at / "run", "--corpus", at / "corpus2", *TINY]
     _, said = run(capsys, *start, "--out", at / "run2")
-    assert "30 new pieces begin as the mean of their old ones" in said
+    assert "30 new pieces start with the mean of their old pieces" in said
     record = json.loads((at / "run2" / "run.json").read_text())
     assert (record["settings"]["size"], record["settings"]["activation"]) == ("tiny", "gelu_tanh")
     assert run(capsys, *start, "--out", at / "run2", "--resume")[0]["steps"] == 2

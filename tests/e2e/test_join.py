@@ -85,7 +85,7 @@ def test_what_is_no_pair(tmp_path: Path, words: Path, own_text: Path, capsys: py
     assert "has another tokenizer than" in joined(left, foreign, out, capsys, 2)
     assert not out.exists()
     out.mkdir()
-    assert "is there already" in joined(left, right, out, capsys, 2)
+    assert "already exists" in joined(left, right, out, capsys, 2)
     assert not list(out.iterdir())
 
 

@@ -343,15 +343,14 @@ def test_does_the_second_text_follow(page: Any, models: dict[str, Predictor]) ->
     result = at(page, "lm", "next")
     typed(page, "next", {"first": "The harbour", "second": "the garden"})
     assert result.locator(".name").all_inner_texts() == ["follows", "does not follow"]
-    share = models["lm"].used_for("next sentence").answers([("The harbour", "the garden")])[0].probability
+    share = models["lm"].next_sentence("The harbour", "the garden")
     assert result.locator(".share").first.inner_text() == f"{100 * share:.1f} %"
 
 
 def test_two_texts_are_compared(page: Any, models: dict[str, Predictor]) -> None:
     result = at(page, "ner", "compare")
     typed(page, "compare", {"first": "The harbour", "second": "the garden of the tower"})
-    head = models["ner"].used_for("vectors")
-    a, b = (one.values.astype(float) for one in head.answers(["The harbour", "the garden of the tower"]))
+    a, b = models["ner"].vectors(["The harbour", "the garden of the tower"]).astype(float)
     cosine = a @ b / np.sqrt((a @ a) * (b @ b))
     assert float(result.locator(".number").inner_text()) == pytest.approx(cosine, abs=1e-3)
     assert result.locator("svg[role=img] line").count() == 2

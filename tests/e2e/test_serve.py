@@ -24,7 +24,7 @@ from bertwright.errors import InputError, legible
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
-from bertwright.serving.server import _bound
+from bertwright.serving.server import _listening_socket
 from bertwright.serving.settings import ServeSettings
 from bertwright.text.wordpiece import train_tokenizer
 
@@ -236,9 +236,9 @@ def test_too_large_a_request_is_answered_before_it_ends(served: Served, size: in
 def test_slow_clients_are_let_go(model: str) -> None:
     """One that never ends its first line, and one that never ends its body; the others are answered meanwhile."""
     code = (
-        "import sys; from bertwright.serving import server, settings; models, rate = server.open_models"
+        "import sys; from bertwright.serving import server, settings; models = server.open_models"
         f"({{'lm': {model!r}}}, precision='fp32'); server.serve(models, settings.ServeSettings(port=0, "
-        "read_timeout=1.0), rate=rate, ready=lambda url: print(url, flush=True))"
+        "read_timeout=1.0), ready=lambda url: print(url, flush=True))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -377,12 +377,12 @@ def test_a_missing_extra_is_told_with_the_line_that_installs_it(missing: str) ->
 
 @pytest.mark.parametrize("host", [os.fsdecode(b"\xff"), "a\0b"])
 def test_a_host_that_no_host_is_called_is_told(host: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f"--host {legible(host)}: is no name or address of a host")):
-        _bound(ServeSettings(host=host))
+    with pytest.raises(InputError, match=re.escape(f"--host {legible(host)}: expected the name or address of a host")):
+        _listening_socket(ServeSettings(host=host))
 
 
 def test_answers_wait_for_no_fuller_packet() -> None:
-    with _bound(ServeSettings(port=0)) as listening, socket.create_connection(listening.getsockname()):
+    with _listening_socket(ServeSettings(port=0)) as listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:
             assert connection.proto == socket.IPPROTO_TCP  # which asyncio asks for before it sets TCP_NODELAY

@@ -110,10 +110,10 @@ def test_a_run_begins_with_the_numbers_of_the_checkpoint(
     if kind == "BertModel":
         torch.testing.assert_close(states[mask], answer.last_hidden_state[mask], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(pooled, answer.pooler_output, atol=1e-5, rtol=1e-5)
-        assert "no weights for masked_lm, next_sentence, which start anew" in said
+        assert "no weights for masked_lm, next_sentence; they start with random weights" in said
     elif kind == "BertForMaskedLM":
         torch.testing.assert_close(logits, answer.logits[mask], atol=1e-5, rtol=1e-5)
-        assert "no weights for pooler, next_sentence, which start anew" in said
+        assert "no weights for pooler, next_sentence; they start with random weights" in said
     else:
         torch.testing.assert_close(logits, answer.prediction_logits[mask], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(pair, answer.seq_relationship_logits, atol=1e-5, rtol=1e-5)

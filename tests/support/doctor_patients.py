@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertwright.corpus.encode import EncodedDocuments, first_of
+from bertwright.corpus.encode import EncodedDocuments, offsets_of
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.doctor.findings import Finding
@@ -79,8 +79,8 @@ def write_corpus(
         writer.add(
             EncodedDocuments(
                 ids=np.array(list(chain.from_iterable(sentences)), np.uint16),
-                sentence_first=first_of(np.array([len(sentence) for sentence in sentences], np.int64)),
-                document_first=first_of(np.array([len(document) for document in ids], np.int64)),
+                sentence_first=offsets_of(np.array([len(sentence) for sentence in sentences], np.int64)),
+                document_first=offsets_of(np.array([len(document) for document in ids], np.int64)),
             )
         )
         writer.finish(text={}, sources=(), dropped=0, keep_duplicates=keep_duplicates)

@@ -89,8 +89,8 @@ def _serve(
         if threads < 1:
             raise InputError(f"--threads {threads}: expected at least 1")
         torch.set_num_threads(threads)
-    opened, rate = open_models(models, precision=precision)
-    serve(opened, settings, rate=rate, ready=ready or (lambda url: None))
+    opened = open_models(models, precision=precision)
+    serve(opened, settings, ready=ready or (lambda url: None))
 
 
 def _token(typed: str | None) -> str | None:

@@ -1,1 +1,1 @@
-"""Token ids → batches."""
+"""text → token ids → shards: corpora on disk, their checks and their reader."""

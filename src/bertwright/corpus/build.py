@@ -1,8 +1,8 @@
 """text → shards: read documents as a stream, tokenize them in worker processes, write them in order (paper §3.1).
 
-One process reads; chunks of whole documents are cut by their text alone, so the number of workers changes no byte. A
-bounded number of chunks is under way at any time, so memory does not grow with the text. A build that was stopped or
-killed goes on from its last whole shard when the same command is given again, to the same bytes.
+One process reads. Chunks of whole documents are cut by the size of their text only, so the number of workers changes no
+byte. The number of chunks in work is bounded, so memory does not grow with the text. When the same command is given
+again after a stop or a kill, the build continues from its last complete shard and ends in the same bytes.
 """
 
 import os
@@ -20,7 +20,7 @@ from bertwright.console import Status
 from bertwright.corpus.encode import EncodedChunk, encode_chunk, start_worker
 from bertwright.corpus.inputs import Chunk, Position, Reader, part_of
 from bertwright.corpus.manifest import Manifest
-from bertwright.corpus.resume import BuildState, Unfinished, built_already, is_free, unfinished
+from bertwright.corpus.resume import BuildState, UnfinishedBuild, is_free, recover_finished, resume_build
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import FULL_DISK
@@ -29,10 +29,10 @@ from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.version import __version__
 
 CHUNKS_PER_WORKER = 3
-"""Chunks under way for each worker: enough that none waits while the oldest one is being finished."""
+"""Chunks in work per worker, so that no worker waits for the oldest chunk."""
 
 MOST_WORKERS = 4096
-"""Of one build, as threads of one process; the system's own numbers end in an OverflowError."""
+"""Most workers of a build; far larger numbers end in an OverflowError."""
 
 
 def build_corpus(
@@ -47,18 +47,21 @@ def build_corpus(
     keep_duplicates: bool = False,
     part: tuple[int, int] | None = None,
 ) -> Manifest:
-    """Build the corpus folder `out` from text with the tokenizer of a folder; returns what its manifest says.
+    """Build the corpus folder `out` from text with the tokenizer of a folder, and return its manifest.
 
-    `workers` is the number of tokenizing processes (default: one per usable core); it changes no byte. A shard ends at
-    `shard_tokens` tokens. skip: leave out what cannot be read and count it in the manifest. part: (i, n), the i-th of
-    the n parts into which the inputs are dealt, for `merge_corpora`.
-    InputError for bad input or an `out` that is not empty, RunFailed where a worker dies or the disk is full; `out` is
-    whole or absent, and the same call goes on where an earlier one ended.
+    workers          number of tokenizing processes (default: one per usable core); it changes no byte
+    shard_tokens     tokens at which a shard ends
+    skip             leave out records and files that cannot be read, and count them in the manifest
+    keep_duplicates  keep documents that equal an earlier one
+    part             (i, n): read the i-th of n parts of the inputs, for `merge_corpora`
+
+    `out` is complete or absent. The same call continues where an earlier one ended. Raises InputError for bad input or
+    an `out` that is not empty, RunFailed where a worker dies or the disk is full.
     """
     settings = settings or TextSettings()
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
     if not 1 <= workers <= MOST_WORKERS:
-        raise InputError(f"{workers} workers: 1 to {MOST_WORKERS} are allowed")
+        raise InputError(f"{workers} workers: expected 1 to {MOST_WORKERS}")
     out = Path(out)
     sources = part_of(find_inputs(inputs), part)
     if not skip:
@@ -66,27 +69,29 @@ def build_corpus(
     loaded = open_tokenizer_folder(Path(tokenizer))
     config: dict[str, Any] = {
         "version": __version__,
-        "inputs": [_named(source) for source in sources],
+        "inputs": [_source_name(source) for source in sources],
         "tokenizer": loaded.hash,
         "text": settings.model_dump(mode="json"),
         "shard_tokens": shard_tokens,
         "on_error": "skip" if skip else "stop",
         "keep_duplicates": keep_duplicates,
     }
-    if manifest := built_already(out, config, sources):
+    if manifest := recover_finished(out, config, sources):
         return manifest
     if not is_free(out):
         raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
     try:
         with (
-            unfinished(out, config, sources) as work,
-            CorpusWriter(work.folder, tokenizer=loaded, shard_tokens=shard_tokens, entries=work.state.shards) as writer,
+            resume_build(out, config, sources) as build,
+            CorpusWriter(
+                build.folder, tokenizer=loaded, shard_tokens=shard_tokens, entries=build.state.shards
+            ) as writer,
         ):
-            reader = Reader(sources, settings, skip=skip, start=work.state.position)
-            state = _fill(writer, reader, work, settings, workers=workers, skip=skip)
-            skipped = reader.skipped.together(state.skipped)
+            reader = Reader(sources, settings, skip=skip, start=build.state.position)
+            state = _write_shards(writer, reader, build, settings, workers=workers, skip=skip)
+            skipped = reader.skipped.combined(state.skipped)
             if not state.documents:
-                raise InputError(_nothing(sources, settings, skipped.first))
+                raise InputError(_no_text(sources, settings, skipped.first))
             return writer.finish(
                 text=settings.model_dump(mode="json"),
                 sources=tuple(reader.sources),
@@ -100,30 +105,30 @@ def build_corpus(
         raise
 
 
-def _fill(
-    writer: CorpusWriter, reader: Reader, work: Unfinished, settings: TextSettings, *, workers: int, skip: bool
+def _write_shards(
+    writer: CorpusWriter, reader: Reader, build: UnfinishedBuild, settings: TextSettings, *, workers: int, skip: bool
 ) -> BuildState:
-    """Tokenize and write what the reader gives; the state at the end. It is saved after each whole shard."""
-    state = work.state
+    """Tokenize and write the documents of the reader, save the state after each shard, and return the last state."""
+    state = build.state
     limit = workers * CHUNKS_PER_WORKER
     with Status() as status, _pool(workers) as pool:
-        tokenizer = work.folder / "tokenizer"
+        tokenizer = build.folder / "tokenizer"
         for encoded, position in _encode(reader.chunks(), pool, tokenizer, settings, skip=skip, limit=limit):
             ended = writer.add(encoded.documents)
-            state = _counted(state, encoded, position)
+            state = _with_chunk(state, encoded, position)
             reader.text_bytes += encoded.text_bytes
             if ended:
                 state = state.model_copy(update={"shards": writer.entries})
-                work.save(state)
+                build.save(state)
             status.update(f"{state.documents:,} documents · {reader.progress()}")
     return state
 
 
-def _counted(state: BuildState, encoded: EncodedChunk, position: Position) -> BuildState:
-    """The state with one more chunk."""
+def _with_chunk(state: BuildState, encoded: EncodedChunk, position: Position) -> BuildState:
+    """Return the state after one more chunk."""
     skipped = state.skipped
     for message in encoded.failed:
-        skipped = skipped.and_more(message, records=1)
+        skipped = skipped.with_message(message, records=1)
     return state.model_copy(
         update={
             "position": position,
@@ -143,13 +148,13 @@ def _encode(
     skip: bool,
     limit: int,
 ) -> Iterator[tuple[EncodedChunk, Position]]:
-    """Encode chunks in the pool, at most `limit` under way, and yield them in their order with the position after."""
+    """Encode chunks in the pool, at most `limit` at a time, and yield each in order with the position after it."""
     pending: deque[tuple[Chunk, Future[EncodedChunk]]] = deque()
     try:
         for chunk in chunks:
             if len(pending) == limit:
                 yield _result(*pending.popleft())
-            with _without_interrupts():  # submitting starts a worker where all are busy
+            with _without_interrupts():  # `submit` starts a worker where all are busy
                 pending.append((chunk, pool.submit(encode_chunk, chunk.documents, tokenizer, settings, skip=skip)))
     except BrokenProcessPool as error:
         raise _worker_died() from error
@@ -165,21 +170,21 @@ def _result(chunk: Chunk, future: Future[EncodedChunk]) -> tuple[EncodedChunk, P
     except BrokenProcessPool as error:
         raise _worker_died() from error
     except Exception as error:
-        place = chunk.documents[0].place
-        raise RunFailed(f"the documents from {place} on could not be tokenized: {error!r}") from error
+        location = chunk.documents[0].location
+        raise RunFailed(f"the documents from {location} on could not be tokenized: {error!r}") from error
 
 
 def _worker_died() -> RunFailed:
-    return RunFailed("a tokenizing process was killed from outside (out of memory?)")
+    return RunFailed("a tokenizing process was killed by another program (out of memory?)")
 
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    # "spawn": a fork would copy the threads' locks of this process in whatever state they are.
+    # "spawn", because a fork would copy the locks of this process' threads in their present state.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=start_worker)
     try:
         yield pool
-    except BaseException:  # what workers are at is not wanted any more, and waiting for it may take minutes
+    except BaseException:  # the results of running workers are not needed, and waiting for them may take minutes
         for worker in list((pool._processes or {}).values()):
             worker.terminate()
         raise
@@ -189,7 +194,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes that are started in it never see the terminal's Ctrl-C, not even while they begin."""
+    """Block SIGINT, so that processes started within never receive the terminal's Ctrl-C, not even at their start."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -197,19 +202,19 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _named(source: Input) -> str:
+def _source_name(source: Input) -> str:
     return f"{source} at {source.revision}" if isinstance(source, HubDataset) else str(source)
 
 
-def _nothing(sources: Sequence[Input], settings: TextSettings, messages: Sequence[str]) -> str:
-    told = f"; {messages[0]}" if messages else ""
+def _no_text(sources: Sequence[Input], settings: TextSettings, messages: Sequence[str]) -> str:
+    first = f"; {messages[0]}" if messages else ""
     return (
         f"no text was found in {len(sources)} input(s), {sources[0]} first, "
-        f"with the settings {settings.model_dump()}{told}"
+        f"with the settings {settings.model_dump()}{first}"
     )
 
 
 def _refuse_missing(sources: Sequence[Input]) -> None:
     for source in sources:
         if isinstance(source, Path) and not source.exists():
-            raise InputError(f"{source}: a link that leads nowhere")
+            raise InputError(f"{source}: the link leads to no file")

@@ -1,7 +1,7 @@
-"""shards, looked at: what a corpus holds, and warnings where it will hurt pre-training (paper §3.1, §A.2).
+"""shards → report and checks: statistics of a corpus, warnings before pre-training, `verify` (paper §3.1, §A.2).
 
-Every token is read once, a stretch at a time; what is kept in memory does not grow with the text, but for a few bytes
-per sentence.
+Tokens are read once, a record batch at a time. Memory holds a few bytes per sentence, whatever the size of the text.
+`verify` compares every byte of a corpus with its manifest.
 """
 
 from collections.abc import Iterator
@@ -30,23 +30,29 @@ from bertwright.errors import InputError, shown
 from bertwright.files import file_digest
 
 SINGLE_SENTENCE_LIMIT = 0.5
+"""Fraction of documents with one sentence above which a report warns."""
+
 UNKNOWN_LIMIT = 0.01
+"""Fraction of unknown tokens above which a report warns."""
+
 REPEATED_LIMIT = 0.1
+"""Fraction of repeated sentences above which a report warns."""
+
 TOKENS_PER_PIECE = 100
-"""Above, or for the last one below, these a report warns."""
+"""Tokens per piece of the vocabulary below which a report warns."""
 
 REPEAT_LENGTH = 5
-"""Shorter sentences are headings and answers that recur in any text; they do not count as repeated."""
+"""Least tokens of a sentence that counts as repeated. Shorter ones, as headings, recur in every text."""
 
 MAX_HASHES = 1 << 22
-"""Sentence hashes kept; beyond it every second hash value is left out, so that all copies of a sentence stay or go."""
+"""Most hashes of sentences in memory. Beyond it, half of the hash values are left out, with all their sentences."""
 
 _SAMPLES, _SAMPLE_LENGTH, _TOP_REPEATS = 4, 2, 3
-_SLICE = 1 << 20  # sentences or documents handled at once
+_SLICE = 1 << 20  # sentences or documents per call of numpy.histogram
 
 
 class Histogram(Settings):
-    """How a length is spread: `counts[i]` items are from `2**i` to `2**(i+1) - 1` long."""
+    """Distribution of a length: `counts[i]` items have a length from `2**i` to `2**(i+1) - 1`."""
 
     counts: tuple[int, ...]
     mean: float
@@ -55,14 +61,18 @@ class Histogram(Settings):
 
 
 class Repeated(Settings):
-    """A sentence that occurs `times` times."""
+    """Sentence that occurs `times` times."""
 
     times: int
     text: str
 
 
 class CorpusReport(Settings):
-    """What `inspect_corpus` found. Shares are between 0 and 1; lengths are in tokens, without [CLS] and [SEP]."""
+    """Report of `inspect_corpus`. Shares are fractions of 1; lengths are in tokens, without [CLS] and [SEP].
+
+    unknown         the unknown token, to which `unknown_share` refers
+    repeated_share  fraction of sentences of REPEAT_LENGTH tokens or more that equal an earlier one
+    """
 
     folder: str
     fingerprint: str
@@ -79,7 +89,6 @@ class CorpusReport(Settings):
     single_sentence_share: float
     unknown_share: float
     unknown: str = "[UNK]"
-    """The piece of which that is the share."""
     pieces_used: int
     repeated_share: float
     repeated: tuple[Repeated, ...]
@@ -87,12 +96,12 @@ class CorpusReport(Settings):
     warnings: tuple[str, ...]
 
     def render(self) -> str:
-        """The report as plain text for a terminal."""
+        """Return the report as plain text for a terminal."""
         lines = [
             f"{self.folder}",
             f"  documents   {self.documents:>15,}   ({self.dropped_documents:,} without text were left out)",
-            f"  of them     {self.duplicates:>15,}   equal an earlier one and are not used",
-            f"  left out    {self.skipped.records:>15,}   records, and {self.skipped.files:,} files from some place on",
+            f"  duplicates  {self.duplicates:>15,}   documents that equal an earlier one and are not used",
+            f"  left out    {self.skipped.records:>15,}   records, and the rest of {self.skipped.files:,} files",
             f"  sentences   {self.sentences:>15,}",
             f"  tokens      {self.tokens:>15,}   ({self.pieces_used:,} of {self.vocab_size:,} pieces occur)",
             f"  {self.unknown:<11} {self.unknown_share:>15.3%}   of the tokens",
@@ -114,7 +123,7 @@ class CorpusReport(Settings):
 
 @dataclass(frozen=True)
 class Trouble:
-    """What in a corpus will hurt pre-training, and what to do; `name` says which figure tells so."""
+    """Problem of a corpus for pre-training, with advice; `name` is the statistic that shows it."""
 
     name: str
     text: str
@@ -122,12 +131,12 @@ class Trouble:
 
 
 def inspect_corpus(folder: str | Path) -> CorpusReport:
-    """Read a corpus once and report on it; InputError where it cannot be opened."""
+    """Read a corpus once and return a report. Raises InputError where it cannot be opened."""
     corpus = Corpus.open(folder)
     lengths, document_first = corpus.sentence_lengths(), corpus.document_first()
     per_document = np.diff(document_first)
     used, repeats = _read_tokens(corpus, lengths)
-    found = CorpusReport(
+    report = CorpusReport(
         folder=str(folder),
         fingerprint=corpus.fingerprint,
         vocab_size=corpus.manifest.vocab_size,
@@ -144,32 +153,32 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
         unknown_share=float(used[corpus.tokenizer.unk_id] / corpus.num_tokens),
         unknown=corpus.tokenizer.pieces[corpus.tokenizer.unk_id],
         pieces_used=int(np.count_nonzero(used)),
-        repeated_share=repeats.share,
+        repeated_share=repeats.fraction,
         repeated=tuple(
             Repeated(times=times, text=_sentence(corpus, first)) for times, first in zip(*repeats.top, strict=True)
         ),
         sample=_sample(corpus, document_first),
         warnings=(),
     )
-    warnings = tuple(f"{trouble.text}; {trouble.advice}" for trouble in find_troubles(found))
-    return found.model_copy(update={"warnings": warnings})
+    warnings = tuple(f"{trouble.text}; {trouble.advice}" for trouble in find_troubles(report))
+    return report.model_copy(update={"warnings": warnings})
 
 
 def find_troubles(report: CorpusReport) -> Iterator[Trouble]:
-    """What in the figures of a report will hurt pre-training."""
+    """Yield the problems for pre-training that the statistics of a report show."""
     if report.documents - report.duplicates == 1:
         yield Trouble(
             "documents",
-            "the whole corpus is one document: document boundaries were lost, and the random partner of next-sentence "
+            "the corpus is one document: without document boundaries, the random second sentence of next-sentence "
             "prediction comes from the same text",
-            "part documents by blank lines, or use one file for each",
+            "put blank lines between documents, or use one file for each",
         )
     if report.single_sentence_share > SINGLE_SENTENCE_LIMIT:
         yield Trouble(
             "single sentences",
-            f"{report.single_sentence_share:.0%} of the documents are one sentence: is the text shuffled, or one "
-            "sentence per document? Next-sentence prediction learns nothing from it",
-            "build from whole documents or switch it off",
+            f"{report.single_sentence_share:.0%} of the documents are one sentence, from which next-sentence "
+            "prediction learns nothing: is the text shuffled, or split into sentences?",
+            "build from complete documents or switch next-sentence prediction off",
         )
     if report.unknown_share > UNKNOWN_LIMIT:
         yield Trouble(
@@ -181,8 +190,8 @@ def find_troubles(report: CorpusReport) -> Iterator[Trouble]:
     if report.repeated_share > REPEATED_LIMIT:
         yield Trouble(
             "repeated",
-            f"{report.repeated_share:.0%} of the sentences are copies of earlier ones: masked pieces can be learned by "
-            "heart",
+            f"{report.repeated_share:.0%} of the sentences are copies of earlier ones: a model can memorise their "
+            "masked pieces",
             "remove boilerplate and duplicate documents",
         )
     if report.tokens < TOKENS_PER_PIECE * report.vocab_size:
@@ -196,54 +205,59 @@ def find_troubles(report: CorpusReport) -> Iterator[Trouble]:
 
 @dataclass(frozen=True)
 class _Repeats:
-    share: float
-    top: tuple[list[int], list[int]]  # how often, and one sentence that is it
+    """Fraction of repeated sentences, and for the most repeated ones their counts and the number of one copy."""
+
+    fraction: float
+    top: tuple[list[int], list[int]]
 
 
 def _read_tokens(corpus: Corpus, lengths: NDArray[np.int32]) -> tuple[NDArray[np.int64], _Repeats]:
-    """Count every piece (int64 [V]) and find repeated sentences in one pass over the tokens."""
+    """Return the count of every piece (int64 [V]) and the repeated sentences, in one pass over the tokens."""
     used = np.zeros(corpus.manifest.vocab_size, np.int64)
-    hashes, places = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    hashes, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     bits = kept = 0
     for sentences, tokens in corpus.blocks():
         used += np.bincount(tokens, minlength=len(used))
-        found = sentence_hashes(tokens, lengths[sentences])
-        keep = (lengths[sentences] >= REPEAT_LENGTH) & _selected(found, bits)
-        hashes.append(found[keep])
-        places.append(sentences.start + np.flatnonzero(keep))
+        batch_hashes = sentence_hashes(tokens, lengths[sentences])
+        keep = (lengths[sentences] >= REPEAT_LENGTH) & _selected(batch_hashes, bits)
+        hashes.append(batch_hashes[keep])
+        numbers.append(sentences.start + np.flatnonzero(keep))
         kept += len(hashes[-1])
         while kept > MAX_HASHES:
             bits += 1
-            all_hashes, all_places = np.concatenate(hashes), np.concatenate(places)
+            all_hashes, all_numbers = np.concatenate(hashes), np.concatenate(numbers)
             keep = _selected(all_hashes, bits)
-            hashes, places = [all_hashes[keep]], [all_places[keep]]
+            hashes, numbers = [all_hashes[keep]], [all_numbers[keep]]
             kept = len(hashes[0])
-    return used, _count_repeats(np.concatenate(hashes), np.concatenate(places))
+    return used, _count_repeats(np.concatenate(hashes), np.concatenate(numbers))
 
 
 def _selected(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
+    """Return True for hashes whose lowest `bits` bits are zero."""
     selected: NDArray[np.bool_] = (hashes & np.uint64((1 << bits) - 1)) == np.uint64(0)
     return selected
 
 
-def _count_repeats(hashes: NDArray[np.uint64], places: NDArray[np.int64]) -> _Repeats:
+def _count_repeats(hashes: NDArray[np.uint64], numbers: NDArray[np.int64]) -> _Repeats:
+    """Return the repeated sentences, from the hash and the number of each."""
     if not len(hashes):
         return _Repeats(0.0, ([], []))
     _, first, times = np.unique(hashes, return_index=True, return_counts=True)
-    order = np.lexsort((places[first], -times))[:_TOP_REPEATS]
+    order = np.lexsort((numbers[first], -times))[:_TOP_REPEATS]
     order = order[times[order] > 1]
-    return _Repeats(1 - len(first) / len(hashes), (times[order].tolist(), places[first][order].tolist()))
+    return _Repeats(1 - len(first) / len(hashes), (times[order].tolist(), numbers[first][order].tolist()))
 
 
 def sentence_hashes(tokens: Tokens, lengths: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """A 64-bit hash of each of S sentences that lie one after the other: uint64 [S].
+    """Return a 64-bit hash of each of S consecutive sentences: uint64 [S].
 
-    `lengths`: int32 [S], all positive, with the sum len(tokens). A sum over (token, place) pairs, each mixed as in
-    splitmix64, so equal sentences hash alike wherever they lie.
+    The hash is a sum over pairs of token and position, mixed as in splitmix64, so equal sentences have equal hashes.
+
+    lengths   int32 [S], all positive, with the sum len(tokens)
     """
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    place = np.arange(len(tokens), dtype=np.int64) - np.repeat(starts, lengths)
-    mixed = (tokens.astype(np.uint64) << np.uint64(32)) + place.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    position = np.arange(len(tokens), dtype=np.int64) - np.repeat(starts, lengths)
+    mixed = (tokens.astype(np.uint64) << np.uint64(32)) + position.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), starts, dtype=np.uint64)
@@ -270,7 +284,7 @@ def _sentence(corpus: Corpus, number: int) -> str:
 
 
 def _sample(corpus: Corpus, document_first: NDArray[np.int64]) -> tuple[tuple[str, ...], ...]:
-    """The first sentences of a few documents at even distances."""
+    """Return the first sentences of a few documents at even distances."""
     documents = np.unique(np.linspace(0, corpus.num_documents, _SAMPLES, endpoint=False).astype(np.int64))
     return tuple(
         tuple(
@@ -294,13 +308,10 @@ def _render_histogram(name: str, histogram: Histogram) -> list[str]:
     return [*lines, ""]
 
 
-# Shards → checked: every byte of a corpus against its manifest, and what the bytes mean (paper §3.1).
-
-
 def verify(folder: str | Path) -> Corpus:
-    """Check every byte of a corpus; InputError names the file that is bad. Returns the corpus, opened.
+    """Check every byte of a corpus and return the open corpus. Raises InputError with the file that is wrong.
 
-    Corpora of earlier versions note no digest of their manifest and of the tokenizer's files, which is said.
+    Corpora of earlier versions hold no digest of their manifest and of the tokenizer's files; a message notes this.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -314,58 +325,62 @@ def verify(folder: str | Path) -> Corpus:
         _check_shard(folder, entry, manifest.vocab_size)
     if corpus.tokenizer.vocab_size != manifest.vocab_size:
         raise InputError(
-            f"{folder / TOKENIZER}: {corpus.tokenizer.vocab_size} pieces, the manifest says {manifest.vocab_size}"
+            f"{folder / TOKENIZER}: {corpus.tokenizer.vocab_size} pieces, but {manifest.vocab_size} in the manifest"
         )
-    _check_tokenizer(folder, manifest)  # after the ids, so that another tokenizer is called so
+    _check_tokenizer(folder, manifest)  # after the ids: for another tokenizer their message is clearer
     if manifest.duplicates and not np.array_equal(corpus.duplicates, find_duplicates(folder, manifest.shards)):
-        raise InputError(f"{folder / manifest.duplicates.name}: lists other documents than those that are duplicates")
+        raise InputError(
+            f"{folder / manifest.duplicates.name}: expected the duplicates of the corpus, got other documents"
+        )
     return corpus
 
 
 def refuse_changed(folder: Path, manifest: Manifest) -> None:
-    """InputError where a shard is not what the manifest says, to the bit: before a training that may last for weeks."""
+    """Raise InputError where a byte of a shard was changed. Training calls this before runs that may last for weeks."""
     for entry in manifest.shards:
         _refuse_changed(folder / entry.name, entry.sha256)
 
 
 def _check_manifest(folder: Path, manifest: Manifest) -> None:
-    """InputError where manifest.json is not what was written, to the bit; what has no digest is said."""
+    """Raise InputError where a byte of manifest.json was changed; a message notes missing digests."""
     if manifest.digest is None or manifest.tokenizer_files is None:
         say(
-            f"{folder}: {MANIFEST} and {TOKENIZER}/tokenizer_config.json have no digest, and the tokenizer's other "
-            "files one of what decides ids alone: an earlier version built the corpus; built again, all is checked"
+            f"{folder}: {MANIFEST} and {TOKENIZER}/tokenizer_config.json have no digest, and of the tokenizer's other "
+            "files only pieces and rules are checked, because an earlier version built the corpus; build it again to "
+            "check all"
         )
-    if manifest.digest is not None and (found := manifest_digest(folder, manifest.digest)) != manifest.digest:
+    if manifest.digest is not None and (digest := manifest_digest(folder, manifest.digest)) != manifest.digest:
         raise InputError(
-            f"{folder / MANIFEST}: sha256 is {found}, it notes {shown(manifest.digest)}: the file was changed; put it "
-            "back or build the corpus again"
+            f"{folder / MANIFEST}: expected the sha256 {shown(manifest.digest)}, got {digest}: the file was changed; "
+            "put it back or build the corpus again"
         )
 
 
 def _check_tokenizer(folder: Path, manifest: Manifest) -> None:
-    """InputError where a file of the tokenizer is not what was written, to the bit."""
+    """Raise InputError where a byte of a file of the tokenizer was changed."""
     for name, noted in (manifest.tokenizer_files or {}).items():
         if Path(name).name != name:
-            raise InputError(f"{folder / MANIFEST}: {shown(name)} is no name of a file in {TOKENIZER}/")
+            raise InputError(f"{folder / MANIFEST}: expected the name of a file in {TOKENIZER}/, got {shown(name)}")
         _refuse_changed(folder / TOKENIZER / name, noted)
 
 
 def _refuse_changed(path: Path, noted: str) -> None:
     if not path.is_file():
         raise InputError(f"{path}: this file of the corpus is missing")
-    found = file_digest(path)
-    if found != noted:
-        raise InputError(f"{path}: sha256 is {found}, the manifest says {noted}: the file was changed")
+    digest = file_digest(path)
+    if digest != noted:
+        raise InputError(f"{path}: expected the sha256 {noted} of the manifest, got {digest}: the file was changed")
 
 
 def _check_shard(folder: Path, entry: ShardEntry, vocab_size: int) -> None:
+    """Raise InputError where a record batch is invalid, an id is not in the vocabulary, or the sidecar does not fit."""
     path = folder / entry.name
     hashes = []
     for batch in record_batches(path):
         try:
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise InputError(f"{path}: a record batch is broken: {error}") from None
+            raise InputError(f"{path}: a record batch is invalid: {error}") from None
         sentences = batch.column(0).flatten()
         ids = sentences.flatten().to_numpy()
         largest = int(np.max(ids, initial=0))
@@ -374,4 +389,4 @@ def _check_shard(folder: Path, entry: ShardEntry, vocab_size: int) -> None:
         first = sentences.offsets.to_numpy()[batch.column(0).offsets.to_numpy()]
         hashes.append(document_hashes(ids, first))
     if b"".join(hashes) != (folder / entry.hashes).read_bytes():
-        raise InputError(f"{folder / entry.hashes}: not the hashes of the documents in {path.name}")
+        raise InputError(f"{folder / entry.hashes}: expected the hashes of the documents in {path.name}, got others")

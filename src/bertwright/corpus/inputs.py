@@ -1,4 +1,4 @@
-"""text → chunks of documents: the inputs read one after the other, with the place from which to go on (paper §3.1)."""
+"""inputs → chunks of documents, each with the position from which reading continues (paper §3.1)."""
 
 import hashlib
 import time
@@ -8,49 +8,50 @@ from itertools import accumulate
 from pathlib import Path
 
 from bertwright.config import Settings
-from bertwright.corpus.manifest import (
-    Skipped,
-    Source,
-)
+from bertwright.corpus.manifest import Skipped, Source
 from bertwright.errors import InputError
 from bertwright.text.documents import Document, HubDataset, Input, Page, TextSettings, read_sources
 
 CHUNK_CHARACTERS = 1_000_000
-"""A chunk, the work handed to a worker and one record batch, ends with the document that brings it to this size."""
+"""Characters at which a chunk ends, with the last document complete. A chunk becomes one record batch."""
 
-# characters per byte of a file until one was read: for the time left alone
+# Characters per byte of a packed file, until the first file was read. Only the remaining time is estimated by it.
 _EXPANSION = {".gz": 2.7, ".bz2": 3.7, ".xz": 3.7, ".zst": 3.2}
 
-
 Stamp = tuple[int, int]
-"""Size and time of change (ns) of a file: another one tells that it was changed."""
+"""Size and time of change (ns) of a file; another stamp means that the file was changed."""
 
 
 class Position(Settings):
-    """How far the inputs were read: so many documents of the input with this number, and all inputs before it."""
+    """Position up to which the inputs were read.
+
+    input       number of the present input, from 0
+    documents   number of its documents that were read
+    sources     the inputs before it
+    skipped     records and files left out of the inputs before it
+    stamps      stamps of it and of the inputs before it, taken when they were opened
+    """
 
     input: int = 0
     documents: int = 0
     sources: tuple[Source, ...] = ()
-    """Of the inputs before it."""
     skipped: Skipped = Skipped()
-    """In the inputs before it."""
     stamps: tuple[Stamp, ...] = ()
-    """Of it and of the inputs before it, taken when they were opened."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole documents, and the position after them."""
+    """Complete documents, and the position after them."""
 
     documents: list[Document | Page]
     position: Position
 
 
 class Reader:
-    """Reads the inputs once, from a position on.
+    """Reader of the inputs, once, from a position on.
 
-    skip: leave out what cannot be read, a record or a file from some place on, and note it; otherwise InputError.
+    With `skip`, a record that cannot be read, or the rest of a file, is left out and noted; otherwise InputError is
+    raised. The caller adds the bytes of tokenized documents to `text_bytes`.
     """
 
     def __init__(
@@ -64,12 +65,12 @@ class Reader:
         self._stamps = list(self._start.stamps[: self._start.input])
         self.skipped = self._start.skipped
         self._number, self._count = self._start.input, 0
-        self._before = len(self.sources), self.skipped  # before the input with that number
-        self.text_bytes = 0  # of the documents that were tokenized: the caller's to add to
+        self._before = len(self.sources), self.skipped  # before the present input
+        self.text_bytes = 0
         self._progress = _Progress(inputs)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Group whole documents, by their own size alone: where a chunk ends does not depend on where reading began."""
+        """Yield groups of complete documents, cut by their size only, wherever reading began."""
         documents: list[Document | Page] = []
         characters = 0
         for document in self._documents():
@@ -82,11 +83,11 @@ class Reader:
             yield Chunk(documents, self._position())
 
     def progress(self) -> str:
-        """How much text was tokenized, how fast, and the time left."""
+        """Return the amount of tokenized text, its rate and the remaining time, as text."""
         return self._progress.line(self.text_bytes)
 
     def _position(self) -> Position:
-        """After the last document; made once a chunk and not validated anew, since there may be a million inputs."""
+        """Return the position after the last document, without validation: there may be a million inputs."""
         sources, skipped = self._before
         return Position.model_construct(
             input=self._number,
@@ -114,35 +115,35 @@ class Reader:
             except InputError as error:
                 if not self._skip:
                     raise
-                self.skipped = self.skipped.and_more(str(error), files=1)
+                self.skipped = self.skipped.with_message(str(error), files=1)
             self._progress.end(number)
 
     def _on_record(self, error: InputError) -> None:
         if not self._skip:
             raise error
-        self.skipped = self.skipped.and_more(str(error), records=1)
+        self.skipped = self.skipped.with_message(str(error), records=1)
 
 
 class _Progress:
-    """How much of the inputs' bytes has been read, judged by the text that came out, and how long the rest takes."""
+    """Estimate of the bytes that were read, by the text that they gave, and of the remaining time."""
 
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = inputs
         self._sizes = [size_of(source) for source in inputs]
         self._begin = time.monotonic()
-        self._first = 0  # bytes of the inputs that had been read before
-        self._read = 0  # bytes of the inputs read to their end
-        self._read_characters = 0  # of those inputs' text
-        self._current: tuple[int, float] = (0, 1.0)  # size of the one being read, characters expected per byte
-        self.characters = 0  # of its text
+        self._first = 0  # bytes of the inputs that an earlier call read
+        self._read = 0  # bytes of the inputs that were read to their end
+        self._read_characters = 0  # characters of their text
+        self._current: tuple[int, float] = (0, 1.0)  # bytes of the present input, characters expected per byte
+        self.characters = 0  # characters of its text so far
 
     def begin(self, number: int) -> None:
         if not self._read:
             self._first = self._read = sum(self._sizes[:number])
         source = self._inputs[number]
         guess = _EXPANSION.get(source.suffix.lower(), 1.0) if isinstance(source, Path) else 1.0
-        here = self._read - self._first
-        self._current = (self._sizes[number], self._read_characters / here if here else guess)
+        read = self._read - self._first
+        self._current = (self._sizes[number], self._read_characters / read if read else guess)
         self.characters = 0
 
     def end(self, number: int) -> None:
@@ -156,22 +157,22 @@ class _Progress:
         done = self._read + min(size, self.characters / max(expected, 1e-9)) - self._first
         speed = f"{text_bytes / 1e6:,.0f} MB of text · {text_bytes / 1e6 / max(seconds, 1e-9):.1f} MB/s"
         if any(isinstance(source, HubDataset) for source in self._inputs):
-            return speed  # nobody knows how long one is
-        left = seconds * (sum(self._sizes) - self._first - done) / max(done, 1)
-        return f"{speed} · about {left // 60:.0f} min {left % 60:.0f} s left"
+            return speed  # the size of a dataset is unknown
+        remaining = seconds * (sum(self._sizes) - self._first - done) / max(done, 1)
+        return f"{speed} · about {remaining // 60:.0f} min {remaining % 60:.0f} s left"
 
 
 def stamp_of(source: Input) -> Stamp:
-    """Zeros for what is no file, or is not there."""
+    """Return size and time of change of a file; zeros for a dataset and for a file that is absent."""
     try:
-        found = source.stat() if isinstance(source, Path) else None
+        stat = source.stat() if isinstance(source, Path) else None
     except OSError:
-        found = None
-    return (found.st_size, found.st_mtime_ns) if found else (0, 0)
+        stat = None
+    return (stat.st_size, stat.st_mtime_ns) if stat else (0, 0)
 
 
 def size_of(source: Input) -> int:
-    """Bytes of a file; 0 where nobody knows."""
+    """Return the bytes of a file; 0 for a dataset and for a file that is absent."""
     return stamp_of(source)[0]
 
 
@@ -187,22 +188,22 @@ def _source(source: Input) -> Source:
 
 
 def part_of(sources: Sequence[Input], part: tuple[int, int] | None) -> list[Input]:
-    """The inputs of part i of n (from 1): n stretches of about equal bytes, none empty, in the order of the inputs.
+    """Return the inputs of part i of n, from 1: consecutive inputs, about as many bytes in each part, no part empty.
 
-    InputError where there are fewer inputs than parts.
+    `part` is (i, n); None returns all inputs. Raises InputError where there are fewer inputs than parts.
     """
     if part is None:
         return list(sources)
     i, n = part
     if not 1 <= i <= n:
-        raise InputError(f"part {i}/{n}: write i/n with i from 1 to n, such as 2/8")
+        raise InputError(f"part {i}/{n}: expected i/n with i from 1 to n, such as 2/8")
     if len(sources) < n:
-        raise InputError(f"part {i}/{n}: there are {len(sources)} input file(s), and a part is whole files")
+        raise InputError(f"part {i}/{n}: expected {n} input files or more, got {len(sources)}; files are not divided")
     bytes_of = [size_of(source) for source in sources]
     ends = list(accumulate(bytes_of))
     bounds = [0]
     for number in range(1, n):
-        # files whose middle lies before the bound: the bound is then at the end of a file that is nearest to it
+        # The number of files whose middle lies before the bound: the bound moves to the nearest end of a file.
         nearest = sum((2 * end - size) * n <= 2 * ends[-1] * number for end, size in zip(ends, bytes_of, strict=True))
         bounds.append(min(max(nearest, bounds[-1] + 1), len(sources) - (n - number)))
     bounds.append(len(sources))

@@ -1,4 +1,4 @@
-"""text → shards: what the manifest of a corpus says, and the checks that need no shard byte (paper §3.1)."""
+"""shards → manifest.json: the entries of a corpus, and the checks that read no byte of a shard (paper §3.1)."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from bertwright.version import __version__
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
-"""The folder in a corpus folder that holds its tokenizer."""
+"""Name of the folder in a corpus folder that holds its tokenizer."""
 
 SKIPPED_SHOWN = 20
-"""Messages that are kept about what was left out."""
+"""Most messages about records and files left out that are kept."""
 
 
 class ShardEntry(Settings):
-    """One shard file as the manifest knows it; `name` is its path from the corpus folder.
+    """Entry of a shard file in the manifest; `name` is its path from the corpus folder.
 
-    Beside it lies its sidecar, named `….hashes`: 16 bytes for each of its documents, in order.
+    A sidecar lies beside the file, named `….hashes`: 16 bytes for each of its documents, in order.
     """
 
     name: str
@@ -36,12 +36,12 @@ class ShardEntry(Settings):
 
     @property
     def hashes(self) -> str:
-        """The path of the sidecar from the corpus folder."""
+        """Return the path of the sidecar from the corpus folder."""
         return self.name.removesuffix(".arrow") + ".hashes"
 
 
 class Source(Settings):
-    """One input as it was when it was read: a file's bytes, packed or not, with their sha256; a dataset's revision."""
+    """Entry of an input in the manifest: its bytes (packed where it is packed) and their sha256, or a Hub revision."""
 
     path: str
     bytes: int
@@ -49,25 +49,29 @@ class Source(Settings):
 
 
 class Skipped(Settings):
-    """What could not be read and was left out, as asked: files from some place on, records, and the first messages."""
+    """Counts of what was left out because it could not be read, with the first messages.
+
+    files     files of which the rest was left out
+    records   records left out
+    """
 
     files: int = 0
     records: int = 0
     first: tuple[str, ...] = ()
 
-    def and_more(self, message: str, *, files: int = 0, records: int = 0) -> "Skipped":
-        """With one more."""
+    def with_message(self, message: str, *, files: int = 0, records: int = 0) -> "Skipped":
+        """Return the counts with these added."""
         first = (*self.first, message)[:SKIPPED_SHOWN]
         return Skipped(files=self.files + files, records=self.records + records, first=first)
 
-    def together(self, other: "Skipped") -> "Skipped":
-        """Both."""
+    def combined(self, other: "Skipped") -> "Skipped":
+        """Return the sum of two counts."""
         first = (*self.first, *other.first)[:SKIPPED_SHOWN]
         return Skipped(files=self.files + other.files, records=self.records + other.records, first=first)
 
 
 class DropList(Settings):
-    """The file that lists the documents not to be used: their numbers, ascending, as little-endian int64."""
+    """Entry of the file that lists duplicates: numbers of documents, ascending, as little-endian int64."""
 
     name: str
     documents: int
@@ -75,7 +79,7 @@ class DropList(Settings):
 
 
 class Manifest(Settings):
-    """What manifest.json holds. `documents`, `sentences` and `tokens` count what the shards hold, duplicates too."""
+    """Content of manifest.json. `documents`, `sentences` and `tokens` count all in the shards, duplicates too."""
 
     format: Literal[2] = 2
     made_by: str
@@ -85,22 +89,22 @@ class Manifest(Settings):
     sentences: int
     tokens: int
     dropped_documents: int
-    """Documents in which no token was left; no shard holds them."""
+    """Number of documents without a token; no shard holds them."""
     duplicates: DropList | None
-    """Documents equal to an earlier one; None where none was looked for."""
+    """Documents that equal an earlier one; None where duplicates were kept."""
     skipped: Skipped = Skipped()
     fingerprint: str
     text: dict[str, JsonValue]
     sources: tuple[Source, ...]
     shards: tuple[ShardEntry, ...]
     tokenizer_files: dict[str, str] | None = None
-    """sha256 of each file of the tokenizer's folder; None, as the digest below, where an earlier version wrote it."""
+    """sha256 of each file of the tokenizer's folder; None, as `digest`, where an earlier version wrote the manifest."""
     digest: str | None = None
-    """sha256 of manifest.json's bytes, with nothing in the place of this one."""
+    """sha256 of manifest.json's bytes with this value empty."""
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check manifest.json; InputError says what is wrong with it."""
+    """Read and check manifest.json. Raises InputError where it is missing, broken or contradicts itself."""
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder}: not a corpus (it has no {MANIFEST}); make one with 'bertwright corpus build'")
@@ -108,14 +112,14 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        key = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"{path}: {place}: {first['msg']} (this version reads corpora of format 2; build older ones again)"
+            f"{path}: {key}: {first['msg']} (this version reads corpora of format 2; build older ones again)"
         ) from None
     if not manifest.shards:
         raise InputError(f"{path}: the corpus has no shards")
     if manifest.fingerprint != corpus_fingerprint(manifest.tokenizer, manifest.shards, manifest.duplicates):
-        raise InputError(f"{path}: the fingerprint does not belong to the shards and tokenizer listed; was it edited?")
+        raise InputError(f"{path}: the fingerprint is not that of the listed shards and tokenizer; was it edited?")
     for count in ("documents", "sentences", "tokens"):
         if getattr(manifest, count) != sum(getattr(entry, count) for entry in manifest.shards):
             raise InputError(f"{path}: {count} is not the sum over the shards; was it edited?")
@@ -159,13 +163,13 @@ def write_manifest(
 
 
 def manifest_digest(folder: Path, noted: str) -> str:
-    """What the digest that manifest.json notes of itself has to be."""
+    """Return the digest of manifest.json, whose own `digest` is `noted`."""
     raw = (folder / MANIFEST).read_bytes()
     return hashlib.sha256(raw.replace(noted.encode(), b"", 1)).hexdigest()
 
 
 def corpus_fingerprint(tokenizer_hash: str, shards: Sequence[ShardEntry], duplicates: DropList | None) -> str:
-    """One name for the bytes of a whole corpus and for what of it is used, without reading them again."""
+    """Return a hash of all bytes of a corpus and of the list of its duplicates, made from the noted hashes."""
     dropped = [duplicates.sha256] if duplicates and duplicates.documents else []
     return hashlib.sha256(
         "\n".join([tokenizer_hash, *(entry.sha256 for entry in shards), *dropped]).encode()
@@ -173,19 +177,19 @@ def corpus_fingerprint(tokenizer_hash: str, shards: Sequence[ShardEntry], duplic
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """InputError names the file that is missing, truncated or too long."""
-    expected = {entry.name: entry.bytes for entry in manifest.shards}
+    """Raise InputError where a file of the corpus is missing, truncated or too long."""
+    sizes = {entry.name: entry.bytes for entry in manifest.shards}
     if manifest.duplicates:
-        expected[manifest.duplicates.name] = 8 * manifest.duplicates.documents
-    for name, wanted in expected.items():
+        sizes[manifest.duplicates.name] = 8 * manifest.duplicates.documents
+    for name, expected in sizes.items():
         path = folder / name
         try:
-            there = path.is_file()
+            is_file = path.is_file()
         except OSError as error:
             raise InputError(f"{folder / MANIFEST}: {shown(name)} cannot be a file's name: {error.strerror}") from None
-        if not there:
-            raise InputError(f"{path}: this file of the corpus is missing; the manifest lists {len(expected)}")
+        if not is_file:
+            raise InputError(f"{path}: this file of the corpus is missing; the manifest lists {len(sizes)}")
         size = path.stat().st_size
-        if size != wanted:
-            what = "truncated" if size < wanted else "too long"
-            raise InputError(f"{path}: {what}: {size:,} bytes, the manifest says {wanted:,}")
+        if size != expected:
+            problem = "truncated" if size < expected else "too long"
+            raise InputError(f"{path}: {problem}: {size:,} bytes, but {expected:,} in the manifest")

@@ -1,4 +1,8 @@
-"""text → shards on several machines: the inputs dealt into parts, and the parts' shards under one manifest."""
+"""corpora → corpus: merge the parts of a corpus under one manifest; shuffle the sentences of a corpus.
+
+Shuffled sentences show the value of documents: documents, sentences and tokens keep their number and lengths, and only
+the order of the sentences is lost (beside paper §3.1).
+"""
 
 import os
 from collections.abc import Sequence
@@ -24,19 +28,21 @@ from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError
 from bertwright.files import atomic_folder, new_folder
 
+_SENTENCES = 100_000
+"""Number of sentences in a record batch of a shuffled corpus, about."""
+
 
 def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = False) -> Manifest:
-    """Make one corpus of several in the given order: a manifest that names their shards, where they lie.
+    """Merge corpora in this order into `out`, whose manifest names their shards where they are.
 
-    Duplicates are looked for through all parts, by the hashes that lie beside the shards; no shard is read or written.
-    InputError for corpora of different tokenizers or text settings, and for an `out` that is not empty.
+    Duplicates are found across all parts by the hashes beside the shards; no shard is read or written.
+    Raises InputError for corpora of different tokenizers or text settings, and for an `out` that is not empty.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
+    _refuse_nonempty(out)
     if not parts:
-        raise InputError("no corpus is named; name those to merge")
+        raise InputError("expected one corpus or more to merge; name their folders")
     if len({part.resolve() for part in parts}) < len(parts):
-        raise InputError(f"{len(parts)} corpora to merge, some of them the same; name each once")
+        raise InputError(f"{len(parts)} corpora to merge, some of which are the same; name each once")
     manifests = [read_manifest(part) for part in parts]
     first = manifests[0]
     for part, manifest in zip(parts, manifests, strict=True):
@@ -44,20 +50,20 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
         for name in ("tokenizer", "text"):
             if getattr(manifest, name) != getattr(first, name):
                 raise InputError(
-                    f"{part}: was built with another {name} than {parts[0]}: such corpora cannot be merged"
+                    f"{part}: was built with another {name} than {parts[0]}; corpora to merge must have the same"
                 )
     shards = [
-        _seen_from(out, part, entry)
+        _relative_to(out, part, entry)
         for part, manifest in zip(parts, manifests, strict=True)
         for entry in manifest.shards
     ]
     skipped = Skipped()
     for manifest in manifests:
-        skipped = skipped.together(manifest.skipped)
+        skipped = skipped.combined(manifest.skipped)
     if not keep_duplicates:
         _refuse_without_hashes(parts, manifests)
     tokenizer = Corpus.open(parts[0]).tokenizer
-    whole: dict[str, Any] = {
+    content: dict[str, Any] = {
         "tokenizer": first.tokenizer,
         "vocab_size": first.vocab_size,
         "text": first.text,
@@ -66,11 +72,16 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
         "skipped": skipped,
     }
     with new_folder(out) as folder:
-        # Shards are named by the way to them from `out`, or from where `out` will be.
+        # The shards are named by their path from `out`, which may not exist yet; then `folder` is beside it.
         start = out if out.is_dir() else folder
-        found = None if keep_duplicates else write_drop_list(folder, find_duplicates(start, shards))
+        drop_list = None if keep_duplicates else write_drop_list(folder, find_duplicates(start, shards))
         tokenizer.save(folder / TOKENIZER)
-        return write_manifest(folder, shards, duplicates=found, **whole)
+        return write_manifest(folder, shards, duplicates=drop_list, **content)
+
+
+def _refuse_nonempty(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
 
 
 def _refuse_without_hashes(parts: Sequence[Path], manifests: Sequence[Manifest]) -> None:
@@ -78,32 +89,24 @@ def _refuse_without_hashes(parts: Sequence[Path], manifests: Sequence[Manifest])
         for entry in manifest.shards:
             if not (part / entry.hashes).is_file():
                 raise InputError(
-                    f"{part / entry.hashes}: there is no such file; duplicates are found by it (--keep-duplicates does "
-                    "without)"
+                    f"{part / entry.hashes}: there is no such file; put it back, or add --keep-duplicates, which needs "
+                    "no hashes"
                 )
 
 
-def _seen_from(out: Path, part: Path, entry: ShardEntry) -> ShardEntry:
+def _relative_to(out: Path, part: Path, entry: ShardEntry) -> ShardEntry:
+    """Return the entry of a shard of `part`, with its path from `out`."""
     path = os.path.relpath((part / entry.name).resolve(), out.resolve())
     return entry.model_copy(update={"name": Path(path).as_posix()})
 
 
-# shards → shards: the sentences of a corpus in random order, in documents of the same lengths (beside paper §3.1).
-#
-# What documents are worth is seen where only their order is taken away: sentences, tokens and rows stay what they
-# were.
-
-_SENTENCES = 100_000
-"""About so many of a record batch."""
-
-
 def shuffle_sentences(source: Path, out: Path, *, seed: int = 0) -> Manifest:
-    """Write the corpus `out` with the sentences of `source`, documents that equal an earlier one left out.
+    """Write the corpus `out` with the sentences of `source` in random order, in documents of the same lengths.
 
-    The same corpus and seed give the same bytes. InputError for an `out` that is not empty.
+    Duplicates are left out. The same corpus and seed give the same bytes. Raises InputError for an `out` that is not
+    empty.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
+    _refuse_nonempty(out)
     corpus = Corpus.open(source)
     first = corpus.document_first()
     used = np.setdiff1d(np.arange(corpus.num_documents), corpus.duplicates, assume_unique=True)
@@ -128,10 +131,10 @@ def shuffle_sentences(source: Path, out: Path, *, seed: int = 0) -> Manifest:
 
 
 def _documents(corpus: Corpus, sentences: NDArray[np.int64], counts: NDArray[np.int64]) -> EncodedDocuments:
-    """The given sentences, `counts` of them to a document."""
+    """Return the sentences with these numbers as documents of `counts` sentences each."""
     shard, start, length = corpus.locate(sentences, np.ones(len(sentences), np.int32))
-    places = zip(shard.tolist(), start.tolist(), length.tolist(), strict=True)
-    ids: Tokens = np.concatenate([corpus.views[s][at : at + size] for s, at, size in places])
+    spans = zip(shard.tolist(), start.tolist(), length.tolist(), strict=True)
+    ids: Tokens = np.concatenate([corpus.views[s][begin : begin + size] for s, begin, size in spans])
     return EncodedDocuments(
         ids,
         np.concatenate([[0], np.cumsum(length, dtype=np.int64)]),

@@ -1,7 +1,8 @@
-"""text → shards, the state between them: a build that was stopped or killed goes on from its last whole shard.
+"""shards of an unfinished build → corpus: a build that was stopped or killed continues from its last complete shard.
 
-In the corpus folder to be lies `.building/`: the shards so far, and in build.json what is built and how far it came,
-written after each shard. When all is written the files move up, the manifest last: without it the folder is no corpus.
+The output folder holds `.building/` until the build ends: the shards so far, and build.json with the configuration and
+the state, which is written after each shard. At the end the files move up, the manifest last: a folder without it is no
+corpus.
 """
 
 import fcntl
@@ -27,18 +28,23 @@ _STATE = "build.json"
 
 
 class BuildState(Settings):
-    """How far a build came: the whole shards, and what was counted on the way to their end."""
+    """State of a build after its last complete shard.
+
+    position    position of the reader; holds the records and files that the reader left out
+    documents   number of documents in the shards
+    dropped     number of documents without a token
+    skipped     documents that the tokenizing processes left out
+    """
 
     position: Position = Position()
     shards: tuple[ShardEntry, ...] = ()
     documents: int = 0
     dropped: int = 0
     skipped: Skipped = Skipped()
-    """What the tokenizing processes left out; the position holds what the reader did."""
 
 
-class Unfinished:
-    """The folder of a build under way; `state` is where it begins."""
+class UnfinishedBuild:
+    """Folder of a running build; `state` is the state that was saved last."""
 
     def __init__(self, home: Path, config: dict[str, Any], state: BuildState) -> None:
         self._home = home
@@ -47,15 +53,15 @@ class Unfinished:
         self.folder = home / "corpus"
 
     def save(self, state: BuildState) -> None:
-        """Note that the build came to `state`; its shards lie on the disk."""
+        """Write `state`, whose shards are on the disk."""
         write_json(self._home / _STATE, {"config": self._config, "state": state.model_dump(mode="json")})
         self.state = state
 
 
-def built_already(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> Manifest | None:
-    """The manifest of a build that was killed after its last write and before it was cleaned up, which is done now.
+def recover_finished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> Manifest | None:
+    """Finish a build that was killed after its last write and before its clean-up, and return its manifest.
 
-    InputError for inputs that have changed since.
+    Returns None where there is no such build of this configuration. Raises InputError for inputs changed since then.
     """
     home = out / _HOME
     if not home.is_dir() or not any((folder / MANIFEST).is_file() for folder in (out, home / "corpus")):
@@ -72,49 +78,49 @@ def built_already(out: Path, config: dict[str, Any], inputs: Sequence[Input]) ->
 
 
 def _refuse_newer(inputs: Sequence[Input], corpus: Path, out: Path) -> None:
-    """InputError for files that were changed after the corpus was written, or are of another size than was read."""
+    """Raise InputError for files that were changed after the corpus was written, or have another size than was read."""
     written = (corpus / MANIFEST).stat().st_mtime_ns
     for source, read in zip(inputs, read_manifest(corpus).sources, strict=False):
         if isinstance(source, Path) and source.exists():
             size, changed = stamp_of(source)
             if size != read.bytes or changed > written:
-                raise InputError(f"{source}: was changed since the build in {out} read it; remove {out} to begin anew")
+                raise InputError(f"{source}: was changed after the build in {out} read it; remove {out} to start again")
 
 
 def is_free(out: Path) -> bool:
-    """Whether a corpus may be built there: the folder is absent, or holds nothing but an unfinished build."""
+    """Return whether a corpus may be built in `out`: it is absent, empty, or holds only an unfinished build."""
     return not out.exists() or (out.is_dir() and all(path.name == _HOME for path in out.iterdir()))
 
 
 @contextmanager
-def unfinished(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> Iterator[Unfinished]:
-    """Begin or take up the build of `out`; when the block ends without an error, its files move there.
+def resume_build(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> Iterator[UnfinishedBuild]:
+    """Start or continue the build of `out`; when the block ends without an error, its files move there.
 
-    `config` is JSON and decides the bytes. After an error the whole shards are kept, if there are any. InputError for a
-    build of another configuration, one that another process is at, and inputs that have changed since they were read.
+    `config` is JSON and decides the bytes. After an error the complete shards are kept. Raises InputError for a build
+    of another configuration, for one that another process is running, and for inputs changed since they were read.
     """
     home = out / _HOME
     is_new = not out.exists()
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{out}: cannot be made: {error.strerror}") from None
+        raise InputError(f"{out}: the folder cannot be created: {error.strerror}") from None
     with _locked(home, out):
-        work = Unfinished(home, config, _read_state(home, config, inputs))
-        _clear(work.folder, work.state)
-        if work.state.shards:
-            say(f"goes on after {len(work.state.shards)} shard(s), {work.state.documents:,} documents")
+        build = UnfinishedBuild(home, config, _read_state(home, config, inputs))
+        _clear(build.folder, build.state)
+        if build.state.shards:
+            say(f"continues after {len(build.state.shards)} shard(s), {build.state.documents:,} documents")
         try:
-            if not work.state.shards:
-                work.save(work.state)
-            yield work
+            if not build.state.shards:
+                build.save(build.state)
+            yield build
         except BaseException:
-            if work.state.shards:
-                say(f"{len(work.state.shards)} whole shard(s) are kept in {home}: the same command goes on from there")
+            if build.state.shards:
+                say(f"{len(build.state.shards)} complete shard(s) are kept in {home}; the same command continues there")
             else:
                 shutil.rmtree(home, ignore_errors=True)
                 if is_new:
-                    with suppress(OSError):  # a file that somebody else has put there stays
+                    with suppress(OSError):  # a file that another program wrote there stays
                         out.rmdir()
             raise
         _move_up(home, out)
@@ -126,61 +132,65 @@ def _locked(home: Path, out: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{out}: is being built by another process") from None
+            raise InputError(f"{out}: another process is building this corpus; wait for it or stop it") from None
         yield
 
 
 def _move_up(home: Path, out: Path) -> None:
-    """Finish a build whose files are all written; killed at any point of it, it can be done again."""
+    """Move the files of a complete build to `out`. After a kill at any point the call can be repeated."""
     folder = home / "corpus"
     if folder.exists():
         if taken := next((path.name for path in sorted(folder.iterdir()) if os.path.lexists(out / path.name)), None):
             raise InputError(
-                f"{out / taken}: was made by another process while the corpus was built. It stays as it is; move it "
-                f"away and give the same command again, which goes on with what is kept in {home}"
+                f"{out / taken}: another process wrote this file while the corpus was built; move it away and give the "
+                f"same command again, which continues with the shards in {home}"
             )
         sync_folder(folder)
         for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
             os.replace(path, out / path.name)
         folder.rmdir()
     sync_folder(out)
-    (home / _STATE).unlink(missing_ok=True)  # what tells whose build it was goes first: the manifest tells as well
-    shutil.rmtree(home)  # the lock, and what a kill within a write of the state left behind
+    (home / _STATE).unlink(missing_ok=True)  # first, because the manifest holds the configuration as well
+    shutil.rmtree(home)  # the lock, and the temporary file of a write that was killed
 
 
 def _is_of(manifest: Manifest, config: dict[str, Any]) -> bool:
-    """Whether a whole corpus is what `config` asks for, as far as its manifest says."""
+    """Return whether a complete corpus has this configuration, as far as its manifest shows."""
     return (manifest.tokenizer, manifest.text) == (config["tokenizer"], config["text"])
 
 
 def _read_state(home: Path, config: dict[str, Any], inputs: Sequence[Input]) -> BuildState:
+    """Return the saved state, or a new one where no shard is complete.
+
+    Raises InputError where configuration, inputs or shards differ from those of the saved state.
+    """
     path = home / _STATE
     if not path.exists():
         return BuildState()
-    found = read_json(path)
-    hint = f"; remove {home} to begin anew"
+    saved = read_json(path)
+    hint = f"; remove {home} to start again"
     try:
-        state = BuildState.model_validate(found["state"])
+        state = BuildState.model_validate(saved["state"])
     except (ValidationError, KeyError, TypeError):
-        raise InputError(f"{path}: not readable as the state of a build{hint}") from None
+        raise InputError(f"{path}: expected the state of a build{hint}") from None
     if not state.shards:
         return BuildState()
-    differing = [name for name in config if found.get("config", {}).get(name) != config[name]]
+    differing = [name for name in config if saved.get("config", {}).get(name) != config[name]]
     if differing:
-        raise InputError(f"{home}: an unfinished build with other {', '.join(differing)} lies there{hint}")
-    begun = state.position.input + (state.position.documents > 0)
-    for source, before in zip(inputs[:begun], state.position.stamps, strict=False):
-        if before != stamp_of(source):
-            raise InputError(f"{source}: was changed since the unfinished build in {home} read it{hint}")
+        raise InputError(f"{home}: holds an unfinished build with other {', '.join(differing)}{hint}")
+    num_opened = state.position.input + (state.position.documents > 0)
+    for source, stamp in zip(inputs[:num_opened], state.position.stamps, strict=False):
+        if stamp != stamp_of(source):
+            raise InputError(f"{source}: was changed after the unfinished build in {home} read it{hint}")
     for entry in state.shards:
         shard = home / "corpus" / entry.name
         if not shard.is_file() or shard.stat().st_size != entry.bytes:
-            raise InputError(f"{shard}: is missing or of another size than {path} says{hint}")
+            raise InputError(f"{shard}: is missing, or its size is not that in {path}{hint}")
     return state
 
 
 def _clear(folder: Path, state: BuildState) -> None:
-    """Remove what was not whole when the build ended."""
+    """Remove the files of shards that were not complete when the build ended."""
     kept = {name for entry in state.shards for name in (entry.name, entry.hashes)}
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""text → shards: writing a corpus, shard by shard, its manifest last (paper §3.1)."""
+"""encoded documents → shards: write a corpus, shard by shard, its manifest last (paper §3.1)."""
 
 import hashlib
 import os
@@ -17,20 +17,20 @@ from bertwright.corpus.shards import SUMS_KEY, checksums, shard_schema
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 SHARD_TOKENS = 64_000_000
-"""A shard ends with the record batch that brings it to this many tokens."""
+"""Tokens at which a shard ends, with the last record batch complete."""
 
 
 class CorpusWriter:
-    """Write encoded documents into the shards of a folder, then the manifest. Use as a context manager.
+    """Writer of the shards of a folder and then of its manifest. Use as a context manager.
 
-    `entries`: the shards that the folder holds already, after which the next ones are written.
+    entries   the shards that the folder holds already; new ones are numbered after them
     """
 
     def __init__(
         self,
         folder: Path,
         *,
-        tokenizer: "BaseTokenizer",
+        tokenizer: BaseTokenizer,
         shard_tokens: int = SHARD_TOKENS,
         entries: Sequence[ShardEntry] = (),
     ) -> None:
@@ -53,11 +53,11 @@ class CorpusWriter:
 
     @property
     def entries(self) -> tuple[ShardEntry, ...]:
-        """The shards that are whole."""
+        """Return the shards that are complete."""
         return tuple(self._entries)
 
     def add(self, encoded: EncodedDocuments) -> bool:
-        """Append documents as one record batch, and say whether it ended a shard; nothing is written for none."""
+        """Append documents as one record batch, and return whether it ended a shard. No documents write nothing."""
         if len(encoded.document_first) == 1:
             return False
         if self._shard is None:
@@ -77,9 +77,11 @@ class CorpusWriter:
         skipped: Skipped | None = None,
         keep_duplicates: bool = False,
     ) -> Manifest:
-        """Close the last shard, look for duplicates unless they are to be kept, and write the manifest."""
+        """Close the last shard, find duplicates unless `keep_duplicates` is true, and write the manifest."""
         self._end_shard()
-        found = None if keep_duplicates else write_drop_list(self._folder, find_duplicates(self._folder, self._entries))
+        drop_list = None
+        if not keep_duplicates:
+            drop_list = write_drop_list(self._folder, find_duplicates(self._folder, self._entries))
         return write_manifest(
             self._folder,
             self._entries,
@@ -89,7 +91,7 @@ class CorpusWriter:
             sources=sources,
             dropped=dropped,
             skipped=skipped or Skipped(),
-            duplicates=found,
+            duplicates=drop_list,
         )
 
     def _end_shard(self) -> None:
@@ -99,7 +101,7 @@ class CorpusWriter:
 
 
 class _ShardFile:
-    """One Arrow stream being written, and its sidecar; counts and hashes what goes through."""
+    """Writer of one Arrow stream and its sidecar, which counts and hashes what is written."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
@@ -107,7 +109,7 @@ class _ShardFile:
         self._sidecar = path.with_suffix(".hashes").open("wb")
         self._digest, self._sidecar_digest = hashlib.sha256(), hashlib.sha256()
         self._schema = schema
-        # Arrow wants a file-like object: this one is both the file's and the digest's way in.
+        # Arrow writes to a file-like object; this one updates the digest too.
         self._writer = pa.ipc.new_stream(pa.PythonFile(_Tee(self._file, self._digest), mode="w"), schema)
         self.documents = self.sentences = self.tokens = 0
 
@@ -147,7 +149,7 @@ class _ShardFile:
 
 
 class _Tee:
-    """The little of a file that Arrow's writer needs."""
+    """File-like object for Arrow's writer: a file and the digest of its bytes."""
 
     closed = False
 

@@ -7,6 +7,7 @@ processes may work in one folder: each leaves out the parts that another one wor
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,10 @@ class ExperimentRun:
                     continue
                 say(f"{arm.title}, pre-training seed {seed}")
                 for model in missing:
-                    self.attempt(model, lambda model=model: self._pretrain(model))
+                    self.attempt(model, partial(self._pretrain, model))
                 if jobs and all(self._has_weights(model, arm.at) for model in models):
                     for job in jobs:
-                        self.attempt(job, lambda job=job: self._measure(job))
+                        self.attempt(job, partial(self._measure, job))
                 self.page()
 
     def _has_weights(self, model: PretrainedModel, at: float) -> bool:
@@ -102,7 +103,7 @@ class ExperimentRun:
             trained, _ = prepare_pretraining(
                 model.settings, corpus=model.corpus, out=model.folder, held_out=None, init_from=None, write_plans=False
             )
-            trained.save(model.folder / "model", trained.model.state_dict(), steps=0, of=0, figures={})
+            trained.save(model.folder / "model", trained.model.state_dict(), steps=0, of=0, metrics={})
             return
         reset_peak(self.device)
         try:

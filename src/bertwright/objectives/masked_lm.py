@@ -129,7 +129,7 @@ def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
     )
 
 
-def validation_metrics(
+def masked_lm_metrics(
     model: PretrainingModel,
     batches: Iterable[PretrainingBatch],
     ordered: Iterable[PretrainingBatch] = (),

@@ -131,7 +131,7 @@ def build_model(
 
 
 class Pretraining:
-    """One run's settings, model, training rows of each phase, validation rows and plan."""
+    """Settings, model, training rows of each phase, validation rows and plan of one run."""
 
     def __init__(
         self,

@@ -25,11 +25,11 @@ from bertwright.objectives.language_model import (
 )
 from bertwright.objectives.masked_lm import (
     PretrainingModel,
+    masked_lm_metrics,
     open_pretrained,
     pretraining_task,
     second_objective,
     to_inputs,
-    validation_metrics,
 )
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.text.wordpiece import Tokenizer
@@ -92,7 +92,7 @@ def validation_metrics(
     """
     if isinstance(model, LanguageModel):
         return language_metrics(model, batches, characters, ranks=ranks)
-    return validation_metrics(model, batches, ordered, characters, ranks=ranks)  # type: ignore[arg-type]
+    return masked_lm_metrics(model, batches, ordered, characters, ranks=ranks)  # type: ignore[arg-type]
 
 
 def second_sentence_of(model: SystemModel) -> SecondSentence:

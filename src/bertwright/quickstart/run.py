@@ -1,4 +1,4 @@
-"""The whole line in a few minutes, offline: text → vocabulary → shards → encoder → task, and what it was worth."""
+"""text → vocabulary → shards → encoder → task, in a few minutes and offline, with the gain from pre-training."""
 
 import math
 import shutil
@@ -14,27 +14,25 @@ from bertwright.console import say, say_once
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, Stopped
-from bertwright.model.folder import open_model, save_model
-from bertwright.model.config import with_dropout
-from bertwright.objectives.settings import ExampleSettings
-from bertwright.objectives.dataset import held_out_split
-from bertwright.objectives.settings import MaskingSettings
-from bertwright.tasks.fill_mask import fill
-from bertwright.objectives.masked_lm import open_pretrained
-from bertwright.quickstart.task import read_own_text, write_documents
 from bertwright.finetuning.evaluate import evaluate_task
 from bertwright.finetuning.run import finetune
-from bertwright.quickstart.docstrings import collect, write_corpus
-from bertwright.quickstart.task import LibraryTask, make_task, write_task
-from bertwright.pretraining.setup import build_model, encoder_config
-from bertwright.pretraining.run import pretrain
-from bertwright.reports.report import with_pages
-from bertwright.pretraining.settings import TUNED_DROPOUT, Phase, PretrainSettings
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import with_dropout
+from bertwright.model.folder import open_model, save_model
+from bertwright.objectives.dataset import held_out_split
+from bertwright.objectives.masked_lm import open_pretrained
+from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import TUNED_DROPOUT, Phase, PretrainSettings
+from bertwright.pretraining.setup import build_model, encoder_config
+from bertwright.quickstart.docstrings import collect, write_corpus
+from bertwright.quickstart.task import LibraryTask, make_task, read_own_text, write_documents, write_task
+from bertwright.reports.report import with_pages
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
-from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, get_task, with_columns
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import learn, read_examples
+from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, get_task, with_columns
+from bertwright.tasks.fill_mask import fill
 from bertwright.text.documents import TextSettings, read_all
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.settings import OptimizerSettings
@@ -42,10 +40,10 @@ from bertwright.training.settings import OptimizerSettings
 VOCABULARY = 8000
 SEEDS = 5
 TRAIN_SENTENCES = 50
-"""Labelled sentences per class."""
+"""Number of labelled sentences per class."""
 EPOCHS = 15
-"""Of fine-tuning."""
-_MADE = (
+"""Number of epochs of a fine-tuning."""
+_OUTPUTS = (
     "quickstart.txt",
     "text.txt",
     "task",
@@ -56,79 +54,85 @@ _MADE = (
     "finetuned-scratch",
     "finetuned-pretrained",
 )
-PRETRAINING_SHARE = 0.55
-"""Of the minutes; the rest is reading, the corpus and ten fine-tunings."""
+"""Files and folders that the quickstart writes. The first one marks a folder as its own."""
+PRETRAINING_FRACTION = 0.55
+"""Fraction of the time for pre-training; the rest is for reading, the corpus and ten fine-tunings."""
 
 
 def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[str, Any]:
-    """Run all stages in about `minutes`, everything under `out`; returns the figures and a text for people."""
+    """Run all stages in about `minutes`, with everything in `out`; return the metrics and a text for people.
+
+    corpus: a person's text, or None for the documentation on this machine. Raises InputError for bad arguments and for
+    too little text, and Stopped where a person stops it.
+    """
     if not 0.5 <= minutes < math.inf:
-        raise InputError(f"--minutes {minutes}: at least 0.5")
+        raise InputError(f"--minutes: expected 0.5 or more, got {minutes}")
     _refuse_used(out)
     if corpus is not None and corpus.resolve().is_relative_to(out.resolve()):
-        raise InputError(f"--corpus {corpus}: lies in --out {out}, which is made anew; choose another --out")
+        raise InputError(f"--corpus {corpus}: lies in --out {out}, which will be emptied; choose another --out")
     start = time.monotonic()
     task = _gather(corpus, out)
     say(f"[2/5] vocabulary and corpus: {(out / 'text.txt').stat().st_size / 1e6:.1f} MB of text")
     _build(out)
-    say(f"[3/5] pre-training a tiny BERT for {minutes * PRETRAINING_SHARE:.1f} minutes: masked LM and next sentence")
-    settings = _pretraining(minutes * PRETRAINING_SHARE, held_out_share=_held_out_share(out / "corpus"))
+    pretraining_minutes = minutes * PRETRAINING_FRACTION
+    say(f"[3/5] pre-training a tiny BERT for {pretraining_minutes:.1f} minutes: masked LM and next sentence")
+    settings = _pretraining(pretraining_minutes, validation_fraction=_validation_fraction(out / "corpus"))
     pretrained = pretrain(settings, corpus=out / "corpus", out=out / "pretraining")
     pretrained = with_pages(pretrained, out / "pretraining")
     if pretrained["stopped"]:
-        raise Stopped(f"stopped during pre-training; {_begins_again(out)}")
-    found: dict[str, Any] = {"out": str(out), "held_out": pretrained["held_out"], "curve": pretrained["curve"]}
+        raise Stopped(f"stopped during pre-training; {_starts_again(out)}")
+    results: dict[str, Any] = {"out": str(out), "held_out": pretrained["held_out"], "curve": pretrained["curve"]}
     if task:
         say(f"[4/5] fine-tuning {SEEDS} seeds from the pre-trained encoder and {SEEDS} from scratch")
         _save_untrained(settings, out)
-        found |= _compare(task, out)
+        results |= _compare(task, out)
     say("[5/5] filling masks")
-    found["filled"] = _filled(out)
-    found["minutes"] = (time.monotonic() - start) / 60
-    return {**found, "text": _text(found, task, settings, out, own=corpus)}
+    results["filled"] = _fill_masks(out)
+    results["minutes"] = (time.monotonic() - start) / 60
+    return {**results, "text": _text(results, task, settings, out, own_text=corpus is not None)}
 
 
-def _begins_again(out: Path) -> str:
-    return f"`bertwright quickstart --out {out}` begins again"
+def _starts_again(out: Path) -> str:
+    return f"`bertwright quickstart --out {out}` starts again"
 
 
 def _refuse_used(out: Path) -> None:
-    """InputError for a folder that holds anything else than what an earlier quickstart made."""
+    """Raise InputError for a file, and for a folder that holds anything but the files of an earlier quickstart."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; --out names a folder")
-    found = {path.name for path in out.iterdir()} if out.exists() else set()
-    if found - set(_MADE) or (found and _MADE[0] not in found):
+        raise InputError(f"--out: expected a folder, and {out} is a file")
+    names = {path.name for path in out.iterdir()} if out.exists() else set()
+    if names - set(_OUTPUTS) or (names and _OUTPUTS[0] not in names):
         raise InputError(f"{out}: holds other files than quickstart's own; choose another --out")
 
 
-def _begin_anew(out: Path) -> None:
-    """An empty folder, in place of what an earlier quickstart made there."""
+def _empty(out: Path) -> None:
+    """Make the folder, or remove the files of an earlier quickstart from it, and mark it as the quickstart's own."""
     out.mkdir(parents=True, exist_ok=True)
-    found = [name for name in reversed(_MADE) if (out / name).exists()]
-    for name in found:
+    names = [name for name in reversed(_OUTPUTS) if (out / name).exists()]
+    for name in names:
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if found:
-        say(f"{out}: what an earlier quickstart made there is made anew")
-    (out / _MADE[0]).write_text("made by: bertwright quickstart\n", "utf-8")
+    if names:
+        say(f"{out}: the files of an earlier quickstart are replaced")
+    (out / _OUTPUTS[0]).write_text("made by: bertwright quickstart\n", "utf-8")
 
 
 def _gather(corpus: Path | None, out: Path) -> LibraryTask | None:
-    """Write text.txt and task/ once all is read; returns the task, or None where the text gives none."""
-    documentation, own = None, None
+    """Read the text, then write text.txt and task/; return the task, or None where the text is too small for one."""
+    documentation, own_text = None, None
     if corpus is None:
         say("[1/5] reading the documentation on this machine (nothing is imported or run)")
         documentation = collect()
         task: LibraryTask | None = make_task(documentation, train_sentences=TRAIN_SENTENCES, test_sentences=50, seed=0)
     else:
         say(f"[1/5] reading {corpus}")
-        own = read_own_text(corpus, train_sentences=TRAIN_SENTENCES, seed=0)
-        task = own.task
+        own_text = read_own_text(corpus, train_sentences=TRAIN_SENTENCES, seed=0)
+        task = own_text.task
     if task:
-        score_values(CLASSIFY, np.zeros(1), np.zeros(1))  # asks for the metrics' libraries
-    _begin_anew(out)
-    if own:
-        write_documents(own.documents, out / "text.txt")
+        score_values(CLASSIFY, np.zeros(1), np.zeros(1))  # raises MissingExtra before the long work
+    _empty(out)
+    if own_text:
+        write_documents(own_text.documents, out / "text.txt")
     elif documentation and task:
         write_corpus(documentation, out / "text.txt", exclude_modules=task.held_out)
     if task:
@@ -144,18 +148,20 @@ def _build(out: Path) -> None:
     build_corpus([out / "text.txt"], tokenizer=out / "tokenizer", out=out / "corpus", settings=settings)
 
 
-def _held_out_share(corpus: Path) -> float:
-    """The smallest of a few shares that keeps at least two documents for measuring and two for training."""
+def _validation_fraction(corpus: Path) -> float:
+    """Return the smallest of a few fractions that keeps two documents for validation, and two for training."""
     first = Corpus.open(corpus).document_first()
-    for share in (0.02, 0.1, 0.2, 0.35, 0.5):
-        held_out = held_out_split(first, part="held_out", held_out_share=share).size
-        if held_out >= 2 and first.size - 1 - held_out >= 2:
-            return share
-    raise InputError(f"{corpus}: {first.size - 1} documents are too few; blank lines part the documents of a text")
+    for fraction in (0.02, 0.1, 0.2, 0.35, 0.5):
+        num_validation = held_out_split(first, part="held_out", held_out_share=fraction).size
+        if num_validation >= 2 and first.size - 1 - num_validation >= 2:
+            return fraction
+    raise InputError(
+        f"{corpus}: expected at least 4 documents, got {first.size - 1}; blank lines separate the documents of a text"
+    )
 
 
-def _pretraining(minutes: float, *, held_out_share: float) -> PretrainSettings:
-    """What a few minutes can carry: small steps, more masks, no dropout, Muon, a start at the neighbours."""
+def _pretraining(minutes: float, *, validation_fraction: float) -> PretrainSettings:
+    """Return settings for a few minutes: small steps, more masks, no dropout, Muon, attention that starts locally."""
     return PretrainSettings(
         size="tiny",
         phases=(Phase(length=64, share=1.0),),
@@ -166,14 +172,14 @@ def _pretraining(minutes: float, *, held_out_share: float) -> PretrainSettings:
         dropout=0.0,
         initializer_range=0.05,
         start="local",
-        held_out_share=held_out_share,
+        held_out_share=validation_fraction,
         held_out_rows=512,
         evaluations=6,
     )
 
 
 def _save_untrained(settings: PretrainSettings, out: Path) -> None:
-    """The model as pre-training began it: "from scratch" differs in nothing but the pre-training."""
+    """Save the model with which pre-training started, so that "from scratch" differs only in the pre-training."""
     data = Corpus.open(out / "corpus")
     config = encoder_config(settings, data.tokenizer.vocab_size)
     model = build_model(settings, config, None, data)
@@ -187,7 +193,7 @@ def _task_spec() -> ClassificationTask:
 
 
 def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
-    """Test accuracies of majority, bag of words, from scratch and pre-trained; mean and deviation over the seeds."""
+    """Return test accuracies of majority, bag of words, scratch and pretrained: means and deviations over the seeds."""
     spec = _task_spec()
     folder = out / "task"
     learned = learn(spec, folder / "train.tsv")
@@ -197,13 +203,13 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
         "bag_of_words": bag_of_words_baseline(learned, train, test)["accuracy"],
     }
     deviation: dict[str, float] = {}
-    said: set[str] = set()  # of the same files, for each seed
+    said: set[str] = set()  # messages about the same files, which would repeat for each seed
     settings = FinetuneSettings(epochs=EPOCHS, batch_size=16, learning_rate=5e-4, seeds=SEEDS, max_length=64)
     for name, source in (("scratch", str(out / "untrained")), ("pretrained", str(out / "pretraining"))):
         try:
             result = finetune(settings, spec, model=source, data=folder, out=out / f"finetuned-{name}")
         except Stopped:
-            raise Stopped(f"stopped during fine-tuning; {_begins_again(out)}") from None
+            raise Stopped(f"stopped during fine-tuning; {_starts_again(out)}") from None
         with say_once(said):
             values = [
                 evaluate_task(learned, model=seed["model"], data=folder / "test.tsv")["accuracy"]
@@ -213,8 +219,8 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
     return {"accuracy": accuracy, "sd": deviation, "classes": len(task.labels), "test_sentences": len(test)}
 
 
-def _filled(out: Path) -> list[dict[str, Any]]:
-    """Masks filled by the pre-trained model, in sentences of its own text's end."""
+def _fill_masks(out: Path) -> list[dict[str, Any]]:
+    """Fill a mask in three sentences of the corpus with the pre-trained model."""
     saved = open_model(str(out / "pretraining"))
     model, tokenizer = open_pretrained(saved), Tokenizer.load(saved.tokenizer)
     sentences = [
@@ -222,53 +228,59 @@ def _filled(out: Path) -> list[dict[str, Any]]:
         for line in (out / "text.txt").read_text("utf-8").splitlines()
         if 8 <= len(line.split()) <= 16 and "[" not in line
     ]
-    shown = []
+    filled = []
     for sentence in sentences[:: max(1, len(sentences) // 3)][:3]:
         words = sentence.split()
-        place = len(words) // 2
-        masked = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
-        one = fill(model, tokenizer, masked, top_k=4)[0]
-        shown.append({"text": masked, "was": words[place], "pieces": one.pieces, "probabilities": one.probabilities})
-    return shown
+        middle = len(words) // 2
+        masked = " ".join([*words[:middle], "[MASK]", *words[middle + 1 :]])
+        best = fill(model, tokenizer, masked, top_k=4)[0]
+        filled.append(
+            {"text": masked, "was": words[middle], "pieces": best.pieces, "probabilities": best.probabilities}
+        )
+    return filled
 
 
 def _text(
-    found: Mapping[str, Any], task: LibraryTask | None, settings: PretrainSettings, out: Path, *, own: Path | None
+    results: Mapping[str, Any], task: LibraryTask | None, settings: PretrainSettings, out: Path, *, own_text: bool
 ) -> str:
-    held = found["held_out"]
+    metrics = results["held_out"]
     lines = [
         "",
-        f"Held-out masked LM: loss {held['mlm_loss']:.2f} nats, accuracy {held['mlm_accuracy']:.1%}; "
-        f"next sentence: accuracy {held['nsp_accuracy']:.1%}",
+        f"Masked LM on validation text: loss {metrics['mlm_loss']:.2f} nats, accuracy {metrics['mlm_accuracy']:.1%}; "
+        f"next sentence: accuracy {metrics['nsp_accuracy']:.1%}",
         "",
     ]
     if task:
-        lines += _table(found, task, own=own)
+        lines += _table(results, task, own_text=own_text)
     lines += [
         "Filled masks",
-        *(f"  {one['text']}   (was: {one['was']})\n    {_candidates(one)}" for one in found["filled"]),
+        *(f"  {mask['text']}   (was: {mask['was']})\n    {_candidates(mask)}" for mask in results["filled"]),
         "",
     ]
-    lines += [*_places(out, task, settings), "", f"{found['minutes']:.1f} minutes in all"]
+    lines += [*_by_hand(out, task, settings), "", f"{results['minutes']:.1f} minutes in all"]
     return "\n".join(lines)
 
 
-def _candidates(one: Mapping[str, Any]) -> str:
-    return "  ".join(f"{piece} {share:.2f}" for piece, share in zip(one["pieces"], one["probabilities"], strict=True))
+def _candidates(mask: Mapping[str, Any]) -> str:
+    pairs = zip(mask["pieces"], mask["probabilities"], strict=True)
+    return "  ".join(f"{piece} {probability:.2f}" for piece, probability in pairs)
 
 
-def _table(found: Mapping[str, Any], task: LibraryTask, *, own: Path | None) -> list[str]:
-    accuracy, deviation = found["accuracy"], found["sd"]
+def _table(results: Mapping[str, Any], task: LibraryTask, *, own_text: bool) -> list[str]:
+    """Return the table of accuracies, and a sentence about the gain from pre-training."""
+    accuracy, deviation = results["accuracy"], results["sd"]
     names = {
         "majority": "always the commonest",
         "bag_of_words": "bag of words + logistic regression",
         "scratch": "tiny BERT from scratch",
         "pretrained": "tiny BERT, pre-trained",
     }
-    question = "Which document does this sentence come from?" if own else "Which library does this sentence describe?"
+    question = "Which library does this sentence describe?"
+    if own_text:
+        question = "Which document does this sentence come from?"
     lines = [
         f"{question} {len(task.labels)} classes, {len(task.train)} labelled sentences, "
-        f"{found['test_sentences']} to test, {SEEDS} seeds",
+        f"{results['test_sentences']} to test, {SEEDS} seeds",
     ]
     for key, name in names.items():
         spread = f" ± {deviation[key]:.1%}" if key in deviation else ""
@@ -277,13 +289,14 @@ def _table(found: Mapping[str, Any], task: LibraryTask, *, own: Path | None) -> 
     noise = max(deviation["pretrained"], deviation["scratch"])
     verdict = f"Pre-training was worth {100 * gain:+.1f} points over the same model from scratch."
     if gain <= noise:
-        verdict = f"Pre-training did not help here: {100 * gain:+.1f} points, within the seeds' deviation or below it."
+        verdict = f"Pre-training did not help here: {100 * gain:+.1f} points, no more than the deviation of the seeds."
     if accuracy["pretrained"] < accuracy["bag_of_words"]:
-        verdict += " The bag of words is still ahead: more text and more minutes are what it takes."
+        verdict += " The bag of words is still better: give more text and more minutes."
     return [*lines, verdict, ""]
 
 
-def _places(out: Path, task: LibraryTask | None, settings: PretrainSettings) -> list[str]:
+def _by_hand(out: Path, task: LibraryTask | None, settings: PretrainSettings) -> list[str]:
+    """Return the list of outputs, and the commands that do the same step by step."""
     lines = [
         f"Everything lies in {out}/: text.txt, tokenizer/, corpus/, pretraining/ (with loss.png), task/, finetuned-*/",
         "The same by hand:",

@@ -1,10 +1,11 @@
-"""Raw text → the quickstart's task: which library does this sentence describe? (One sentence, as in paper §4.1.)
+"""raw text → the quickstart's task: the library that a sentence describes (one sentence, as in paper §4.1).
 
-The libraries' own names are masked, so that the words around them have to tell. Test and dev sentences come from
-modules of their own, which the corpus leaves out: neither they nor their neighbours are seen in pre-training. A
-sentence that stands in two modules, of one library or of two, is in no split.
+The names of the libraries are masked, so that the label follows from the other words. Test and dev sentences come from
+modules that the corpus leaves out: pre-training sees neither them nor their neighbours. A sentence of two modules, of
+one library or of two, is in no split.
+
+For a person's own text the label is the document that a sentence comes from.
 """
-
 
 import random
 import re
@@ -13,23 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertwright.errors import InputError
-from bertwright.files import atomic_file
-from bertwright.quickstart.docstrings import STANDARD_LIBRARY, Documentation, Library, key
-
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
+from bertwright.quickstart.docstrings import STANDARD_LIBRARY, Documentation, Library, key
 from bertwright.text.documents import TextSettings, find_inputs, read_all
 from bertwright.text.sentences import split_sentences
 
-# What is masked: the names that libraries go by, those of near relations of the task's libraries among them.
-NAMES: Mapping[str, tuple[str, ...]] = {
+MASKED_NAMES: Mapping[str, tuple[str, ...]] = {
     STANDARD_LIBRARY: ("python", "standard library"),
     "torch": ("pytorch", "torch"),
     "numpy": ("numpy", "np"),
@@ -42,21 +34,32 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "numba": ("numba", "nb"),
     "pydantic": ("pydantic",),
 }
-# The labels: libraries with much text about different things, so that a sentence alone can tell them apart.
+"""Library → names that are masked. Libraries close to those of the task are among them."""
 LIBRARIES = (STANDARD_LIBRARY, "torch", "sklearn", "matplotlib", "sympy", "networkx", "pyarrow", "pydantic")
+"""Labels of the task: libraries with much text about different subjects."""
 MASK = "library"
 _ALPHANUMERIC = re.compile("[a-z0-9]+")
-# Masked only where they stand alone, being parts of other words (arrowstyle); the rest also inside (TorchScript).
 _ALONE = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
-_WORDS = range(12, 41)  # of a sentence: shorter ones say too little
-_MOST_HELD_OUT = 12  # sentences of one module in test or dev: few modules, so that the corpus loses little
-_MOST_TRAIN = 3  # sentences of one module in train: many modules, so that the labels show the whole library
-_LARGEST_SHARE = 0.03  # of its library's sentences: a larger module stays in the corpus
+"""Names that are masked as whole words only (not in arrowstyle); others are masked inside words too (TorchScript)."""
+_NUM_WORDS = range(12, 41)
+"""Numbers of words that a sentence of the task may have."""
+_MOST_HELD_OUT = 12
+"""Largest number of test or dev sentences of a module; large, so that the corpus loses few modules."""
+_MOST_TRAIN = 3
+"""Largest number of training sentences of a module; small, so that they cover the whole library."""
+_LARGEST_FRACTION = 0.03
+"""Largest fraction of its library's sentences of a test or dev module; larger modules stay in the corpus."""
+_MOST_BYTES = 30_000_000
+"""Largest size of a person's text; a few minutes cannot use more."""
+_MOST_DOCUMENTS = 8
+_DOCUMENT_WORDS = range(6, 60)
+_TEST, _DEV = 15, 10
+"""Numbers of test and dev sentences of a document."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence with its libraries' names masked, and the library whose documentation it stands in."""
+    """A sentence with masked names, and its label: the library whose documentation it stands in."""
 
     sentence: str
     label: str
@@ -64,7 +67,7 @@ class Example:
 
 @dataclass(frozen=True)
 class LibraryTask:
-    """Balanced splits; `held_out` are the modules of dev and test, `left_out` the libraries with too few sentences."""
+    """Balanced splits; held_out: modules of dev and test; left_out: libraries with too few sentences."""
 
     labels: tuple[str, ...]
     train: tuple[Example, ...]
@@ -76,7 +79,7 @@ class LibraryTask:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one library gives to the task."""
+    """Sentences of one library in each split, and its modules that the corpus leaves out."""
 
     train: list[str]
     dev: list[str]
@@ -93,22 +96,23 @@ def make_task(
     dev_sentences: int = 25,
     libraries: Sequence[str] = LIBRARIES,
 ) -> LibraryTask:
-    """Draw the task; all numbers of sentences are per library. The same documentation and seed give the same task.
+    """Draw the task from the documentation; numbers of sentences are per library.
 
-    Raises InputError where fewer than two of `libraries` have enough sentences.
+    The same documentation and seed give the same task. Raises InputError where fewer than two of `libraries` have
+    enough sentences.
     """
     chosen = [library for library in documentation.libraries if library.name in libraries]
     mask = masker()
     masked = {
         module.name: {key(text): text for text in map(mask, module.sentences)} for module in documentation.modules
     }
-    # Counted over every library read, task or not: a sentence of two modules is boilerplate, or its label is luck.
-    places = Counter(each for texts in masked.values() for each in texts)
+    # Counted over all libraries: a sentence of two modules is boilerplate, or has no clear label.
+    num_modules = Counter(each for texts in masked.values() for each in texts)
     parts: dict[str, _Part] = {}
     for library in chosen:
         usable = {
             module.name: [
-                text for each, text in masked[module.name].items() if places[each] == 1 and _stands_alone(text)
+                text for each, text in masked[module.name].items() if num_modules[each] == 1 and _is_usable(text)
             ]
             for module in library.modules
         }
@@ -118,9 +122,9 @@ def make_task(
     left_out = tuple(library.name for library in chosen if library.name not in parts)
     if len(parts) < 2:
         raise InputError(
-            f"only {len(parts)} of the libraries {', '.join(libraries)} have {train_sentences} + {dev_sentences} "
-            f"+ {test_sentences} sentences in modules of their own; at least two are needed: ask for fewer sentences "
-            "or install more of the libraries"
+            f"expected at least two of the libraries {', '.join(libraries)} with {train_sentences} + {dev_sentences} "
+            f"+ {test_sentences} sentences in separate modules, got {len(parts)}; install more of these libraries, or "
+            "give a text of your own with --corpus"
         )
     return LibraryTask(
         labels=tuple(parts),
@@ -142,15 +146,15 @@ def write_task(task: LibraryTask, folder: Path) -> None:
 
 
 def masker() -> Callable[[str], str]:
-    """A function that replaces every one of `NAMES`, in any case, by the word "library"."""
-    every = sorted({name for forms in NAMES.values() for name in forms}, key=lambda name: (-len(name), name))
+    """Return a function that replaces all `MASKED_NAMES`, in upper or lower case, by the word "library"."""
+    every = sorted({name for forms in MASKED_NAMES.values() for name in forms}, key=lambda name: (-len(name), name))
     inside = [name for name in every if name not in _ALONE]
     alone = [name for name in every if name in _ALONE]
     long = re.compile("|".join(map(re.escape, inside)), re.IGNORECASE)
     short = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(alone)})(?![a-z0-9])", re.IGNORECASE)
 
     def mask(text: str) -> str:
-        lower = text.lower()  # looked at first: most sentences name no library, and substitution is ten times slower
+        lower = text.lower()  # tested first, because most sentences name no library, and sub is ten times slower
         if any(name in lower for name in inside):
             text = long.sub(MASK, text)
         if not _ALONE.isdisjoint(_ALPHANUMERIC.findall(lower)):
@@ -160,19 +164,22 @@ def masker() -> Callable[[str], str]:
     return mask
 
 
-def _stands_alone(text: str) -> bool:
-    """Whether a sentence says enough by itself; none with a quote, which readers of tsv files disagree about."""
-    return text.count(" ") + 1 in _WORDS and text[-1] != ":" and '"' not in text
+def _is_usable(text: str) -> bool:
+    """Return whether a sentence can be an example: of fit length, and without quotes, on which TSV readers differ."""
+    return text.count(" ") + 1 in _NUM_WORDS and text[-1] != ":" and '"' not in text
 
 
 def _draw(
     library: Library, usable: Mapping[str, list[str]], *, wanted: tuple[int, int, int], seed: int
 ) -> _Part | None:
-    """Take whole modules for test, then for dev, and training sentences from the rest; None if they do not suffice."""
+    """Take whole modules for test, then for dev, and train sentences from the rest; None where they are too few.
+
+    wanted: numbers of test, dev and train sentences.
+    """
     source = random.Random(f"{seed} {library.name}")
     names = [name for name, texts in usable.items() if texts]
     source.shuffle(names)
-    limit = _LARGEST_SHARE * sum(len(module.sentences) for module in library.modules)
+    limit = _LARGEST_FRACTION * sum(len(module.sentences) for module in library.modules)
     small = {module.name for module in library.modules if len(module.sentences) <= max(limit, _MOST_HELD_OUT)}
     splits: list[list[str]] = []
     taken: list[str] = []
@@ -196,31 +203,25 @@ def _draw(
 
 
 def _shuffled(sentences: Mapping[str, list[str]], seed: str) -> tuple[Example, ...]:
-    """The sentences of all libraries as examples, in a random order that the seed decides."""
+    """Return the sentences of all libraries as examples, shuffled by the seed."""
     examples = [Example(text, label) for label, texts in sentences.items() for text in texts]
     random.Random(seed).shuffle(examples)
     return tuple(examples)
 
 
-# raw text → a task without labels by hand: which document does this sentence come from? (for a person's own text)
-
-_MOST_BYTES = 30_000_000
-"""Text that a few minutes can use; the rest of a larger corpus is left for a longer run."""
-_MOST_DOCUMENTS = 8
-_DOCUMENT_WORDS = range(6, 60)
-_TEST, _DEV = 15, 10
-
-
 @dataclass(frozen=True)
 class OwnText:
-    """Documents to pre-train on, as lists of sentences, and the task made from others (None: too few)."""
+    """A person's text: documents for pre-training, as sentences, and the task from other documents, None if too few."""
 
     documents: tuple[tuple[str, ...], ...]
     task: LibraryTask | None
 
 
 def read_own_text(corpus: Path, *, train_sentences: int, seed: int) -> OwnText:
-    """Read a person's text and set its longest documents (at most 8, a fifth of them at most) aside for the task."""
+    """Read a person's text, and take its longest documents for the task: at most 8, and at most a fifth of them.
+
+    Raises InputError for a text of one document.
+    """
     settings = TextSettings()
     documents: list[tuple[str, ...]] = []
     size = 0
@@ -231,7 +232,7 @@ def read_own_text(corpus: Path, *, train_sentences: int, seed: int) -> OwnText:
             say(f"{corpus}: the first {size / 1e6:.0f} MB are used; `bertwright corpus build` takes all of it")
             break
     if len(documents) < 2:
-        raise InputError(f"{corpus}: holds one document; at least two are needed (blank lines part documents)")
+        raise InputError(f"{corpus}: expected two documents or more, got {len(documents)}; blank lines separate them")
     wanted = train_sentences + _DEV + _TEST
     usable = {index: _usable(sentences) for index, sentences in enumerate(documents)}
     long = sorted(
@@ -239,24 +240,22 @@ def read_own_text(corpus: Path, *, train_sentences: int, seed: int) -> OwnText:
     )
     chosen = long[: min(_MOST_DOCUMENTS, len(documents) // 5)]
     if len(chosen) < 2:
-        say(
-            f"{corpus}: too few documents of {wanted} sentences for a task of their own; pre-training alone is measured"
-        )
+        say(f"{corpus}: too few documents of {wanted} sentences for a task; only pre-training is measured")
         return OwnText(tuple(documents), None)
     kept = tuple(sentences for index, sentences in enumerate(documents) if index not in set(chosen))
     return OwnText(kept, _task({f"document-{index + 1}": usable[index] for index in chosen}, train_sentences, seed))
 
 
 def write_documents(documents: Sequence[Sequence[str]], path: Path) -> None:
-    """Write one sentence per line, documents parted by blank lines."""
+    """Write one sentence per line, with blank lines between documents."""
     with atomic_file(path) as stream:
         for sentences in documents:
             stream.write(("\n".join(sentences) + "\n\n").encode())
 
 
 def _usable(sentences: Sequence[str]) -> list[str]:
-    once = dict.fromkeys(" ".join(sentence.split()) for sentence in sentences)
-    return [sentence for sentence in once if len(sentence.split()) in _DOCUMENT_WORDS and '"' not in sentence]
+    unique = dict.fromkeys(" ".join(sentence.split()) for sentence in sentences)
+    return [sentence for sentence in unique if len(sentence.split()) in _DOCUMENT_WORDS and '"' not in sentence]
 
 
 def _task(sentences: dict[str, list[str]], train_sentences: int, seed: int) -> LibraryTask:

@@ -1,1 +1,1 @@
-"""A model in use: from Python, over HTTP, in a browser."""
+"""Models in use: from Python, over HTTP, in a browser."""

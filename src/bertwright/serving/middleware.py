@@ -1,7 +1,7 @@
-"""Between the network and the endpoints: who may ask, how much, how fast, and the account that is kept of it.
+"""network → endpoints: access, limits of size and time, metrics and the log of requests.
 
-A request is read as a whole before anything is done for it, within a time and a size. A client that goes away takes
-its request with it. The log has a line of JSON for each request and never holds a text.
+A request is read completely, within a time and a size, before it is processed. Where a client goes away, its request is
+cancelled. The log has a line of JSON for each request and never holds a text.
 """
 
 import asyncio
@@ -23,10 +23,11 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 _HOST: Final = re.compile(rb"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([0-9a-z.-]+))(?::[0-9]*)?", re.IGNORECASE)
-"""An address of IPv6 in brackets, or a name or an address of IPv4; then a port may follow (RFC 9112, 3.2)."""
-_THROWN_AWAY: Final = 64_000_000
-"""Bytes of a request that is too large which are read all the same, and seconds that this may take."""
-_THROWING_SECONDS: Final = 5.0
+"""An IPv6 address in brackets, a name, or an IPv4 address; a port may follow (RFC 9112, 3.2)."""
+_DISCARDED_BYTES: Final = 64_000_000
+"""Largest number of bytes of a too large request that are read and discarded."""
+_DISCARD_SECONDS: Final = 5.0
+"""Longest time for reading them."""
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -40,14 +41,14 @@ _HEADERS: Final = (
 
 
 class _Refused(Exception):
-    """A request that goes no further: status, and what is said."""
+    """A request that is refused: status and message of the answer, and whether the connection is closed."""
 
     def __init__(self, status: int, message: str, *, kind: str = "invalid_request", close: bool = False) -> None:
         super().__init__(message)
         self.status, self.message, self.kind, self.close = status, message, kind, close
 
 
-class Guard:
+class RequestMiddleware:
     """ASGI middleware around the whole application."""
 
     def __init__(
@@ -57,31 +58,31 @@ class Guard:
         self._requests, self._seconds = requests, seconds
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """One request."""
+        """Process a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         begin, status = time.perf_counter(), [0]
-        scope["state"] = {**scope.get("state", {}), "told": {}}
+        scope["state"] = {**scope.get("state", {}), "log": {}}
 
-        async def noted(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
             await send(message)
 
         try:
-            await self._guarded(scope, receive, noted, status)
+            await self._process(scope, receive, send_with_headers, status)
         except _Refused as refused:
-            await _answer(noted, refused)
+            await _send_refusal(send_with_headers, refused)
         except Exception:
             if not status[0]:
-                await _answer(noted, _Refused(500, "the service failed", kind="failed", close=True))
+                await _send_refusal(send_with_headers, _Refused(500, "the service failed", kind="failed", close=True))
             raise
         finally:
-            self._account(scope, status[0], time.perf_counter() - begin)
+            self._record(scope, status[0], time.perf_counter() - begin)
 
-    async def _guarded(self, scope: MutableMapping[str, Any], receive: Receive, send: Send, status: list[int]) -> None:
+    async def _process(self, scope: MutableMapping[str, Any], receive: Receive, send: Send, status: list[int]) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
         _check_framing(scope["http_version"], headers)
         self._check_host(headers)
@@ -89,42 +90,42 @@ class Guard:
         body = await self._body(headers, receive)
         sent = False
 
-        async def replayed() -> Message:
+        async def receive_body() -> Message:
             nonlocal sent
             if sent:
                 return await receive()
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        work = asyncio.ensure_future(self.app(scope, replayed, send))
-        gone = asyncio.ensure_future(_gone(receive))
+        answer = asyncio.ensure_future(self.app(scope, receive_body, send))
+        disconnect = asyncio.ensure_future(_disconnect(receive))
         try:
-            await asyncio.wait({work, gone}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                await work
+            await asyncio.wait({answer, disconnect}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                await answer
                 return
-            if gone.done():
-                status[0] = 499  # as nginx writes it down: nobody is there to be told
+            if disconnect.done():
+                status[0] = 499  # nginx's status for a client that closed the connection; it is only logged
                 return
             if not status[0]:
                 raise _Refused(503, f"not answered within {self.settings.timeout:g} s", kind="timeout")
         finally:
-            for task in (work, gone):
+            for task in (answer, disconnect):
                 task.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
+            await asyncio.gather(answer, disconnect, return_exceptions=True)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
-        """On this machine alone, only by its names: else a page of another site could reach it under its own name."""
+        """Refuse foreign host names where the service is local: a page of another site could use them to reach it."""
         if not is_local(self.settings.host):
             return
         host = headers.get(b"host", b"")
         parts = _HOST.fullmatch(host)
         if not parts or not is_local((parts[1] or parts[2]).decode()):
-            what = f"asked as {shown(host.decode('latin-1'))!r}, served as localhost, 127.0.0.1 and [::1] only"
-            raise _Refused(421, f"{what}; start it with --host for other names", close=True)
+            message = f"expected the host localhost, 127.0.0.1 or [::1], got {shown(host.decode('latin-1'))!r}"
+            raise _Refused(421, f"{message}; start the service with --host for other names", close=True)
 
     def _check_token(self, path: str, headers: dict[bytes, bytes]) -> None:
-        """The scheme's name may be in either case, and any number of spaces follow it (RFC 9110, 11.1 and 11.4)."""
+        """Refuse a wrong token. The scheme is in either case, before any number of spaces (RFC 9110, 11.1 and 11.4)."""
         if self.settings.token is None or not path.startswith(("/v1/", "/metrics")):
             return
         scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
@@ -138,8 +139,8 @@ class Guard:
         most = self.settings.max_body
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
-            if b"expect" not in headers:  # who asks first has sent nothing yet
-                await _thrown_away(receive)
+            if b"expect" not in headers:  # a client that waits for "100 Continue" has sent no body yet
+                await _discard_body(receive)
             raise _Refused(413, f"a request of {int(length):,} bytes; at most {most:,}", close=True)
         try:
             async with asyncio.timeout(self.settings.read_timeout):
@@ -152,13 +153,13 @@ class Guard:
                     more = message.get("more_body", False)
                     if len(body) > most:
                         if more:
-                            await _thrown_away(receive)
+                            await _discard_body(receive)
                         raise _Refused(413, f"a request of more than {most:,} bytes", close=True)
         except TimeoutError:
             raise _Refused(408, f"not sent within {self.settings.read_timeout:g} s", close=True) from None
         return bytes(body)
 
-    def _account(self, scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
+    def _record(self, scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
@@ -169,13 +170,13 @@ class Guard:
                 "path": route,
                 "status": status,
                 "ms": round(1000 * seconds, 1),
-                **scope["state"]["told"],
+                **scope["state"]["log"],
             }
             print(json.dumps(line), file=sys.stderr, flush=True)
 
 
 def is_local(host: str) -> bool:
-    """Tell whether a name or address means this machine alone, in whichever of its spellings."""
+    """Return whether a name or address, in any spelling, means this machine alone."""
     host = host.lower().removesuffix(".")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -184,15 +185,15 @@ def is_local(host: str) -> bool:
 
 
 def now() -> str:
-    """The time for a line of the log."""
+    """Return the time for a line of the log."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _check_framing(version: str, headers: dict[bytes, bytes]) -> None:
-    """Refuse a body whose end may be read in two ways: a proxy before us may take the other one (RFC 9112, 6.1, 6.3).
+    """Refuse a body whose end can be read in two ways (RFC 9112, 6.1 and 6.3).
 
-    What it takes for the rest of the body would be a request here, which it has not seen. Most such requests h11
-    refuses: lengths that differ, codings other than `chunked`.
+    A proxy may read the other end. Then a part of the body would be a request here that the proxy has not seen. h11
+    refuses other such requests: different lengths, and codings other than `chunked`.
     """
     if b"transfer-encoding" not in headers:
         return
@@ -202,11 +203,11 @@ def _check_framing(version: str, headers: dict[bytes, bytes]) -> None:
         raise _Refused(400, f"Transfer-Encoding is unknown to HTTP/{version}; send Content-Length", close=True)
 
 
-async def _thrown_away(receive: Receive) -> None:
-    """Read on for a while: a client that still sends sees a connection that is closed, and no answer, otherwise."""
-    left = _THROWN_AWAY
+async def _discard_body(receive: Receive) -> None:
+    """Read on for a while: else a client that still sends finds the connection closed and reads no answer."""
+    left = _DISCARDED_BYTES
     try:
-        async with asyncio.timeout(_THROWING_SECONDS):
+        async with asyncio.timeout(_DISCARD_SECONDS):
             while left > 0:
                 message = await receive()
                 left -= len(message.get("body", b""))
@@ -216,12 +217,12 @@ async def _thrown_away(receive: Receive) -> None:
         return
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _answer(send: Send, refused: _Refused) -> None:
+async def _send_refusal(send: Send, refused: _Refused) -> None:
     body = json.dumps({"error": {"message": refused.message, "type": refused.kind}}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if refused.status == 401:

@@ -1,4 +1,4 @@
-"""prediction → what a program gets: one typed value for each input. All are plain data: `dataclasses.asdict` → JSON."""
+"""model's outputs → one typed result for each input, as plain data: `dataclasses.asdict` makes JSON of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The likeliest label of a text or pair, and the probabilities of all; `truncated`: part of it was not read."""
+    """The likeliest label of a text or pair, and the probabilities of all labels.
+
+    In this and all other results `truncated` is True where a part of the input was not read.
+    """
 
     label: str
     probability: float
@@ -19,7 +22,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """All labels that apply to a text or pair, those over one half; each has a probability of its own."""
+    """All labels of a text or pair whose probability is over one half, and the probabilities of all labels."""
 
     labels: tuple[str, ...]
     probabilities: Mapping[str, float]
@@ -35,8 +38,8 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Entity:
-    """A name in a text, from character `start` to before `end`; of plain tags, a word."""
+class TextEntity:
+    """A name in a text, from character `start` to before `end`; with plain tags, a word."""
 
     type: str
     text: str
@@ -47,20 +50,20 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Entities:
-    """The names of a text in their order, or its words with their tags."""
+    """The names in a text in their order, or its words with their tags."""
 
-    entities: tuple[Entity, ...]
+    entities: tuple[TextEntity, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A piece of a passage, from character `start` to before `end`; "" and None for no answer.
+class ExtractedAnswer:
+    """A part of a passage, from character `start` to before `end`; "" and None where there is no answer.
 
-    probability   of a piece, its share of a softmax over the best ones, and over "no answer" where the model knows it;
-                  of no answer, `no_answer`
-    no_answer     over one half where the passage is taken to hold none: the logistic function of how far "no answer"
-                  scores above the best piece and the threshold of training; None where the model always answers
-    truncated     part of the question was not read; a passage is, however long
+    probability   softmax over the best parts, and over "no answer" where the model was trained with it; for no answer
+                  this is `no_answer`
+    no_answer     probability that the passage holds no answer: the logistic function of the score of "no answer" minus
+                  that of the best part minus the threshold of training; None where the model always answers
+    truncated     True where a part of the question was not read; a passage is read as a whole
     """
 
     text: str
@@ -73,7 +76,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The likeliest continuation, by its place from 0 on, and the probabilities of all."""
+    """The likeliest continuation, its index from 0 on, and the probabilities of all continuations."""
 
     index: int
     text: str
@@ -91,15 +94,15 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """For each [MASK] of a text, in order, its candidates, the likeliest first."""
+class FilledText:
+    """The candidates for each [MASK] of a text, in order, the likeliest first."""
 
     masks: tuple[tuple[Piece, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """The state of a text [D]."""
+    """The state [D] of a text."""
 
     values: NDArray[np.float32]
     truncated: bool = False
@@ -107,10 +110,22 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """How likely the second text of a pair follows the first."""
+    """The probability that the second text of a pair follows the first."""
 
     probability: float
     truncated: bool = False
 
 
-Result = Label | Labels | Score | Entities | Answer | Choice | Filled
+@dataclass(frozen=True, slots=True)
+class AttentionView:
+    """Pieces and segments [T] of an input as the model reads it, and the attention [H, T, T] of one layer.
+
+    `attention` holds, for each head, the weights from each token (first axis) to each token (second axis).
+    """
+
+    pieces: list[str]
+    segments: list[int]
+    attention: list[list[list[float]]]
+
+
+PredictResult = Label | Labels | Score | Entities | ExtractedAnswer | Choice | FilledText

@@ -1,29 +1,29 @@
-"""What requests hold and what is answered, as the OpenAPI description says it."""
+"""The JSON of requests and answers, as in the OpenAPI description, and the settings of a service."""
 
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from bertwright.serving.results import Answer, Choice, Entities, Filled, Label, Labels, Score
+from bertwright.serving.results import ExtractedAnswer, FilledText, PredictResult
 
-Text = Annotated[str, Field(description="Unicode text")]
+UnicodeText = Annotated[str, Field(description="Unicode text")]
 ModelName = Annotated[str | None, Field(description="one of /v1/models; the first one where it is left out")]
 
 
 _MOST_NAMES = 20
 
 
-def _few_names(given: object) -> object:
-    if isinstance(given, dict) and len(given) > _MOST_NAMES:
-        raise ValueError(f"an object of {len(given):,} names")
-    return given
+def _check_names(value: object) -> object:
+    if isinstance(value, dict) and len(value) > _MOST_NAMES:
+        raise ValueError(f"an object of {len(value):,} names")
+    return value
 
 
 class _Object(BaseModel):
-    """Unknown names are refused, and by the first error alone: a request may hold a hundred thousand."""
+    """An object without unknown names. Objects with many names are refused at once: each would be an error message."""
 
     model_config = ConfigDict(extra="forbid")
-    _few = model_validator(mode="before")(_few_names)
+    _names = model_validator(mode="before")(_check_names)
 
 
 class _Request(_Object):
@@ -33,62 +33,64 @@ class _Request(_Object):
 class QuestionInput(_Object):
     """A question and the passage that may answer it."""
 
-    question: Text
-    context: Text
+    question: UnicodeText
+    context: UnicodeText
 
 
 class ChoiceInput(_Object):
     """A context and two or more continuations."""
 
-    context: Text
-    choices: Annotated[list[Text], FailFast()]
+    context: UnicodeText
+    choices: Annotated[list[UnicodeText], FailFast()]
 
 
-Input = Text | Annotated[list[Text], Field(min_length=2, max_length=2)] | QuestionInput | ChoiceInput
-"""A text, a pair as a list of two texts, a question, a choice: what the model was trained for."""
+PredictInput = (
+    UnicodeText | Annotated[list[UnicodeText], Field(min_length=2, max_length=2)] | QuestionInput | ChoiceInput
+)
+"""An input of the form that the model was trained for: a text, a pair as a list of two texts, a question, a choice."""
 
 
 class PredictRequest(_Request):
     """Inputs of the form that the model was trained for."""
 
-    inputs: Annotated[list[Input], Field(min_length=1), FailFast()]
+    inputs: Annotated[list[PredictInput], Field(min_length=1), FailFast()]
 
 
 class FillRequest(_Request):
     """Texts with [MASK] in them."""
 
-    inputs: Annotated[list[Text], Field(min_length=1), FailFast()]
+    inputs: Annotated[list[UnicodeText], Field(min_length=1), FailFast()]
     top_k: Annotated[int, Field(ge=1, le=100)] = 5
 
 
 class AnswerRequest(_Request):
-    """One question about one passage."""
+    """A question and a passage."""
 
-    question: Text
-    context: Text
+    question: UnicodeText
+    context: UnicodeText
 
 
 class PairRequest(_Request):
     """Two texts."""
 
-    first: Text
-    second: Text
+    first: UnicodeText
+    second: UnicodeText
 
 
 class EmbeddingsRequest(_Request):
-    """As OpenAI's endpoint of that name; `pool` is ours."""
+    """A request as for OpenAI's endpoint of that name; `pool` is an addition."""
 
-    input: Text | Annotated[list[Text], Field(min_length=1, max_length=100_000)]
+    input: UnicodeText | Annotated[list[UnicodeText], Field(min_length=1, max_length=100_000)]
     encoding_format: Literal["float", "base64"] = "float"
     pool: Literal["mean", "max", "cls"] = "mean"
     user: str | None = None
 
 
 class InsideRequest(_Request):
-    """A text, or two, whose pieces and attention in one layer (from 1 on) are shown."""
+    """One or two texts whose pieces and attention in one layer (from 1 on) are shown."""
 
-    text: Text
-    second: Text | None = None
+    text: UnicodeText
+    second: UnicodeText | None = None
     layer: Annotated[int, Field(ge=1)] = 1
 
 
@@ -97,21 +99,21 @@ class PredictResponse(BaseModel):
 
     model: str
     kind: str
-    results: list[Label | Labels | Score | Entities | Answer | Choice | Filled]
+    results: list[PredictResult]
 
 
 class FillResponse(BaseModel):
-    """For each text the candidates for each of its [MASK]."""
+    """The candidates for each [MASK] of each text."""
 
     model: str
-    results: list[Filled]
+    results: list[FilledText]
 
 
 class AnswerResponse(BaseModel):
-    """The piece of the passage, or "" for none."""
+    """The part of the passage that answers the question, or ""."""
 
     model: str
-    answer: Answer
+    answer: ExtractedAnswer
 
 
 class FollowsResponse(BaseModel):
@@ -123,7 +125,7 @@ class FollowsResponse(BaseModel):
 
 
 class Embedding(BaseModel):
-    """One vector; a text of base64 holds its little-endian float32 values."""
+    """A vector as numbers, or as base64 of its little-endian float32 values."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -132,14 +134,14 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens that were read, [CLS] and [SEP] included."""
+    """Numbers of tokens that were read, [CLS] and [SEP] included."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingsResponse(BaseModel):
-    """As OpenAI's."""
+    """An answer as of OpenAI's endpoint."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]
@@ -148,7 +150,7 @@ class EmbeddingsResponse(BaseModel):
 
 
 class InsideResponse(BaseModel):
-    """`attention` [heads][from][to] of the layer; `segments` and the places 0, 1, … are what is added to the pieces."""
+    """Pieces, segments and attention [heads][from][to] of one layer. The positions of the pieces are 0, 1, …"""
 
     model: str
     pieces: list[str]
@@ -159,7 +161,7 @@ class InsideResponse(BaseModel):
 
 
 class ModelEntry(BaseModel):
-    """A model that is served; `uses` are the endpoints that it answers beside /v1/embeddings."""
+    """A model that is served. `uses` lists its endpoints; all models have /v1/embeddings too."""
 
     id: str
     object: Literal["model"] = "model"
@@ -174,27 +176,27 @@ class ModelEntry(BaseModel):
 
 
 class ModelsResponse(BaseModel):
-    """As OpenAI's, with more on each model."""
+    """An answer as of OpenAI's endpoint, with more fields for each model."""
 
     object: Literal["list"] = "list"
     data: list[ModelEntry]
 
 
 class Health(BaseModel):
-    """`status` is "ok" where requests are answered."""
+    """State of the service; `status` is "ok" where requests are answered."""
 
     status: Literal["ok"] = "ok"
     models: list[str]
 
 
-class Trouble(BaseModel):
-    """What is wrong with a request, in words."""
+class ErrorDetail(BaseModel):
+    """Message and type of an error."""
 
     message: str
     type: str
 
 
 class ErrorResponse(BaseModel):
-    """Every answer that is no result."""
+    """Every answer that is not a result."""
 
-    error: Trouble
+    error: ErrorDetail

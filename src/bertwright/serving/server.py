@@ -1,4 +1,4 @@
-"""The service as a process: models opened and tried, a port taken, requests answered until a signal comes."""
+"""models → a process that answers requests at a port until a signal comes."""
 
 import errno
 import json
@@ -6,66 +6,47 @@ import logging
 import math
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import uvicorn
 
-from bertwright.console import redirect_messages, say
+from bertwright.console import say
 from bertwright.errors import InputError, RunFailed, legible
 from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
 from bertwright.serving.middleware import is_local, now
-from bertwright.serving.predictor import Asked, Predictor, load
+from bertwright.serving.predictor import Precision, Predictor, load
 from bertwright.serving.settings import ServeSettings
 
-_TURNS: Final = 3
 
-
-def open_models(named: Mapping[str, str], *, precision: Asked) -> tuple[dict[str, Predictor], float]:
-    """The models by name, each tried once, and about how many tokens a second the slowest answers."""
-    models = {name: load(place, precision=precision) for name, place in named.items()}
-    return models, min(tried(model) for model in models.values())
-
-
-def tried(model: Predictor) -> float:
-    """Tokens a second; RunFailed for a model whose numbers are not finite."""
-    head = model.head
-    inputs = [head.example] * 8
-    try:
-        with redirect_messages(lambda _: None):
-            head.answers(inputs)  # the first call packs what later ones need
-            begin = time.perf_counter()
-            for _ in range(_TURNS):
-                head.answers(inputs)
-            seconds = time.perf_counter() - begin
-    except RunFailed as error:
-        raise RunFailed(f"{model.place}: cannot be served: {error}") from None
-    tokens = sum(int(head.tokens(one, model.words)) for one in inputs)
-    return _TURNS * tokens / seconds
+def open_models(folders: Mapping[str, str], *, precision: Precision) -> dict[str, Predictor]:
+    """Open the models by name. Raises RunFailed for a model whose output is not finite."""
+    models = {name: load(folder, precision=precision) for name, folder in folders.items()}
+    for model in models.values():
+        try:
+            model.pipeline.answer([model.pipeline.example])  # the first answer also packs the weights
+        except RunFailed as error:
+            raise RunFailed(f"{model.source}: cannot be served: {error}") from None
+    return models
 
 
 def serve(
-    models: Mapping[str, Predictor],
-    settings: ServeSettings,
-    *,
-    rate: float,
-    ready: Callable[[str], Any] = lambda url: None,
+    models: Mapping[str, Predictor], settings: ServeSettings, *, ready: Callable[[str], Any] = lambda url: None
 ) -> None:
-    """Answer until SIGINT or SIGTERM, then finish what was accepted. `ready` is told the address."""
-    listening = _bound(settings)
+    """Answer requests until SIGINT or SIGTERM, then finish the accepted ones. `ready` is called with the address."""
+    listening = _listening_socket(settings)
     port = listening.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{port}"
     if not is_local(settings.host) and settings.token is None:
-        say(f"anyone who reaches {url} may use it: it has no --token")
-    told = "; ".join(f"{name}: {model.kind}, {model.backend}" for name, model in models.items())
-    say(f"serving at {url} ({told}); Ctrl-C ends it")
+        say(f"{url} has no --token: anyone who reaches it may use it")
+    descriptions = "; ".join(f"{name}: {model.kind}, {model.backend}" for name, model in models.items())
+    say(f"serving at {url} ({descriptions}); Ctrl-C ends it")
     config = uvicorn.Config(
-        create_app(models, settings, rate=rate, log=True),
+        create_app(models, settings, log=True),
         http=connections(settings.read_timeout),
         log_config=None,
         access_log=False,
@@ -78,22 +59,22 @@ def serve(
     server = _Server(config, lambda: ready(url))
     try:
         server.run(sockets=[listening])
-    except (KeyboardInterrupt, SystemExit):  # uvicorn raises the signal once more when all is done
+    except (KeyboardInterrupt, SystemExit):  # uvicorn raises the signal again after its shutdown
         if not server.started:
             raise
     finally:
         listening.close()
 
 
-class _AsJson(logging.Handler):
-    """What uvicorn has to say, as lines like those of requests; what went wrong inside, with where."""
+class _JsonHandler(logging.Handler):
+    """Writes uvicorn's messages as lines of JSON like those of requests; errors with their position in the code."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         line = {"time": now(), "level": record.levelname.lower(), "message": record.getMessage()}
         if record.exc_info and record.exc_info[1]:
             frames = traceback.extract_tb(record.exc_info[1].__traceback__)
-            line["error"] = type(record.exc_info[1]).__name__  # its text may hold what somebody wrote
+            line["error"] = type(record.exc_info[1]).__name__  # its message may hold a text of a request
             line["at"] = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
         print(json.dumps(line), file=sys.stderr, flush=True)
 
@@ -101,12 +82,15 @@ class _AsJson(logging.Handler):
 def _log_as_json() -> None:
     for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = ([_AsJson()] if name != "uvicorn.error" else []), name == "uvicorn.error"
+        logger.handlers, logger.propagate = (
+            ([_JsonHandler()] if name != "uvicorn.error" else []),
+            name == "uvicorn.error",
+        )
         logger.setLevel(logging.WARNING)
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens."""
+    """uvicorn's server, which calls `ready` when it listens."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], Any]) -> None:
         super().__init__(config)
@@ -118,24 +102,26 @@ class _Server(uvicorn.Server):
         self._ready()
 
 
-def _bound(settings: ServeSettings) -> socket.socket:
+def _listening_socket(settings: ServeSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio turns off waiting for fuller packets, 40 ms an answer, only where the socket says that it is TCP
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # asyncio sets TCP_NODELAY, which saves 40 ms an answer, only where the socket's protocol is TCP
+    server = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((settings.host, settings.port))
-        found.listen(min(settings.max_connections, 1024))
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((settings.host, settings.port))
+        server.listen(min(settings.max_connections, 1024))
     except OSError as error:
-        found.close()
+        server.close()
         if error.errno == errno.EADDRINUSE:
-            told = f"--port {settings.port}: another program listens there; name another, or 0 for any that is free"
-            raise InputError(told) from None
+            message = (
+                f"--port {settings.port}: another program listens there; name another port, or 0 for any free port"
+            )
+            raise InputError(message) from None
         raise InputError(f"--host {settings.host} --port {settings.port}: {error.strerror}") from None
     except OverflowError as error:
-        found.close()
+        server.close()
         raise InputError(f"--port {settings.port}: {error}") from None
-    except (TypeError, ValueError):  # no host is called so: it holds no character, or half of one
-        found.close()
-        raise InputError(f"--host {legible(settings.host)}: is no name or address of a host") from None
-    return found
+    except (TypeError, ValueError):  # the name holds a zero byte, or is not UTF-8
+        server.close()
+        raise InputError(f"--host {legible(settings.host)}: expected the name or address of a host") from None
+    return server

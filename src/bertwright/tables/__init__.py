@@ -1,1 +1,1 @@
-"""Labelled tables in, predictions out: csv, tsv, JSON lines, Parquet."""
+"""labelled tables → rows → predictions: csv, tsv, JSON lines, Parquet."""

@@ -1,4 +1,4 @@
-"""… → task: the files of tables: which endings they have, how they are packed, what a pipe holds (paper §4.1)."""
+"""file of a table → bytes and format: endings of names, packed files, pipes (the files of paper §4.1)."""
 
 import lzma
 import os
@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import IO, Final, Literal
 
 from bertwright.errors import InputError
-from bertwright.tables.parquet import MAGIC
-from bertwright.text.decompress import MAGIC as PACKED
-from bertwright.text.decompress import open_bytes as open_packed
+from bertwright.text.decompress import MAGIC, open_bytes
+from bertwright.text.parquet import PARQUET_MAGIC
 
 Format = Literal["tsv", "csv", "jsonl", "parquet"]
 InputFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"]
@@ -29,72 +28,87 @@ FORMATS: Final[dict[str, Format]] = {
     ".json": "jsonl",
     ".parquet": "parquet",
 }
-OPENERS: Final = (".gz", ".bz2", ".xz", ".zst")
-"""The endings of packed files."""
-
+"""Format of a table by the ending of its name."""
+OPENERS: Final = tuple(MAGIC)
+"""Endings of packed files."""
 ALLOWED: Final = f"{', '.join(FORMATS)}, each but .parquet also with {', '.join(OPENERS)}"
-"""The endings of a table's name, for messages."""
+"""Endings of a table's name, for messages."""
 
 
 def table_stem(path: Path) -> str | None:
-    """A table's file name without its endings ("train" of train.tsv.gz); None where the name is not a table's."""
-    bare = path.with_suffix("") if path.suffix in OPENERS else path
+    """Return a table's file name without its endings: "train" of train.tsv.gz, None where the ending is no table's."""
+    bare = without_packing(path)
     return bare.stem if bare.suffix in FORMATS else None
 
 
+def without_packing(path: Path) -> Path:
+    """Return a path without the ending that says how the file is packed."""
+    return path.with_suffix("") if path.suffix in OPENERS else path
+
+
 @contextmanager
-def open_file(path: Path | str, asked: InputFormat) -> Iterator[tuple[Iterable[bytes], Format]]:
-    """The bytes of a table and its format, which `asked`, the name's ending or the first bytes of a pipe say."""
-    named: Format | None = None if asked == "auto" else "tsv" if asked == "lines" else asked
+def open_file(path: Path | str, input_format: InputFormat) -> Iterator[tuple[Iterable[bytes], Format]]:
+    """Open a table as (bytes, format). The format comes from `input_format`, the name's ending or a pipe's first bytes.
+
+    path   a file, or "-" for standard input
+    """
+    format: Format | None = None if input_format == "auto" else "tsv" if input_format == "lines" else input_format
     if str(path) == "-":
-        begin = b"" if named else sys.stdin.buffer.readline()
-        if not named:
-            is_json = begin.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
-            named = "parquet" if begin.startswith(MAGIC) and _is_binary(begin) else "jsonl" if is_json else "tsv"
-        if named == "parquet":
-            with _spooled(sys.stdin.buffer, begin) as stream:
-                yield stream, named
+        first = b"" if format else sys.stdin.buffer.readline()
+        format = format or _format_of_line(first)
+        if format == "parquet":
+            with _spooled(sys.stdin.buffer, first) as stream:
+                yield stream, format
         else:
-            yield chain([begin] if begin else [], sys.stdin.buffer), named
+            yield chain([first] if first else [], sys.stdin.buffer), format
         return
     path = Path(path)
-    bare = path.with_suffix("") if path.suffix in OPENERS else path
-    if bare.suffix not in FORMATS and named is None:
-        if not os.path.exists(path):  # which answers for an impossible name, too
+    bare = without_packing(path)
+    if bare.suffix not in FORMATS and format is None:
+        if not os.path.exists(path):  # false for an impossible name too
             raise InputError(f"{path}: there is no such file or folder")
-        raise InputError(f"{path}: not a table's name; allowed endings: {ALLOWED}; or say --input-format")
-    named = named or FORMATS[bare.suffix]
-    if named == "parquet" and bare != path:
-        raise InputError(f"{path}: Parquet is packed within and cannot be read through {path.suffix}; unpack the file")
-    if named == "parquet":
-        if path.is_dir() or not path.exists():
-            raise InputError(f"{path}: there is no such file")
-        with path.open("rb") as file:
-            if path.is_file():
-                yield file, named
-            else:
-                with _spooled(file) as stream:
-                    yield stream, named
+        raise InputError(f"{path}: not a table's name; allowed endings: {ALLOWED}; or add --input-format")
+    format = format or FORMATS[bare.suffix]
+    if format != "parquet":
+        with open_lines(path) as lines:
+            yield lines, format
         return
-    with open_bytes(path) as lines:
-        yield lines, named
+    if bare != path:
+        raise InputError(
+            f"{path}: expected plain Parquet, which is compressed inside, got {path.suffix}; unpack the file"
+        )
+    if path.is_dir() or not path.exists():
+        raise InputError(f"{path}: there is no such file")
+    with path.open("rb") as file:
+        if path.is_file():
+            yield file, format
+        else:
+            with _spooled(file) as stream:
+                yield stream, format
+
+
+def _format_of_line(first: bytes) -> Format:
+    """Return the format of a pipe with this first line."""
+    if first.startswith(PARQUET_MAGIC) and _is_binary(first):
+        return "parquet"
+    return "jsonl" if first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") else "tsv"
 
 
 @contextmanager
-def _spooled(pipe: IO[bytes], begin: bytes = b"") -> Iterator[IO[bytes]]:
-    """All of a pipe on disk: Parquet is read from its end."""
+def _spooled(pipe: IO[bytes], first: bytes = b"") -> Iterator[IO[bytes]]:
+    """Copy a pipe, `first` before the rest, to a temporary file: Parquet is read from its end."""
     with tempfile.TemporaryFile() as stream:
-        stream.write(begin)
+        stream.write(first)
         shutil.copyfileobj(pipe, stream)
         stream.seek(0)
         yield stream
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[Iterable[bytes]]:
-    """The lines of a file, plain or compressed, as bytes; InputError where it is absent or broken."""
+def open_lines(path: Path) -> Iterator[Iterable[bytes]]:
+    """Open a file, packed or not by its name, as lines of bytes. Raises InputError where it is absent or broken."""
     try:
-        opened = path.open("rb") if path.suffix not in OPENERS or not path.exists() else open_packed(path)
+        opened = path.open("rb") if path.suffix not in OPENERS or not path.exists() else open_bytes(path)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except OSError as error:
@@ -104,7 +118,7 @@ def open_bytes(path: Path) -> Iterator[Iterable[bytes]]:
 
 
 def _lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
-    """What is done with the lines may fail too, and that is no failure of reading."""
+    """Yield lines; errors of reading become InputError, errors of the code that uses the lines do not."""
     try:
         yield from stream
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -112,21 +126,27 @@ def _lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def decode_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
-    """Lines as text with their ends, without a byte order mark; InputError names the line that is not UTF-8."""
+    """Yield lines as text with their line ends, without a byte order mark.
+
+    Raises InputError, with the line, where a line is not UTF-8, and where the file is Parquet or packed.
+    """
     for number, raw in enumerate(stream, 1):
         if number == 1 and _is_binary(raw):
-            kind = "Parquet" if raw.startswith(MAGIC) else next(name for name in PACKED if raw.startswith(PACKED[name]))
+            magic = {"Parquet": PARQUET_MAGIC, **MAGIC}
+            kind = next(name for name in magic if raw.startswith(magic[name]))
             raise InputError(
-                f"{source}: holds {kind}, where text is due; name the file so, unpack it, or say --input-format"
+                f"{source}: expected text, got {kind}; give the file this ending, unpack it, or add --input-format"
             )
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"{source}:{number}: not UTF-8 text (byte {error.start + 1} of the line)") from None
-        # MRPC's files, among others, begin with a byte order mark, which is no part of the first column's name.
+        # MRPC's files and others begin with a byte order mark, which is not part of the first column's name.
         yield line.removeprefix("\ufeff") if number == 1 else line
 
 
 def _is_binary(raw: bytes) -> bool:
-    """Whether a file that begins so is Parquet or packed: no text has such bytes behind such a beginning."""
-    return raw.startswith((MAGIC, *PACKED.values())) and bool(re.search(rb"[\x00-\x08\x0e-\x1f\x80-\xff]", raw[:64]))
+    """Return whether a file with this first line is Parquet or packed: a text has no such bytes after such a start."""
+    return raw.startswith((PARQUET_MAGIC, *MAGIC.values())) and bool(
+        re.search(rb"[\x00-\x08\x0e-\x1f\x80-\xff]", raw[:64])
+    )

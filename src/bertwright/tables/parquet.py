@@ -1,6 +1,6 @@
-"""… → task: rows of Parquet files, in and out, a bounded part at a time; columns that nobody asks for keep their types.
+"""Parquet file → rows → Parquet file, so many rows at a time; columns that are not used keep their types.
 
-What is read is held as Arrow holds it, and becomes values of Python only where it is looked at.
+Rows stay Arrow tables. Their values become Python objects only where they are used.
 """
 
 import math
@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
 from bertwright.errors import InputError, shown
+from bertwright.text.parquet import check_text_column, first_line, open_parquet
 
-MAGIC: Final = b"PAR1"
 ROWS: Final = 8192
-"""Rows of a row group that is written, and at most those that are decoded at a time."""
+"""Rows of a row group that is written, and most rows that are decoded at a time."""
 
-_BYTES: Final = 64 << 20  # of the rows that are decoded at a time, as far as the file tells how long they are
+_BYTES: Final = 64 << 20  # bytes of the rows that are decoded at a time, by the sizes that the file states
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +22,8 @@ class ArrowRows:
     """Rows of a Parquet file.
 
     table    a pyarrow.Table
-    source   the file
-    begin    the number of the first row in it, from 1
+    source   the file's name
+    begin    number of the first of these rows in the file, from 1
     """
 
     table: Any
@@ -37,7 +37,7 @@ class ArrowRows:
         return zip(*(self.column(index) for index in range(self.table.num_columns)), strict=True)
 
     def column(self, index: int) -> tuple[object, ...]:
-        """The values of a column; InputError, with the row, where a text is not UTF-8."""
+        """Return the values of a column. Raises InputError, with the row, where a text is not UTF-8."""
         column = self.table.column(index)
         try:
             return tuple(column.to_pylist())
@@ -51,29 +51,26 @@ class ArrowRows:
             raise
 
     def check_text(self, index: int) -> None:
-        """InputError where the column holds something else than text."""
-        kind = self.table.schema.field(index).type
-        if not _is_text(kind):
-            texts = [field.name for field in self.table.schema if _is_text(field.type)]
-            raise InputError(
-                f"{self.source}: column '{self.table.column_names[index]}' holds {kind}; a text is due "
-                f"(columns of text: {', '.join(texts) or 'none'})"
-            )
+        """Raise InputError where the column holds something else than text."""
+        check_text_column(self.table.schema, index, self.source)
 
     def with_columns(self, columns: Mapping[str, Sequence[object]]) -> "ArrowRows":
-        """The same rows with columns added on the right."""
+        """Return the rows with columns added on the right."""
         table = self.table
         for name, values in columns.items():
             table = table.append_column(name, _array(name, values, self.source))
         return replace(self, table=table)
 
     def plain(self) -> tuple[tuple[object, ...], ...]:
-        """The rows as JSON can hold them: dates and decimals as text, null for what is no number; no bytes."""
+        """Return the rows with values of JSON: dates and decimals as text, null for NaN and infinity.
+
+        Raises InputError for bytes and other values that JSON cannot hold.
+        """
         import pyarrow as pa
 
-        found = []
+        columns = []
         for index, field in enumerate(self.table.schema):
-            where = f"{self.source}: column '{field.name}' holds {field.type}"
+            location = f"{self.source}: column '{field.name}' holds {field.type}"
             values: Sequence[object]
             try:
                 if pa.types.is_temporal(field.type) or pa.types.is_decimal(field.type):
@@ -81,40 +78,39 @@ class ArrowRows:
                 else:
                     values = self.column(index)
             except (pa.ArrowException, ValueError) as error:
-                raise InputError(f"{where}, which cannot be written as text: {_first_line(error)}") from None
-            found.append([_plain(value, where) for value in values])
-        return tuple(zip(*found, strict=True))
+                raise InputError(f"{location}, which cannot be written as text: {first_line(error)}") from None
+            columns.append([_plain(value, location) for value in values])
+        return tuple(zip(*columns, strict=True))
 
 
-def read_parquet(
+def read_arrow_rows(
     file: IO[bytes], source: str, *, columns: frozenset[str] | None = None, most: int | None = ROWS
 ) -> Iterator[tuple[tuple[str, ...], ArrowRows]]:
-    """The names of all columns, and rows: at most so many at a time, or all at once; only `columns` are decoded."""
+    """Yield (names of all columns, rows), with at most `most` rows at a time, or all at once for None.
+
+    Only `columns` are decoded; None decodes all. Raises InputError where the file is no readable Parquet file.
+    """
     import pyarrow as pa
-    from pyarrow import parquet
 
     row = 0
-    try:
-        with parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as opened:
-            names = tuple(opened.schema_arrow.names)
-            chosen = None if columns is None else [name for name in names if name in columns] or None
-            size = _rows_at_a_time(opened.metadata)
-            batches: Iterator[Any] = (
-                pa.Table.from_batches([batch])
-                for batch in opened.iter_batches(batch_size=min(size, most or size), columns=chosen)
-            )
-            if most is None:
-                tables = list(batches)
-                batches = iter([pa.concat_tables(tables)] if tables else [])
-            for table in batches:
-                yield names, ArrowRows(table, source, row + 1)
-                row += table.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{source}: after row {row}: not a readable Parquet file: {_first_line(error)}") from None
+    with open_parquet(file, source, lambda: row) as opened:
+        names = tuple(opened.schema_arrow.names)
+        chosen = None if columns is None else [name for name in names if name in columns] or None
+        size = _rows_at_a_time(opened.metadata)
+        batches: Iterator[Any] = (
+            pa.Table.from_batches([batch])
+            for batch in opened.iter_batches(batch_size=min(size, most or size), columns=chosen)
+        )
+        if most is None:
+            tables = list(batches)
+            batches = iter([pa.concat_tables(tables)] if tables else [])
+        for table in batches:
+            yield names, ArrowRows(table, source, row + 1)
+            row += table.num_rows
 
 
 class ParquetOut:
-    """Tables, one after another, into one Parquet file; the first decides the types."""
+    """Writer of one Parquet file from several tables; the first table decides the types."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -131,24 +127,27 @@ class ParquetOut:
             cells = zip(*rows, strict=True)
             arrays = {name: _array(name, column, source) for name, column in zip(names, cells, strict=True)}
             table = pa.table(arrays)
-        # The features that `datasets` notes are of the columns before the answers: it would refuse the file for them.
-        notes = {key: note for key, note in (table.schema.metadata or {}).items() if key != b"huggingface"}
-        table = table.replace_schema_metadata(notes or None)
+        # `datasets` notes its features here. They lack the columns of the answers, and it would refuse the file.
+        metadata = {key: value for key, value in (table.schema.metadata or {}).items() if key != b"huggingface"}
+        table = table.replace_schema_metadata(metadata or None)
         try:
             if self._writer is None:
                 self._writer = parquet.ParquetWriter(self._stream, table.schema)
             self._writer.write_table(table, row_group_size=ROWS)
         except (pa.ArrowException, ValueError) as error:
-            raise InputError(f"{source}: cannot be written as Parquet: {_first_line(error)}") from None
+            raise InputError(f"{source}: cannot be written as Parquet: {first_line(error)}") from None
 
     def close(self) -> None:
-        """Write the file's end."""
+        """Write the footer of the file."""
         if self._writer is not None:
             self._writer.close()
 
 
 def _array(name: str, values: Sequence[object], source: str) -> Any:
-    """A column of values of JSON; lists that are all empty are taken for lists of text."""
+    """Return an Arrow array of JSON values; lists that are all empty become lists of text.
+
+    Raises InputError where the values are of several types.
+    """
     import pyarrow as pa
 
     lists = [value for value in values if isinstance(value, list)]
@@ -157,20 +156,21 @@ def _array(name: str, values: Sequence[object], source: str) -> Any:
         return pa.array(values, kind)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise InputError(
-            f"{source}: '{name}' cannot be a column of Parquet, whose cells are all of one kind: "
-            f"{shown(_first_line(error))}; write JSON lines"
+            f"{source}: '{name}' cannot be a column of Parquet, whose cells have one type: "
+            f"{shown(first_line(error))}; write JSON lines"
         ) from None
 
 
-def _plain(value: Any, where: str) -> object:
+def _plain(value: Any, location: str) -> object:
+    """Return a value as JSON can hold it; InputError for bytes, beginning with `location`."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, bytes):
-        raise InputError(f"{where}, which is no text; write .parquet, or leave the column out")
+        raise InputError(f"{location}, which is no text; write .parquet, or leave the column out")
     if isinstance(value, list | tuple):
-        return [_plain(part, where) for part in value]
+        return [_plain(part, location) for part in value]
     if isinstance(value, dict):
-        return {str(key): _plain(part, where) for key, part in value.items()}
+        return {str(key): _plain(part, location) for key, part in value.items()}
     if hasattr(value, "isoformat"):
         return value.isoformat()
     try:
@@ -180,19 +180,8 @@ def _plain(value: Any, where: str) -> object:
     return str(value) if number is None else number if math.isfinite(number) else None
 
 
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain))
-
-
 def _rows_at_a_time(metadata: Any) -> int:
-    """So many that they take about _BYTES: a file may hold pictures beside its texts."""
+    """Return the number of rows that take about _BYTES: a file may hold pictures beside its texts."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     longest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
     return max(1, min(ROWS, _BYTES // max(1, longest)))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

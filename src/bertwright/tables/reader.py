@@ -1,8 +1,10 @@
-"""… → task: the rows of a table, each with the line on which it begins (the files of paper §4.1).
+"""file of a table → rows, each with the line on which it begins (the files of paper §4.1).
 
-Tab separated in GLUE's way (no quoting: a quotation mark is text), comma separated with the usual quoting, JSON lines,
-or one text a line; plain or compressed, always UTF-8; or Parquet. A row that does not fit is an error that names its
-line; none is left out in silence. A table is read as a whole, or block by block where it may be longer than memory.
+The formats: tsv as GLUE writes it (no quoting: a quotation mark is text), csv with the usual quoting, JSON lines, one
+text a line, and Parquet. Text is UTF-8, and its file may be packed. A row of the wrong width is an error that names its
+line; no row is left out without a message. A table is read as a whole, or in blocks where it may not fit into memory.
+
+`column_names` and `column_values` read the columns of a table in memory, of pandas, Arrow or a library like them.
 """
 
 import csv
@@ -21,18 +23,18 @@ import numpy as np
 from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.tables.files import Format, InputFormat, decode_lines, open_file
-from bertwright.tables.parquet import ArrowRows, read_parquet
+from bertwright.tables.parquet import ArrowRows, read_arrow_rows
 
 Row = TypeVar("Row")
 BLOCK_ROWS: Final = 16_384
-"""Rows of a table that is read block by block."""
+"""Most rows of a block."""
 
 BLOCK_CHARACTERS: Final = 1 << 25
-"""Characters after which a block ends all the same."""
+"""Characters after which a block ends, however few rows it has."""
 
 
 class Absent:
-    """What stands where a JSON object lacks a field that other objects of the file have."""
+    """Cell of a JSON object that lacks a field of other objects in the file."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -43,57 +45,62 @@ ABSENT: Final = Absent()
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells: text in tsv and csv, any JSON value in JSON lines, any value of Arrow's in Parquet."""
+    """Rows of cells: text in tsv and csv, a JSON value in JSON lines, an Arrow value in Parquet.
+
+    source      the file's name
+    columns     names of the columns that were kept
+    header      True where the file names its columns
+    lines       line on which each row begins, from 1; the row's number in Parquet
+    available   names of all columns of the file
+    between     text between the file's name and the number of a row, in messages
+    """
 
     source: str
     format: Format
     columns: tuple[str, ...]
-    header: bool  # whether the file names its columns
+    header: bool
     rows: tuple[tuple[object, ...], ...] | ArrowRows
-    lines: Sequence[int]  # the line on which each row begins, from 1; the rows' numbers in Parquet
-    available: tuple[str, ...]  # all columns of the file, those that were not kept included
-    between: str = ":"  # what stands between the file and the number of a row
+    lines: Sequence[int]
+    available: tuple[str, ...]
+    between: str = ":"
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def place(self, row: int) -> str:
-        """Where a row begins, as "file:line" or "file: row 3"."""
+        """Return the location of a row for messages, as "file:line" or "file: row 3"."""
         return f"{self.source}{self.between}{self.lines[row]}"
 
     def column(self, name: str) -> tuple[object, ...]:
-        """The cells of one column; InputError lists the columns that exist."""
+        """Return the cells of a column. Raises InputError, which lists the columns, where there is none or several."""
         index = self._index(name)
         return self.rows.column(index) if isinstance(self.rows, ArrowRows) else tuple(row[index] for row in self.rows)
 
     def texts(self, name: str, *, null: str | None = None) -> tuple[str, ...]:
-        """The cells of a column of texts, `null` in place of none; InputError where one is no text."""
+        """Return the cells of a column of texts, with `null` for null. Raises InputError where a cell is no text."""
         if isinstance(self.rows, ArrowRows):
             self.rows.check_text(self._index(name))
         cells = [null if cell is None else cell for cell in self.column(name)]
         for row, cell in enumerate(cells):
             if not isinstance(cell, str):
-                shown = "null" if cell is None and self.format == "parquet" else repr(cell)
-                raise InputError(f"{self.place(row)}: '{name}' is {shown}; a text is due")
+                value = "null" if cell is None and self.format == "parquet" else repr(cell)
+                raise InputError(f"{self.place(row)}: expected a text in '{name}', got {value}")
         return cast(tuple[str, ...], tuple(cells))
 
     def _index(self, name: str) -> int:
-        found = [index for index, column in enumerate(self.columns) if column == name]
-        if len(found) != 1:
-            trouble = "there are several columns" if found else "there is no column"
-            # a csv file through a pipe looks like a tsv file of one column
-            hint = " (are they parted by commas? --input-format csv)" if self._looks_like_csv else ""
-            raise InputError(f"{self.source}: {trouble} '{name}'; the columns are: {', '.join(self.available)}{hint}")
-        return found[0]
-
-    @property
-    def _looks_like_csv(self) -> bool:
-        return self.format == "tsv" and len(self.available) == 1 and "," in self.available[0]
+        indices = [index for index, column in enumerate(self.columns) if column == name]
+        if len(indices) != 1:
+            problem = "there are several columns" if indices else "there is no column"
+            # A csv file that comes through a pipe is read as a tsv file of one column.
+            is_csv = self.format == "tsv" and len(self.available) == 1 and "," in self.available[0]
+            hint = " (with commas between them? add --input-format csv)" if is_csv else ""
+            raise InputError(f"{self.source}: {problem} '{name}'; the columns are: {', '.join(self.available)}{hint}")
+        return indices[0]
 
 
 @dataclass(frozen=True)
 class OpenTable:
-    """A table that is about to be read: its format, and its blocks of at most so many rows (None: all in one)."""
+    """An open table: its format, and a function that yields its blocks of at most so many rows (None: one block)."""
 
     format: Format
     blocks: Callable[[int | None], Iterator[Table]]
@@ -107,7 +114,7 @@ def read_table(
     broken_rows: int = 0,
     format: InputFormat = "auto",
 ) -> Table:
-    """Read a whole table, as `open_table` does."""
+    """Read a whole table; the parameters and errors are those of `open_table`."""
     with open_table(path, columns=columns, headerless=headerless, broken_rows=broken_rows, format=format) as opened:
         return next(opened.blocks(None))
 
@@ -121,47 +128,48 @@ def open_table(
     broken_rows: int = 0,
     format: InputFormat = "auto",
 ) -> Iterator[OpenTable]:
-    """Open a table; "-" is standard input (Parquet where it begins so, JSON lines where with "{", else tab separated).
+    """Open a table; "-" is standard input, which is Parquet or JSON lines by its first bytes, and otherwise tsv.
 
-    columns      the ones to keep (those that exist); None keeps all
-    headerless   the columns' names where the file has no header line. A first row with one of them as a whole cell is
-                 taken for a header line all the same.
-    broken_rows  how many rows of the wrong width may be left out, each said with its line: published files have some
-    format       what the name's ending would say; of `lines`, each is one cell of the only column in `headerless`
+    columns      names of the columns to keep, if they exist; None keeps all
+    headerless   names of the columns where the file has no header line. A first row with a cell that equals one of
+                 these names is taken for a header line.
+    broken_rows  number of rows of the wrong width that may be left out, each with a message: published files have some
+    format       format of the file; "auto" goes by the name's ending. With "lines", each line is a cell of the only
+                 column in `headerless`.
 
-    Raises InputError with file and line: no such file, unknown ending, not UTF-8, broken compression, quoting or JSON,
-    a row of the wrong width, no rows at all.
+    Raises InputError, with file and line, for a missing file, an unknown ending, text that is not UTF-8, broken
+    compression, quoting or JSON, a row of the wrong width, and a table without rows.
     """
     keep = None if columns is None else frozenset(columns)
     source = "standard input" if str(path) == "-" else str(path)
-    with open_file(path, format) as (stream, found):
+    with open_file(path, format) as (stream, table_format):
 
         def blocks(most: int | None) -> Iterator[Table]:
             table = None
             cells: Iterator[tuple[int, list[str]]]
-            if found == "parquet":
+            if table_format == "parquet":
                 tables = _tables_of_arrow(cast(IO[bytes], stream), source, keep, most)
             else:
                 meter = _Meter(decode_lines(stream, source))
                 if format == "lines":
                     cells = ((number, [line.rstrip("\r\n")]) for number, line in enumerate(meter, 1))
-                    tables = _tables_of_cells((True, list(headerless), cells), source, found, keep, meter, most)
-                elif found == "jsonl":
+                    tables = _tables_of_cells((True, list(headerless), cells), source, table_format, keep, meter, most)
+                elif table_format == "jsonl":
                     tables = _tables_of_objects(meter, source, keep, most)
                 else:
-                    cells = _tsv_cells(meter) if found == "tsv" else _csv_cells(meter, source)
-                    read = _read_cells(cells, source=source, headerless=headerless, broken_rows=broken_rows)
-                    tables = _tables_of_cells(read, source, found, keep, meter, most)
+                    cells = _tsv_cells(meter) if table_format == "tsv" else _csv_cells(meter, source)
+                    parts = _read_cells(cells, source=source, headerless=headerless, broken_rows=broken_rows)
+                    tables = _tables_of_cells(parts, source, table_format, keep, meter, most)
             for table in tables:
                 yield table
             if table is None:
                 raise InputError(f"{source}: holds no rows")
 
-        yield OpenTable(found, blocks)
+        yield OpenTable(table_format, blocks)
 
 
 def add_columns(table: Table, columns: Mapping[str, Sequence[object]]) -> Table:
-    """The same table with columns added on the right; InputError where one of them exists already."""
+    """Return the table with columns added on the right. Raises InputError where one of them exists already."""
     for name in columns:
         if name in table.available:
             raise InputError(f"{table.source}: already has a column '{name}'; rename it first")
@@ -176,7 +184,7 @@ def add_columns(table: Table, columns: Mapping[str, Sequence[object]]) -> Table:
 
 
 class _Meter:
-    """Lines, and how many characters of them were taken."""
+    """Iterator over lines that counts their characters."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self.taken = lines, 0
@@ -208,7 +216,7 @@ def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_cells(lines: Iterator[str], source: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(sys.maxsize)  # its own limit, for the whole process, is 131,072 characters a cell
+    csv.field_size_limit(sys.maxsize)  # the default, for the whole process, is 131,072 characters a cell
     reader = csv.reader(lines, strict=True)
     while True:
         begin = reader.line_num + 1
@@ -224,7 +232,7 @@ def _csv_cells(lines: Iterator[str], source: str) -> Iterator[tuple[int, list[st
 def _read_cells(
     cells: Iterator[tuple[int, list[str]]], *, source: str, headerless: Sequence[str], broken_rows: int
 ) -> tuple[bool, list[str], Iterator[tuple[int, list[str]]]]:
-    """Whether there is a header line, the columns' names, and the rows of the right width with their lines."""
+    """Return (has a header line, names of the columns, numbered rows of the right width)."""
     first = next(cells, None)
     if first is None:
         raise InputError(f"{source}: is empty")
@@ -243,35 +251,35 @@ def _right_width(
         if len(row) == len(names):
             yield number, row
             continue
-        trouble = f"{source}:{number}: a row of {len(row)} columns where {len(names)} are due"
+        problem = f"{source}:{number}: expected a row of {len(names)} columns, got {len(row)}"
         if not broken_rows:
-            semicolons = "; columns are parted by commas here" if len(names) == 1 and ";" in names[0] else ""
-            raise InputError(f"{trouble} ({', '.join(names)}){semicolons}")
+            semicolons = "; a csv file has commas between its columns" if len(names) == 1 and ";" in names[0] else ""
+            raise InputError(f"{problem} (columns: {', '.join(names)}){semicolons}")
         broken_rows -= 1
-        say(f"{trouble}: left out, as the published file is broken here")
+        say(f"{problem}; left out, because the published file is broken here")
 
 
 def _no_gaps(rows: Iterable[tuple[int, Row]], source: str) -> Iterator[tuple[int, Row]]:
-    """Empty lines after the last row are no rows; an empty line between rows is an error."""
+    """Yield rows without the empty lines after the last one. Raises InputError for an empty line between rows."""
     empty = 0
     for number, row in rows:
         if row in ([""], ""):
             empty = empty or number
         elif empty:
-            raise InputError(f"{source}:{empty}: an empty line where a row is due")
+            raise InputError(f"{source}:{empty}: expected a row, got an empty line")
         else:
             yield number, row
 
 
 def _tables_of_cells(
-    read: tuple[bool, list[str], Iterator[tuple[int, list[str]]]],
+    parts: tuple[bool, list[str], Iterator[tuple[int, list[str]]]],
     source: str,
     format: Format,
     keep: frozenset[str] | None,
     meter: _Meter,
     most: int | None,
 ) -> Iterator[Table]:
-    header, names, rows = read
+    header, names, rows = parts
     chosen = [index for index, name in enumerate(names) if keep is None or name in keep]
     picked = ((number, tuple(row[index] for index in chosen)) for number, row in rows)
     for block in _blocks(picked, meter, most):
@@ -287,7 +295,7 @@ def _tables_of_cells(
 
 
 def _tables_of_objects(meter: _Meter, source: str, keep: frozenset[str] | None, most: int | None) -> Iterator[Table]:
-    available: dict[str, None] = {}  # in the order in which the file has them, whatever the blocks are
+    available: dict[str, None] = {}  # all fields so far, in the order of the file
     numbered = _no_gaps(((number, line.strip()) for number, line in enumerate(meter, 1)), source)
     objects = ((number, json_object(line, f"{source}:{number}")) for number, line in numbered)
     for block in _blocks(objects, meter, most):
@@ -306,7 +314,7 @@ def _tables_of_objects(meter: _Meter, source: str, keep: frozenset[str] | None, 
 
 
 def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None, most: int | None) -> Iterator[Table]:
-    for names, rows in read_parquet(stream, source, columns=keep, most=most):
+    for names, rows in read_arrow_rows(stream, source, columns=keep, most=most):
         if len(rows):
             yield Table(
                 source=source,
@@ -321,27 +329,30 @@ def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None
 
 
 def names_once(place: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
-    """What makes an object of its names and values; InputError where a name is there twice: one would be lost."""
+    """Return a function that makes an object of (name, value) pairs and raises InputError for a name that is repeated.
 
-    def made(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    The parser of the standard library would keep the last of the values.
+    """
+
+    def to_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
             twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
             raise InputError(f"{place}: '{shown(twice)}' is there twice in one object; names must differ")
         return fields
 
-    return made
+    return to_object
 
 
 def json_object(line: str, place: str) -> dict[str, object]:
-    """The object of one line of JSON; InputError, beginning with `place`, for anything else."""
+    """Return the object in a line of JSON. Raises InputError, which begins with `place`, for anything else."""
     try:
         fields = json.loads(line, object_pairs_hook=names_once(place))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not valid JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise InputError(f"{place}: a JSON {type(fields).__name__} where one object {{...}} per line is due")
-    # An escaped half of a surrogate pair is valid JSON, but no text that could be tokenised or written again.
+        raise InputError(f"{place}: expected one object {{…}} a line, got a JSON {type(fields).__name__}")
+    # An escaped half of a surrogate pair is valid JSON, but no text that can be tokenised or written as UTF-8.
     if "\\ud" in line.lower():
         try:
             json.dumps(fields, ensure_ascii=False).encode()
@@ -352,31 +363,28 @@ def json_object(line: str, place: str) -> dict[str, object]:
     return fields
 
 
-# values of a program → task: the columns of a table of pandas or Arrow, and texts without a broken character.
-
-
-def column_names(given: Any) -> list[Any] | None:
-    """What the columns of a table are called, in their order; None for what is no table."""
-    names = given.column_names if hasattr(given, "column_names") else getattr(given, "columns", None)
+def column_names(table: Any) -> list[Any] | None:
+    """Return the names of the columns of a table in memory, in order; None where `table` is no table."""
+    names = table.column_names if hasattr(table, "column_names") else getattr(table, "columns", None)
     return None if names is None or callable(names) else list(names)
 
 
-def column_values(table: Any, place: int) -> list[Any]:
-    """The values of the column at `place`, from 0 on."""
+def column_values(table: Any, index: int) -> list[Any]:
+    """Return the values of column `index`, from 0 on, of a table in memory."""
     values: list[Any]
     if hasattr(table, "iloc"):
-        values = table.iloc[:, place].tolist()
+        values = table.iloc[:, index].tolist()
     elif hasattr(table, "column_names"):
-        values = table.column(place).to_pylist()
-    else:  # of another library, all of which numpy can read
-        values = np.asarray(table, dtype=object)[:, place].tolist()
+        values = table.column(index).to_pylist()
+    else:  # a table of another library, which numpy can read
+        values = np.asarray(table, dtype=object)[:, index].tolist()
     return values
 
 
 def refuse_halves(texts: Iterable[str], what: str = "") -> None:
-    """InputError for a text that holds one of the two halves in which JSON may write a character; `what` begins it."""
+    """Raise InputError, which begins with `what`, for a text with half of a surrogate pair, as JSON may escape it."""
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError(f"{what}holds half of a character (place {error.start}), which is no text") from None
+            raise InputError(f"{what}holds half of a character (position {error.start}), which is no text") from None

@@ -1,4 +1,4 @@
-"""task → prediction: a table with its answers, written in the format it was read in or in another, block by block."""
+"""table with answers → file, in its own format or another, block by block; the source and target of a prediction."""
 
 import bz2
 import csv
@@ -18,22 +18,24 @@ from typing import IO, Literal, cast
 
 from bertwright.errors import InputError, shown
 from bertwright.files import atomic_file, is_stream
-from bertwright.tables.files import ALLOWED, FORMATS, OPENERS, Format, InputFormat
+from bertwright.tables.files import ALLOWED, FORMATS, OPENERS, Format, InputFormat, without_packing
 from bertwright.tables.parquet import ArrowRows, ParquetOut
 from bertwright.tables.reader import ABSENT, BLOCK_ROWS, Table, open_table
 
+OutputFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet"]
+
 
 def as_format(table: Table, format: Format) -> Table:
-    """The table as a file of another format holds it.
+    """Return the table with the cells of another format.
 
-    Text stays text. Numbers, truth values, lists and objects become cells of csv and tsv as JSON writes them, and what
-    is absent becomes an empty cell.
+    In csv and tsv, numbers, booleans, lists and objects become JSON text, and absent cells become empty.
+    Raises InputError for JSON lines and Parquet where two columns have one name.
     """
     if format == table.format:
         return table
     if format in ("jsonl", "parquet") and len(set(table.columns)) < len(table.columns):
         twice = next(name for name in table.columns if table.columns.count(name) > 1)
-        raise InputError(f"{table.source}: has several columns '{twice}', of which {format} holds one; rename them")
+        raise InputError(f"{table.source}: expected one column '{twice}', got several; {format} holds one; rename them")
     rows = table.rows.plain() if isinstance(table.rows, ArrowRows) else table.rows
     if format == "parquet":
         rows = tuple(tuple(None if cell is ABSENT else cell for cell in row) for row in rows)
@@ -43,17 +45,17 @@ def as_format(table: Table, format: Format) -> Table:
 
 
 def write_table(table: Table, stream: IO[bytes]) -> None:
-    """Write a table in its own format, in its own order, with a header line where it had one."""
+    """Write a table in its format and order, with a header line where it had one."""
     with TableOut(stream) as out:
         out.write(table)
 
 
 class TableOut:
-    """Tables of one format and the same columns, one after another, into one file."""
+    """Writer of one file from several tables with the same format and columns. Use as a context manager."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
-        self._begun = False
+        self._has_header = False
         self._parquet: ParquetOut | None = None
         self._spool: IO[bytes] | None = None
 
@@ -61,22 +63,22 @@ class TableOut:
         return self
 
     def write(self, table: Table) -> None:
-        """Write the rows of a table; of the first, the header line too."""
+        """Write the rows of a table, after the header line for the first table."""
         if table.format == "parquet":
             if self._parquet is None:
                 if self._stream is sys.stdout.buffer or not self._stream.seekable():
-                    # The end of such a file names places within it, which a pipe cannot tell.
+                    # The footer of a Parquet file holds positions in it, which a pipe does not have.
                     self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this
                 self._parquet = ParquetOut(self._spool or self._stream)
             self._parquet.write(table.source, table.columns, table.rows)
             return
         text = io.TextIOWrapper(self._stream, encoding="utf-8", newline="", write_through=True)
         try:
-            _write_text(table, text, header=not self._begun)
+            _write_text(table, text, header=not self._has_header)
         finally:
             text.flush()
             text.detach()
-        self._begun = True
+        self._has_header = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -108,7 +110,7 @@ def _write_text(table: Table, text: io.TextIOWrapper, *, header: bool) -> None:
 
 def _csv_line(row: Sequence[object], place: str) -> str:
     line = io.StringIO()
-    # A carriage return within a cell is quoted only where it is part of the line's end.
+    # csv quotes a carriage return in a cell only where it is part of the line terminator.
     csv.writer(line, lineterminator="\r\n").writerow(row)
     return line.getvalue().removesuffix("\r\n") + "\n"
 
@@ -118,33 +120,28 @@ def _tsv_line(row: Sequence[object], place: str) -> str:
     for cell in cells:
         if "\t" in cell or "\n" in cell:
             raise InputError(
-                f"{place}: {shown(repr(cell))} holds a tab or a line break, which a tsv file cannot; "
-                "csv and JSON lines can: --output-format"
+                f"{place}: {shown(repr(cell))} holds a tab or a line break, which tsv cannot hold; choose csv or jsonl "
+                "with --output-format"
             )
     return "\t".join(cells) + "\n"
 
 
 def _cell(value: object) -> str:
-    """A value of JSON as a cell of csv."""
+    """Return a JSON value as a cell of csv or tsv."""
     if value is None or value is ABSENT:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# task → prediction: the files that `predict` is asked to read and to write, and tables answered block by block.
-
-OutputFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet"]
-
-
 @dataclass(frozen=True)
 class Asked:
-    """What is read and where its answers go.
+    """A request for predictions: the input to read and the file for the answers.
 
     source          a file, or - for standard input
-    target          a file, a folder where there are questions, or - for standard output
-    text            the columns of the text where they are called otherwise than in training
-    input_format    auto: what the name's ending says, or the first bytes of standard input
-    output_format   auto: what the name's ending says; the input's for standard output and for what is no regular file
+    target          a file, a folder for answers to questions, or - for standard output
+    text            names of the text columns where they differ from those of training
+    input_format    auto: by the name's ending, or by the first bytes of standard input
+    output_format   auto: by the name's ending; the input's format for standard output, pipes and devices
     """
 
     source: str
@@ -155,47 +152,48 @@ class Asked:
 
     @property
     def table_format(self) -> Format | None:
-        """The format of the table that is written; None for the input's. InputError for an ending of no table."""
-        packed, bare = self.packing, self.bare
-        named: Format | None = None if self.output_format == "auto" else self.output_format
-        if named is None and self.is_file:
-            if bare.suffix not in FORMATS:
+        """Return the format to write; None for the input's. Raises InputError for an ending of no table."""
+        format: Format | None = None if self.output_format == "auto" else self.output_format
+        if format is None and self.is_file:
+            if self.bare.suffix not in FORMATS:
                 raise InputError(
-                    f"--output {self.target}: not a table's name; allowed endings: {ALLOWED}; or say --output-format"
+                    f"--output {self.target}: not a table's name; allowed endings: {ALLOWED}; or add --output-format"
                 )
-            named = FORMATS[bare.suffix]
-        if named == "parquet" and packed:
-            raise InputError(f"--output {self.target}: Parquet is packed within; leave {packed} out")
-        return named
+            format = FORMATS[self.bare.suffix]
+        if format == "parquet" and self.packing:
+            raise InputError(
+                f"--output {self.target}: Parquet is compressed inside; leave {self.packing} out of the name"
+            )
+        return format
 
     @property
     def is_file(self) -> bool:
-        """Whether a regular file is written: no standard output, pipe or device."""
+        """Return whether a regular file is written, not standard output, a pipe or a device."""
         path = Path(self.target)
         return self.target != "-" and not is_stream(path) and not path.is_dir()
 
     @property
     def packing(self) -> str:
-        """The ending that says how the file is packed, if it does."""
+        """Return the ending by which the file is packed, or ""."""
         suffix = Path(self.target).suffix
         return suffix if self.is_file and suffix in OPENERS else ""
 
     @property
     def bare(self) -> Path:
-        """The target without the ending that says how it is packed."""
+        """Return the target without the ending by which it is packed."""
         path = Path(self.target)
-        return path.with_suffix("") if self.packing else path
+        return without_packing(path) if self.packing else path
 
     def refuse_formats(self, task: str, *, read: Sequence[str], write: Sequence[str]) -> None:
-        """InputError where another format is asked for than auto and those that a task reads and writes."""
-        for flag, given, known in (("input", self.input_format, read), ("output", self.output_format, write)):
-            if given not in ("auto", *known):
-                raise InputError(f"--{flag}-format {given}: for {task} it is one of auto, {', '.join(known)}")
+        """Raise InputError for a format that the task does not read or write; auto is always allowed."""
+        for option, format, allowed in (("input", self.input_format, read), ("output", self.output_format, write)):
+            if format not in ("auto", *allowed):
+                raise InputError(f"--{option}-format {format}: for {task} it is one of auto, {', '.join(allowed)}")
 
 
 @contextmanager
 def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
-    """Where answers are written: standard output, or a file, packed as its name says, that is whole or absent."""
+    """Open the stream for the answers: standard output, or a file, packed by its name, that is whole or absent."""
     if asked.target == "-":
         yield sys.stdout.buffer
         sys.stdout.flush()
@@ -215,44 +213,46 @@ def answer_tables(
     headerless: Sequence[str] = (),
     even: bool = True,
 ) -> int:
-    """Answer a table block by block as its rows come, and say how many rows there were.
+    """Answer a table block by block, as its rows arrive, and return the number of rows.
 
-    answered    (the rows as they were read, the same as they will be written) → these with their answers
-    headerless  as `open_table`'s
-    even        whether the answers make the same columns in every block, whatever the format
+    answered    function from (rows as read, the same rows as they will be written) to the latter with their answers
+    headerless  names of the columns, as for `open_table`
+    even        True where the answers add the same columns in every block, in every format
     """
-    wanted = asked.table_format
-    if wanted == "parquet" and asked.target == "-" and sys.stdout.isatty():
-        raise InputError("--output-format parquet: is no text for a terminal; name a file with --output")
+    output_format = asked.table_format
+    if output_format == "parquet" and asked.target == "-" and sys.stdout.isatty():
+        raise InputError("--output-format parquet: a terminal shows text only; name a file with --output")
     rows = 0
     with open_table(asked.source, headerless=headerless, format=asked.input_format) as table:
-        format = wanted or table.format
-        if wanted is None and format == "parquet" and asked.target == "-" and sys.stdout.isatty():
-            raise InputError(f"{asked.source}: Parquet is no text for a terminal; name a file, or say --output-format")
-        # The columns of JSON lines, and what their fields hold, are known at the end alone; so may the answers' be.
-        whole = (table.format == "jsonl" != format) or not (even or format in ("jsonl", "parquet"))
-        blocks = table.blocks(None if whole else BLOCK_ROWS)
-        found = answered(first := next(blocks), as_format(first, format))  # before anything is written
-        names = set(found.columns) - set(first.columns)
+        format = output_format or table.format
+        if output_format is None and format == "parquet" and asked.target == "-" and sys.stdout.isatty():
+            raise InputError(
+                f"{asked.source}: a terminal shows text only, not Parquet; name a file with --output, or add "
+                "--output-format"
+            )
+        # The columns of JSON lines and the types of their fields are known at the end only. So may the answers' be.
+        in_one_block = (table.format == "jsonl" != format) or not (even or format in ("jsonl", "parquet"))
+        blocks = table.blocks(None if in_one_block else BLOCK_ROWS)
+        answers = answered(first := next(blocks), as_format(first, format))  # before anything is written
+        names = set(answers.columns) - set(first.columns)
         with opened_target(asked) as stream, TableOut(stream) as out:
-            out.write(found)
-            rows += len(found)
+            out.write(answers)
+            rows += len(answers)
             for block in blocks:
                 stream.flush()
-                found = answered(block, as_format(block, format))
-                if taken := sorted(names & set(block.columns)):  # of JSON lines alone, whose fields may differ
+                answers = answered(block, as_format(block, format))
+                if taken := sorted(names & set(block.columns)):  # only in JSON lines, whose fields may differ
                     raise InputError(
-                        f"{block.source}: rows from line {block.lines[0]} on have a field '{taken[0]}' of their own, "
-                        "and answers before them are called so; rename it, or give it to the first row too "
-                        "(null will do)"
+                        f"{block.source}: rows from line {block.lines[0]} on have a field '{taken[0]}', which is the "
+                        "name of an answer; rename the field, or add it to the first row (null is enough)"
                     )
-                out.write(found)
-                rows += len(found)
+                out.write(answers)
+                rows += len(answers)
     return rows
 
 
 def _packed(stream: IO[bytes], ending: str) -> IO[bytes]:
-    """The same bytes for the same content: no time and no name are noted."""
+    """Return a stream that packs what is written; the same content gives the same bytes, without time or name."""
     if ending == ".gz":
         return cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=stream, mtime=0))
     if ending == ".bz2":
@@ -261,12 +261,12 @@ def _packed(stream: IO[bytes], ending: str) -> IO[bytes]:
         return cast(IO[bytes], lzma.LZMAFile(stream, "wb"))
     import pyarrow as pa
 
-    # Closing it closes what it writes to, which is not its own.
+    # Its `close` closes the underlying stream too, which belongs to the caller.
     return cast(IO[bytes], pa.CompressedOutputStream(pa.PythonFile(_Kept(stream), "w"), "zstd"))
 
 
 class _Kept:
-    """A stream that others may close and that stays open."""
+    """Stream whose `close` does nothing, so that it stays open."""
 
     closed = False
 
@@ -274,4 +274,4 @@ class _Kept:
         self.write, self.flush, self.tell = stream.write, stream.flush, stream.tell
 
     def close(self) -> None:
-        """Nothing: the owner closes it."""
+        """Leave the stream open; its owner closes it."""

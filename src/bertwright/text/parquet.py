@@ -33,13 +33,13 @@ def open_parquet(file: Path | IO[bytes], source: str, row: Callable[[], int]) ->
         raise InputError(f"{source}: after row {row()}: not a readable Parquet file: {first_line(error)}") from None
 
 
-def check_text_column(schema: Any, name: str, source: str) -> None:
-    """Raise InputError where a column of an Arrow schema holds something else than text."""
-    kind = schema.field(name).type
-    if not _is_text(kind):
-        texts = [field.name for field in schema if _is_text(field.type)]
+def check_text_column(schema: Any, column: str | int, source: str) -> None:
+    """Raise InputError where a column of an Arrow schema, by name or index, holds something else than text."""
+    field = schema.field(column)
+    if not _is_text(field.type):
+        texts = ", ".join(other.name for other in schema if _is_text(other.type)) or "none"
         raise InputError(
-            f"{source}: expected text in column {name!r}, got {kind} (columns of text: {', '.join(texts) or 'none'})"
+            f"{source}: expected text in column '{field.name}', got {field.type} (columns of text: {texts})"
         )
 
 

@@ -158,7 +158,8 @@ def _open_run(
         raise InputError(f"{path}: expected an object, got {shown(record)}; the file is damaged")
     _refuse_damaged(path, record)
     run, changed_bits = RunFolder(folder, record), {}
-    recorded, current = record.get("settings"), configuration["settings"]
+    recorded: Any = record.get("settings")
+    current = configuration["settings"]
     if (free or bits) and isinstance(recorded, Mapping):
         changeable = {name: current[name] for name in sorted(free | bits)}
         changes = {name: value for name, value in changeable.items() if recorded.get(name) != value}

@@ -151,7 +151,7 @@ def test_a_pipe_is_refused(own_tokenizer: Path, tmp_path: Path) -> None:
 
 def test_no_workers_are_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     for workers in (0, 5_000, 3_000_000_000):
-        message = f"{workers} workers: 1 to 4096 are allowed"
+        message = f"{workers} workers: expected 1 to 4096"
         refused(InputError, message, tmp_path, inputs=[own_text], tokenizer=own_tokenizer, workers=workers)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertwright.corpus import checks as report
 from bertwright.corpus.checks import CorpusReport, inspect_corpus, sentence_hashes
-from bertwright.corpus.encode import EncodedDocuments, first_of
+from bertwright.corpus.encode import EncodedDocuments, offsets_of
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
 
@@ -20,7 +20,7 @@ Document = list[list[int]]
 TOKENIZER = Tokenizer([*SPECIAL, *"abcdefghij"], Rules(cased=False, strip_accents=False))
 UNKNOWN = TOKENIZER.unk_id
 WARNINGS = {
-    "one document": "the whole corpus is one document",
+    "one document": "the corpus is one document",
     "one sentence": "are one sentence",
     "unknown": r"tokens are [UNK]",
     "repeated": "copies of earlier ones",
@@ -37,8 +37,8 @@ def inspected(folder: Path, documents: list[Document], *, dropped: int = 0) -> C
             writer.add(
                 EncodedDocuments(
                     ids=np.array(list(chain.from_iterable(sentences)), np.uint16),
-                    sentence_first=first_of(np.array([len(sentence) for sentence in sentences], np.int64)),
-                    document_first=first_of(np.array([len(document) for document in batch], np.int64)),
+                    sentence_first=offsets_of(np.array([len(sentence) for sentence in sentences], np.int64)),
+                    document_first=offsets_of(np.array([len(document) for document in batch], np.int64)),
                 )
             )
         writer.finish(text={}, sources=(), dropped=dropped)

@@ -117,7 +117,7 @@ def test_what_cannot_be_merged_is_refused(own_text: Path, own_tokenizer: Path, t
         (["one", "two"], "another tokenizer than"),
         (["one", "one"], "the same"),
         (["one", "absent"], "not a corpus"),
-        ([], "no corpus is named"),
+        ([], "expected one corpus or more"),
     ):
         with pytest.raises(InputError, match=message):
             merge_corpora([tmp_path / part for part in parts], tmp_path / "all")

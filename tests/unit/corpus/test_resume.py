@@ -91,7 +91,7 @@ def test_a_build_goes_on_to_the_same_bytes(
     monkeypatch.setattr(reading, "read_sources", read_really)
     (state.parent / ".build.json.x.tmp").touch()  # as a kill within a write of the state leaves it
     assert built(texts, tokenizer, home / "corpus") == whole
-    assert "goes on after" in capsys.readouterr().err
+    assert "continues after" in capsys.readouterr().err
     assert contents(home) == {f"corpus/{name}": data for name, data in contents(tmp_path / "whole").items()}
 
 
@@ -113,10 +113,10 @@ def test_a_build_of_another_configuration_is_not_taken_up(
         (texts[:2], {}, "inputs"),
         (texts, {"settings": TextSettings(language="de"), "skip": True}, "text, on_error"),
     ):
-        with pytest.raises(InputError, match=rf"unfinished build with other {named} lies there; remove .*building"):
+        with pytest.raises(InputError, match=rf"unfinished build with other {named}; remove .*building"):
             built(inputs, tokenizer, out, **more)
     texts[0].write_text(texts[0].read_text() + "More.")
-    with pytest.raises(InputError, match=r"0\.txt: was changed since the unfinished build"):
+    with pytest.raises(InputError, match=r"0\.txt: was changed after the unfinished build"):
         built(texts, tokenizer, out)
     assert contents(tmp_path / "corpus" / ".building") == before
 
@@ -186,7 +186,7 @@ def test_a_build_killed_while_it_ends_is_none_of_a_text_that_changed(
     if change is None:
         later = time.time_ns() + 10**9
         os.utime(texts[1], ns=(later, later))
-    with pytest.raises(InputError, match=r"1\.txt: was changed since the build in .* read it; remove .*corpus to"):
+    with pytest.raises(InputError, match=r"1\.txt: was changed after the build in .* read it; remove .*corpus to"):
         built(texts, tokenizer, out, shard_tokens=10_000)
     assert contents(out) == before
 
@@ -213,7 +213,7 @@ def test_two_builds_of_one_corpus_at_once_are_refused(
     def add(self: CorpusWriter, encoded: Any) -> bool:
         if not refused:
             refused.append(True)
-            with pytest.raises(InputError, match="is being built by another process"):
+            with pytest.raises(InputError, match="another process is building this corpus"):
                 built(texts, tokenizer, tmp_path / "corpus")
         return really(self, encoded)
 
@@ -313,7 +313,7 @@ def test_nothing_but_bad_text_is_an_error_all_the_same(tokenizer: Path, tmp_path
 
 def test_a_link_that_leads_nowhere_is_named_or_left_out(texts: list[Path], tokenizer: Path, tmp_path: Path) -> None:
     (texts[0].parent / "gone.txt").symlink_to("nowhere")
-    with pytest.raises(InputError, match=r"gone\.txt: a link that leads nowhere"):
+    with pytest.raises(InputError, match=r"gone\.txt: the link leads to no file"):
         built([texts[0].parent], tokenizer, tmp_path / "stop")
     found = built([texts[0].parent], tokenizer, tmp_path / "skip", skip=True)
     assert found.skipped.files == 1
@@ -335,7 +335,7 @@ def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:
         assert all(parts)
     assert [len(part_of(paths, (i, 2))) for i in (1, 2)] == [4, 2]
     assert part_of(paths, None) == paths
-    for part, message in (((0, 2), "from 1 to n"), ((3, 2), "from 1 to n"), ((1, 7), "a part is whole files")):
+    for part, message in (((0, 2), "from 1 to n"), ((3, 2), "from 1 to n"), ((1, 7), "files are not divided")):
         with pytest.raises(InputError, match=message):
             part_of(paths, part)
 
@@ -359,7 +359,7 @@ def test_parts_built_apart_hold_the_text_of_the_whole(texts: list[Path], tokeniz
 def test_a_page_that_defeats_the_reader_of_markup_is_named_or_left_out(tokenizer: Path) -> None:
     words = Document(("good text.",), "text:1")
     bad = Document((None,), "text:2")  # type: ignore[arg-type]
-    with pytest.raises(RunFailed, match="text:2: could not be cut into sentences"):
+    with pytest.raises(RunFailed, match="text:2: could not be split into sentences"):
         encode_chunk([words, bad], tokenizer, TextSettings(), skip=False)
     found = encode_chunk([words, bad], tokenizer, TextSettings(), skip=True)
     assert len(found.documents.document_first) == 2

@@ -283,8 +283,8 @@ def test_warnings(folder: Path, changes: dict[str, Any], phases: list[PhasePlan]
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     said = list(plan_warnings(settings, trained, settings.steps or 0, phases))
     assert [wanted in warning for warning in said].count(True) == 1, said
-    goes_on = Pretraining(settings, model, [(data, 1.0)], None, began=("a model", None))
-    left = [warning for warning in plan_warnings(settings, goes_on, settings.steps or 0, phases) if wanted in warning]
+    continued = Pretraining(settings, model, [(data, 1.0)], None, initial_model=("a model", None))
+    left = [warning for warning in plan_warnings(settings, continued, settings.steps or 0, phases) if wanted in warning]
     assert len(left) == int(wanted not in ("tiny learned with 1e-3 to 2e-3", "--start local"))
 
 

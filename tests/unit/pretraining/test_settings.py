@@ -151,8 +151,8 @@ def test_what_no_run_can_have_is_named_with_its_value(
 
 
 def test_what_quickstart_says_to_do_by_hand_is_what_it_does(asked: Any) -> None:
-    own = quickstart._pretraining(2.2, held_out_share=0.1)
-    told = " ".join(quickstart._places(Path("q"), None, own)).replace("\\", "")
+    own = quickstart._pretraining(2.2, validation_fraction=0.1)
+    told = " ".join(quickstart._by_hand(Path("q"), None, own)).replace("\\", "")
     command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", told)
     assert command
     aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned

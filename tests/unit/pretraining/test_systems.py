@@ -104,8 +104,12 @@ def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("system", "asked", "message"),
     [
-        ("bert-left", {"system": "bert-right"}, r"left-to-right BERT \(--system bert-left\), .* a right-to-left BERT"),
-        ("bert-left", {}, r"trains a BERT \(--system bert\)"),
+        (
+            "bert-left",
+            {"system": "bert-right"},
+            r"a right-to-left BERT .*, got a left-to-right BERT \(--system bert-left\)",
+        ),
+        ("bert-left", {}, r"expected a BERT \(--system bert\)"),
         ("lstm-left", {"system": "lstm-left", "size": "mini"}, "its size is tiny, and mini in this run"),
         ("bert-left", {"system": "bert-left", "activation": "gelu_tanh"}, "activation is gelu, and gelu_tanh"),
     ],

@@ -14,7 +14,7 @@ import pytest
 from bertwright.cli import main
 from bertwright.commands import serving as commands
 from bertwright.serving.app import create_app
-from bertwright.serving.middleware import Guard, _Refused
+from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
 from tests.support.served import TEXTS, broken, write_models
@@ -93,7 +93,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
         np.testing.assert_allclose(one["embedding"], vectors[row], atol=1e-5)
     values = np.frombuffer(base64.b64decode(packed.json()["data"][0]["embedding"]), "<f4")
     np.testing.assert_allclose(values, vectors[0], atol=1e-5)
-    assert packed.json()["usage"]["prompt_tokens"] == len(models["lm"].words.ids([TEXTS[0]])[0]) + 2
+    assert packed.json()["usage"]["prompt_tokens"] == len(models["lm"].tokenizer.ids([TEXTS[0]])[0]) + 2
     looked = inside.json()
     assert looked["pieces"][0] == "[CLS]"
     assert "[MASK]" in looked["pieces"]
@@ -162,7 +162,7 @@ def test_a_body_whose_last_part_is_too_much_is_refused_at_once() -> None:
         return parts.pop(0)
 
     counted: Any = None
-    guard = Guard(None, settings=ServeSettings(max_body=10), requests=counted, seconds=counted)
+    guard = RequestMiddleware(None, settings=ServeSettings(max_body=10), requests=counted, seconds=counted)
     with pytest.raises(_Refused, match="more than 10 bytes"):
         asyncio.run(guard._body({}, receive))
     assert not parts
@@ -340,8 +340,7 @@ def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Asking) -> None:
 
 
 def test_too_much_at_once_is_refused_and_the_rest_answered(models: dict[str, Predictor]) -> None:
-    ask = Asking(models, max_wait=0.05)
-    ask.app = create_app(models, ServeSettings(max_wait=0.05), rate=500.0)  # as slow a machine as that
+    ask = Asking(models, max_waiting_tokens=20)
     body = {"model": "sst", "inputs": TEXTS}
     found = ask(*[("POST", "/v1/predict", body)] * 30, together=True)
     codes = {response.status_code for response in found}

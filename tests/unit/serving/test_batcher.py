@@ -1,20 +1,18 @@
-"""What waits is computed together, and what would wait too long is refused."""
+"""Waiting rows are computed together; a request is refused where the queue is full."""
 
 import asyncio
 import threading
-import time
 from typing import Any
 
-from bertwright.errors import InputError, RunFailed
-from bertwright.serving.batcher import Batcher, Overloaded, Work, _Speed
+from bertwright.errors import RunFailed
+from bertwright.serving.batcher import Batcher, Computation, Overloaded
 
 
 class Held:
     """A batcher whose first batch is not computed before all calls are queued."""
 
     def __init__(self, **settings: Any) -> None:
-        limits = {"batch_tokens": 100, "most_seconds": 9.0, "longest_seconds": 9.0, "rate": 1e4}
-        self.batcher = Batcher(**(limits | {"seen": lambda *_: None} | settings))
+        self.batcher = Batcher(**({"batch_tokens": 100, "max_waiting_tokens": 10_000} | settings))
         self.batches: list[list[Any]] = []
         self._go = threading.Event()
 
@@ -24,7 +22,7 @@ class Held:
         return [10 * item for item in items]
 
     def call(self, key: str, sizes: list[int]) -> "asyncio.Task[list[Any]]":
-        return asyncio.create_task(self.batcher.answers(Work(key, key, self.compute), sizes, sizes))
+        return asyncio.create_task(self.batcher.outputs(Computation(key, self.compute), sizes, sizes))
 
     def __call__(self, calls: list[tuple[str, list[int]]], give_up: int | None = None) -> list[Any]:
         """Results or errors of (key, sizes) calls in their order, of which one may be given up while it waits."""
@@ -57,40 +55,38 @@ def test_what_waits_is_answered_together() -> None:
     assert held.batches == [[500], [1] * 60]
 
 
-def test_what_would_wait_too_long_is_refused_at_once() -> None:
-    found = Held(rate=1000.0, most_seconds=0.1)([("a", [90]), ("a", [90]), ("a", [90])])
-    assert found[:2] == [[900], [900]]
-    assert isinstance(found[2], Overloaded)
-    assert found[2].seconds == 1
+def test_a_request_is_refused_at_once_where_the_queue_is_full() -> None:
+    outputs = Held(max_waiting_tokens=90)([("a", [90]), ("a", [50]), ("a", [40]), ("a", [1])])
+    assert outputs[:3] == [[900], [500], [400]]  # the first row is computed, and waits no longer
+    assert isinstance(outputs[3], Overloaded)
+    assert outputs[3].seconds >= 1
 
 
-def test_one_input_that_takes_too_long_is_refused() -> None:
-    found = Held(rate=10.0, longest_seconds=2.0)([("a", [10]), ("a", [10, 30])])
-    assert found[0] == [100]
-    assert isinstance(found[1], InputError)
-    assert "input 1: 30 tokens take about 3 s; at most 2 s" in str(found[1])
+def test_a_request_of_more_tokens_than_the_limit_is_accepted_while_there_is_room() -> None:
+    """The limit is on what waits before a request: a client that is alone is never refused."""
+    assert Held(max_waiting_tokens=10)([("a", [90, 90]), ("a", [500])])[0] == [900, 900]
 
 
-def test_one_bad_measurement_does_not_refuse_for_ever() -> None:
-    """Something held the machine up for a while; the work is as quick as it was, and is found to be so again."""
+def test_rows_that_were_given_up_make_room_in_the_queue() -> None:
+    held = Held(max_waiting_tokens=10)
 
-    async def run() -> tuple[list[Any], list[Any]]:
-        batcher = Held(rate=1000.0, longest_seconds=0.5).batcher
-        batcher.start()
-        batcher._speeds["a"] = _Speed(tokens=1.0, seconds=0.2)
-        batcher._queue.seconds = 1e-17  # as sums and differences of fractions leave it
-        quick = Work("a", "a", list)
-        found = [await batcher.answers(quick, [2], [100])]
-        too_much = await asyncio.gather(batcher.answers(quick, [3], [1000]), return_exceptions=True)
-        batcher._speeds["a"] = _Speed(tokens=1.0, seconds=0.2, tried=time.monotonic())
-        too_much += await asyncio.gather(batcher.answers(quick, [4], [100]), return_exceptions=True)
-        await batcher.stop()
-        return found, too_much
+    async def run() -> list[Any]:
+        held.batcher.start()
+        first = held.call("a", [5])
+        while not held.batches:
+            await asyncio.sleep(0.001)
+        given_up = held.call("a", [50])
+        await asyncio.sleep(0.01)
+        given_up.cancel()
+        await asyncio.sleep(0.01)
+        last = held.call("a", [6])
+        await asyncio.sleep(0.01)
+        held._go.set()
+        outputs = [await first, await last]
+        await held.batcher.stop()
+        return outputs
 
-    found, too_much = asyncio.run(run())
-    assert found == [[2]]
-    assert isinstance(too_much[0], InputError)  # at the first speed too
-    assert isinstance(too_much[1], InputError)  # a trial was made a moment ago
+    assert asyncio.run(run()) == [[50], [60]]
 
 
 def test_what_was_given_up_is_not_computed() -> None:
@@ -107,7 +103,7 @@ def test_wrong_answers_of_a_model_end_no_service() -> None:
         batcher.start()
         found = []
         for name, compute in (("short", lambda items: items[:0]), ("right", list)):
-            call = batcher.answers(Work(name, name, compute), [1], [1])
+            call = batcher.outputs(Computation(name, compute), [1], [1])
             found += await asyncio.gather(call, return_exceptions=True)
         await batcher.stop()
         return found

@@ -17,10 +17,11 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.model.bert import Bert
 from bertwright.model.folder import open_model, save_model
 from bertwright.serving.predictor import Predictor, load
-from bertwright.serving.results import Filled, Label, Labels, Score
+from bertwright.serving.results import FilledText, Label, Labels, Score
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.embeddings import features_of, pooled
+from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.data import Question, Questions
 from bertwright.tasks.question_answering.spec import SQUAD1
@@ -120,7 +121,7 @@ def test_pairs(models: dict[str, Predictor]) -> None:
         list(model(iter(TEXTS), iter(second[:3])))
     with pytest.raises(ValueError, match="invalid literal"):  # one's own error stays it
         list(model(map(int, TEXTS), iter(second)))
-    with pytest.raises(InputError, match=r"input 0: str a; due is a pair"):
+    with pytest.raises(InputError, match=r"input 0: expected a pair: a tuple of two texts, got str a"):
         model(["a", "b"])
     with pytest.raises(InputError, match="give two texts, or two columns"):
         model(TEXTS, "b")
@@ -162,11 +163,10 @@ def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: P
     assert [one.truncated for one in told] == [False, True]
     for question, passage in (("who", "rain"), ("who", "harbour " * 200), ("harbour " * 40, "rain " * 90)):
         windows = encode_windows(
-            questions.words, Questions((Question("0", question, passage),), "1.1", ""), asked, max_length=64
+            questions.tokenizer, Questions((Question("0", question, passage),), "1.1", ""), asked, max_length=64
         )
-        assert questions.head.tokens((question, passage), questions.words) == pytest.approx(
-            windows.lengths.sum(), abs=64
-        )
+        rows = questions.pipeline.encode([(question, passage)]).rows
+        assert [row.ids.tolist() for row in rows] == [windows.row(index).tolist() for index in range(len(windows))]
     table = pd.DataFrame({"choices": [["a", "b"], ("rain", "harbour", "river")], "context": TEXTS[:2]})
     assert [len(one.probabilities) for one in choices(table)] == [2, 3]
     table["choices"] = table["choices"].map(np.array)  # as pandas reads lists of Parquet
@@ -191,7 +191,7 @@ def test_the_other_kinds(models: dict[str, Predictor]) -> None:
     assert set(many.labels) == {name for name, share in many.probabilities.items() if share > 0.5}
     assert all(isinstance(one, Score) and math.isfinite(one.score) for one in number)
     filled = models["lm"]("the [MASK] and the [MASK]")
-    assert isinstance(filled, Filled)
+    assert isinstance(filled, FilledText)
     assert [len(mask) for mask in filled.masks] == [5, 5]
     assert models["lm"].fill(["the [MASK]"], top_k=2)[0].masks[0][0].probability > 0
     assert 0 < models["lm"].next_sentence(TEXTS[0], TEXTS[1]) < 1
@@ -208,7 +208,7 @@ def test_vectors(models: dict[str, Predictor]) -> None:
     model = models["lm"]
     assert model.vectors([]).shape == (0, 64)
     assert not np.allclose(model.vectors("rain", pool="cls"), model.vectors("rain"))
-    (found,) = features_of(model.plain_encoder(), model.words, ["rain"], layers=[0, 2])
+    (found,) = features_of(frozen_encoder(open_model(model.source)), model.tokenizer, ["rain"], layers=[0, 2])
     assert all(pooled(found, pool).base is None for pool in ("cls", "mean", "max"))  # else it keeps all tokens' states
     assert np.allclose(model.vectors("rain", layer=2), model.vectors("rain"))
     others: list[Any] = [3, 1.0, "last"]
@@ -227,15 +227,19 @@ def test_vectors(models: dict[str, Predictor]) -> None:
         ("sst", b"bytes", r"bytes b'bytes'"),
         ("sst", {"text": "a"}, "dict"),
         ("lm", pd.DataFrame({"text": ["a"]}), "DataFrame: is a table; give a column"),
-        ("sst", pd.DataFrame({"review": ["a"]}), "DataFrame: the columns review; due, once each, are text"),
-        ("pair", pa.table({"a": ["a"], "c": ["c"]}), "Table: the columns a, c; due, once each, are a, b"),
-        ("pair", pa.table([["a"], ["b"], ["c"]], ["a", "b", "b"]), "Table: the columns a, b, b; due, once each"),
-        ("pair", pd.DataFrame({"a": ["a", "b"], "b": ["c", None]}), r"input 1: tuple \('b', .*\); due is a pair"),
+        ("sst", pd.DataFrame({"review": ["a"]}), "DataFrame: expected the columns text, once each, got review"),
+        ("pair", pa.table({"a": ["a"], "c": ["c"]}), "Table: expected the columns a, b, once each, got a, c"),
+        (
+            "pair",
+            pa.table([["a"], ["b"], ["c"]], ["a", "b", "b"]),
+            "Table: expected the columns a, b, once each, got a, b, b",
+        ),
+        ("pair", pd.DataFrame({"a": ["a", "b"], "b": ["c", None]}), r"input 1: expected a pair: .*, got tuple \('b', "),
         ("sst", {"a", "b"}, "set: is without an order"),
-        ("sst", ["a", None, "b"], "input 1: NoneType None; due is a text"),
-        ("sst", ["a", math.nan], "input 1: float nan"),
-        ("sst", ["a", "b\ud800c"], r"input 1: holds half of a character \(place 1\)"),
-        ("lm", "\ud800 [MASK]", r"^holds half of a character \(place 0\)"),
+        ("sst", ["a", None, "b"], "input 1: expected a text, got NoneType None"),
+        ("sst", ["a", math.nan], "input 1: expected a text, got float nan"),
+        ("sst", ["a", "b\ud800c"], r"input 1: holds half of a character \(position 1\)"),
+        ("lm", "\ud800 [MASK]", r"^holds half of a character \(position 0\)"),
         ("lm", "no mask here", "'no mask here' holds no .MASK"),
         ("lm", ["a [MASK]", "none"], "input 1: 'none' holds no .MASK"),
         ("lm", "[MASK] " + "harbour " * 80, r"the text has \d+ pieces; this model takes at most 64"),

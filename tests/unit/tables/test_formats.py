@@ -175,7 +175,9 @@ def test_a_field_that_comes_later_does_not_change_what_answers_are_called(
     monkeypatch.setattr(asked_module, "BLOCK_ROWS", 1)
     lines = ['{"text": "a"}\n', '{"text": "b"}\n', '{"text": "c", "label": 1}\n']
     (tmp_path / "in.jsonl").write_text("".join(lines))
-    with pytest.raises(InputError, match=r"in\.jsonl: rows from line 3 on have a field 'label' of their own, and ans"):
+    with pytest.raises(
+        InputError, match=r"in\.jsonl: rows from line 3 on have a field 'label', which is the name of an ans"
+    ):
         answer_tables(Asked(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
     assert not (tmp_path / "out.jsonl").exists()
     (tmp_path / "in.jsonl").write_text("".join(['{"text": "0", "label": null}\n', *lines]))
@@ -227,7 +229,7 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
     assert parquet.read_table(io.BytesIO(found)).to_pylist() == [{"text": "a", "n": 1, "score": 1.0}]
     assert piped(data, input_format="parquet", output_format="csv") == b"text,n,score\na,1,1.0\n"
     with pytest.raises(
-        InputError, match=r"no column 'text'; .*text,n \(are they parted by commas\? --input-format csv"
+        InputError, match=r"no column 'text'; .*text,n \(with commas between them\? add --input-format csv"
     ):
         piped(b"text,n\na,1\n")
     with pytest.raises(InputError, match=r"standard input:1: .*'a\\tb' holds a tab .*--output-format"):
@@ -249,17 +251,23 @@ def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
     answer_tables(asked, answered)
     assert (tmp_path / "out").read_text() == "text,score\na,1.0\n"
     answer_tables(Asked(f"{tmp_path}/rows.dat", "/dev/null", input_format="jsonl"), answered)
-    with pytest.raises(InputError, match=r"Parquet is packed within; leave \.gz out"):
+    with pytest.raises(InputError, match=r"Parquet is compressed inside; leave \.gz out"):
         answer_tables(Asked(f"{tmp_path}/rows.dat", f"{tmp_path}/o.parquet.gz", input_format="jsonl"), answered)
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"text": ["a", None]}, r"a\.parquet: row 2: 'text' is null; a text is due"),
-        ({"text": [["a"], []], "b": ["x", "y"]}, r"'text' holds list<.*string>; a text is due \(columns of text: b\)"),
-        ({"text": [1, 2]}, r"column 'text' holds int64; a text is due \(columns of text: none\)"),
-        ({"text": [b"a", b"b"]}, r"column 'text' holds binary(; a text is due|, which is no text)"),
+        ({"text": ["a", None]}, r"a\.parquet: row 2: expected a text in 'text', got null"),
+        (
+            {"text": [["a"], []], "b": ["x", "y"]},
+            r"expected text in column 'text', got list<.*string> \(columns of text: b\)",
+        ),
+        ({"text": [1, 2]}, r"expected text in column 'text', got int64 \(columns of text: none\)"),
+        (
+            {"text": [b"a", b"b"]},
+            r"(expected text in column 'text', got binary|column 'text' holds binary, which is no text)",
+        ),
         ({"body": ["a", "b"]}, r"a\.parquet: there is no column 'text'; the columns are: body"),
         ({"text": pa.array([], pa.string())}, r"a\.parquet: holds no rows"),
         ({"text": ["a"], "score": [1]}, r"a\.parquet: already has a column 'score'"),
@@ -279,11 +287,11 @@ def test_files_that_are_not_what_they_are_called(tmp_path: Path) -> None:
         ("cut.parquet", data[:-9], r"cut\.parquet: after row 0: not a readable Parquet file"),
         ("text.parquet", b"text\na\n", r"text\.parquet: after row 0: not a readable Parquet file"),
         ("empty.parquet", b"", r"empty\.parquet: after row 0: not a readable Parquet file"),
-        ("a.tsv", data, r"a\.tsv: holds Parquet, where text is due"),
-        ("b.csv", gzip.compress(b"text\na\n"), r"b\.csv: holds \.gz, where text is due"),
+        ("a.tsv", data, r"a\.tsv: expected text, got Parquet"),
+        ("b.csv", gzip.compress(b"text\na\n"), r"b\.csv: expected text, got \.gz"),
         ("c.jsonl", b"\xff\xfe{", r"c\.jsonl:1: not UTF-8 text"),
         ("d.tsv.zst", b"text", r"d\.tsv\.zst: cannot be read"),
-        ("e.parquet.gz", data, r"e\.parquet\.gz: Parquet is packed within and cannot be read through \.gz"),
+        ("e.parquet.gz", data, r"e\.parquet\.gz: expected plain Parquet, which is compressed inside, got \.gz"),
     ]:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=words):
@@ -304,7 +312,7 @@ def test_json_lines_of_several_kinds_are_no_column(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.jsonl: 'n' cannot be a column of Parquet.*write JSON lines"):
         answer_tables(Asked(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.parquet"), answered)
     (tmp_path / "b.csv").write_text("text,x,x\na,1,2\n")
-    with pytest.raises(InputError, match=r"b\.csv: has several columns 'x', of which jsonl holds one"):
+    with pytest.raises(InputError, match=r"b\.csv: expected one column 'x', got several; jsonl holds one"):
         answer_tables(Asked(f"{tmp_path}/b.csv", f"{tmp_path}/b.jsonl"), answered)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.csv"]
 
@@ -332,7 +340,7 @@ def test_choices_are_read_from_parquet(tmp_path: Path) -> None:
     table = read_table(as_parquet(tmp_path / "b.parquet", {"context": ["A"], "choices": [["a", "b"]], "label": [1]}))
     assert choices_of(SWAG, table).choices == (("a", "b"),)
     table = read_table(as_parquet(tmp_path / "c.parquet", {**columns, "sent1": ["A", None]}))
-    with pytest.raises(InputError, match=r"c\.parquet: row 2: 'sent1' is null; a text is due"):
+    with pytest.raises(InputError, match=r"c\.parquet: row 2: expected a text in 'sent1', got null"):
         choices_of(SWAG, table, require_label=False)
 
 

@@ -177,11 +177,15 @@ def test_other_descriptions_are_refused(tmp_path: Path, edit: Callable[[Any], No
         ('["<unk>"]', b"#version: 0.2\n", r"vocab\.json: expected a JSON object, got a list"),
         ('{"<unk>": 0, "a": 2}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has the id 2; expected 1"),
         ('{"<unk>": 0, "a": 0}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has the id 0; expected 1"),
-        ('{"<unk>": 0, "a": "1"}', b"#version: 0.2\n", r"vocab\.json: the piece 'a' has the id '1'; expected a whole number"),
+        (
+            '{"<unk>": 0, "a": "1"}',
+            b"#version: 0.2\n",
+            r"vocab\.json: the piece 'a' has the id '1'; expected a whole number",
+        ),
         ('{"<unk>": 0, "a": true}', b"#version: 0.2\n", r"the piece 'a' has the id True"),
         ('{"a": 0}', b"#version: 0.2\n", "the special token <unk> is missing"),
         ('{"<unk>": 0}', None, r"merges\.txt: cannot be read: No such file"),
-        ('{"<unk>": 0}', b"a b\n", r"merges\.txt:1: expected a first line '#version: 0.2', got 'a b'"),
+        ('{"<unk>": 0}', b"a b\n", r"merges\.txt:1: expected a first line '#version: .*, got 'a b'"),
         ('{"<unk>": 0}', b"", r"merges\.txt:1: expected a first line '#version: 0.2', got ''"),
         ('{"<unk>": 0}', b"#version: 0.2\n\xff\n", r"merges\.txt:2: not UTF-8 text \(byte 14\)"),
         (

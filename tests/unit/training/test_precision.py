@@ -33,9 +33,9 @@ def test_what_cannot_be_chosen_is_not_measured(monkeypatch: pytest.MonkeyPatch) 
     """A product in bf16 takes seconds on a processor without instructions for it, and every command measures."""
     asked: list[torch.dtype] = []
 
-    def rates(kinds: list[torch.dtype], shape: tuple[int, int, int], *, place: torch.device) -> list[float]:
-        asked.extend(kinds)
-        return [1e9] * len(kinds)
+    def rates(dtypes: list[torch.dtype], shape: tuple[int, int, int], *, device: torch.device) -> list[float]:
+        asked.extend(dtypes)
+        return [1e9] * len(dtypes)
 
     monkeypatch.setattr(machine, "measure_peak_flops", rates)
     monkeypatch.setattr(machine, "has_bf16", lambda device: False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bertwright.errors import InputError, shown
-from bertwright.tables.files import open_bytes
+from bertwright.tables.files import open_lines
 from bertwright.tables.reader import names_once
 from bertwright.tasks.question_answering.spec import SpanTask, Version
 
@@ -82,7 +82,7 @@ def read_text(path: Path | str) -> str:
     if str(path) == "-":
         raw = sys.stdin.buffer.read()
     else:
-        with open_bytes(Path(path)) as lines:
+        with open_lines(Path(path)) as lines:
             raw = b"".join(lines)
     try:
         return raw.decode("utf-8").removeprefix("\ufeff")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.tables.files import OPENERS, decode_lines, open_bytes
+from bertwright.tables.files import OPENERS, decode_lines, open_lines
 from bertwright.tables.reader import json_object
 
 DOCUMENT_START: Final = "-DOCSTART-"
@@ -109,7 +109,7 @@ def read_lines(path: Path | str) -> Lines:
         source, path = str(path), Path(path)
         bare = path.with_suffix("") if path.suffix in OPENERS else path
         is_json, is_conllu = bare.suffix in JSON_ENDINGS, bare.suffix == CONLLU
-        with open_bytes(path) as stream:
+        with open_lines(path) as stream:
             lines = tuple(decode_lines(stream, source))
     if not any(line.strip(BLANK) for line in lines):
         raise InputError(f"{source}: is empty")

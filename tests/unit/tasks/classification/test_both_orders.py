@@ -75,7 +75,7 @@ def test_only_similar_texts_may_be_swapped(tuned: str) -> None:
     there, back = model(list(PAIRS)), model([pair[::-1] for pair in PAIRS])
     for one, other in zip(there, back, strict=True):
         same = np.allclose(list(one.probabilities.values()), list(other.probabilities.values()), atol=1e-6)
-        assert same == (model.head.task.name == "mrpc")
+        assert same == (model.pipeline.task.name == "mrpc")
 
 
 def test_a_batch_of_both_orders_is_learned_from_once(words: Path) -> None:

@@ -87,15 +87,15 @@ def test_blanks_around_labels_and_numbers_as_labels(tmp_path: Path) -> None:
         (
             "a.csv",
             "text;label\nx,y;a\n",
-            "a.csv:2: a row of 2 columns where 1 are due (text;label); columns are parted by commas here",
+            "a.csv:2: expected a row of 1 columns, got 2 (columns: text;label); a csv file has commas between",
         ),
-        ("a.csv", "text,label\nx\n", "a.csv:2: a row of 1 columns where 2 are due"),
+        ("a.csv", "text,label\nx\n", "a.csv:2: expected a row of 2 columns, got 1"),
         ("a.jsonl", '{"text": "x", "label": "red"}', "a.jsonl:1: 'label' is 'red'; a list of labels is due"),
         ("a.jsonl", '{"text": "x", "label": []}\n{"text": "y"}', "a.jsonl:2: 'label' is nothing; a list of labels"),
         ("a.jsonl", '{"text": "x", "label": []}\n{"text": "y", "label": null}', "a.jsonl:2: 'label' is None; a list"),
         ("a.jsonl", '{"text": "x", "label": ["red", ["blue"]]}', "a.jsonl:1: 'label' is ['blue']; a label is due"),
         ("a.jsonl", '{"text": "x", "label": ["red", " red"]}', "a.jsonl:1: 'label' holds the label 'red' twice"),
-        ("a.jsonl", '{"text": 3, "label": ["red"]}', "a.jsonl:1: 'text' is 3; a text is due"),
+        ("a.jsonl", '{"text": 3, "label": ["red"]}', "a.jsonl:1: expected a text in 'text', got 3"),
     ],
 )
 def test_what_are_no_labels_is_named_with_its_line(tmp_path: Path, name: str, content: str, words: str) -> None:

@@ -143,8 +143,8 @@ def test_of_many_labels_an_error_names_a_few(write):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": 5, "label": "a"}', r"a\.jsonl:2: 'text' is 5; a text is due"),
-        ('{"label": "a"}', r"a\.jsonl:2: 'text' is nothing; a text is due"),
+        ('{"text": 5, "label": "a"}', r"a\.jsonl:2: expected a text in 'text', got 5"),
+        ('{"label": "a"}', r"a\.jsonl:2: expected a text in 'text', got nothing"),
         ('{"text": "x"}', r"a\.jsonl:2: 'label' is nothing; a label is due"),
         ('{"text": "x", "label": NaN}', r"a\.jsonl:2: 'label' is nan; a label is due"),
         ('{"text": "x", "text": "y", "label": "a"}', r"a\.jsonl:2: 'text' is there twice in one object"),
@@ -180,7 +180,7 @@ def test_torn_rows_of_qqp_are_left_out_aloud(write, capsys):
     content = GLUE["qqp"][0] + "5\t6\t7\tWho was\nhe?\tWho?\t1\n"
     assert len(read_examples(get_task("qqp"), write("train.tsv", content))) == 2
     assert capsys.readouterr().err.count("left out") == 2
-    with pytest.raises(InputError, match=r"train\.tsv:4: a row of"):
+    with pytest.raises(InputError, match=r"train\.tsv:4: expected a row of 4 columns, got 2"):
         read_examples(get_task("rte"), write("train.tsv", GLUE["rte"][0] + "5\t6\n"))
 
 

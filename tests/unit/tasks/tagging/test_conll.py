@@ -149,7 +149,7 @@ def test_a_column_that_is_not_there_is_an_error(write, columns):
         ('{"tokens": ["a"], "tags": [3]}', "'tags' holds 3; tags are text"),
         ('{"tokens": ["a"], "tags": [""]}', "'tags' holds ''; tags are text"),
         ('{"tokens": [null], "tags": ["O"]}', "'tokens' holds None; words are text"),
-        ("[1]", "a JSON list where one object"),
+        ("[1]", "expected one object {…} a line, got a JSON list"),
         ('{"tokens": ["a"], "tags": ["O"], "tags": ["O"]}', "'tags' is there twice in one object"),
         ("{", "not valid JSON"),
         ("", "not valid JSON"),

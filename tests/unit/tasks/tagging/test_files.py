@@ -218,13 +218,13 @@ def own_text_words(own_text: Path) -> dict[bool, Tokenizer]:
 
 
 def test_a_long_text_is_counted_as_all_that_is_read(tagger: str) -> None:
-    """A service refuses by it, and learns from it how fast a model is."""
-    head = load(tagger, precision="fp32").head
+    """The queue of a service is limited by it."""
+    pipeline = load(tagger, precision="fp32").pipeline
     for text in ("Ada leaves Oslo today.", "Ada van Vaduz leaves Oslo today. " * 40):
-        words = [text[begin:end] for begin, end in head.words.words([text])[0]]
+        words = [text[begin:end] for begin, end in pipeline.tokenizer.words([text])[0]]
         sentences = Sentences("", (tuple(words),), None, ((1,) * len(words),))
-        rows = windows_of(head.words, sentences, context="off", max_length=head.max_length)
-        assert head.tokens(text, head.words) == pytest.approx(sum(map(len, rows.ids)), rel=0.15)
+        rows = windows_of(pipeline.tokenizer, sentences, context="off", max_length=pipeline.max_length)
+        assert [len(row) for row in pipeline.encode([text]).rows] == [len(ids) for ids in rows.ids]
 
 
 def test_plain_tags_of_a_text_are_words(tmp_path: Path, tokenizer: Path, write: Any) -> None:

@@ -1,0 +1,251 @@
+"""pre-trained models → pipelines: candidates for [MASK], next sentences, vectors, attention (paper §3.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertwright.errors import InputError, shown
+from bertwright.model.backbones import Backbone
+from bertwright.model.config import EncoderConfig
+from bertwright.model.encoder import Encoder, EncoderLayer, kept
+from bertwright.model.folder import SavedModel
+from bertwright.objectives.masked_lm import open_pretrained
+from bertwright.serving.pipeline import (
+    WHOLE_ROW,
+    EncodedInputs,
+    Pipeline,
+    Row,
+    TextPipeline,
+    finite,
+    padded_batch,
+    parse_pair,
+    rows_of_encoded,
+)
+from bertwright.serving.results import AttentionView, FilledText, Follows, Piece, Vector
+from bertwright.tables.reader import refuse_halves
+from bertwright.tasks.classification.encoding import encode
+from bertwright.tasks.embeddings import Features, Pool, check_pool, pooled
+from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.fill_mask import Filled, fill_ids, open_next_sentence
+from bertwright.tasks.frozen_features import Places, states_for
+from bertwright.tasks.inference import ready
+from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.text.open_tokenizer import wordpiece
+from bertwright.text.wordpiece import Tokenizer
+
+MOST_TOKENS: Final = 96
+"""Largest number of tokens of an input whose attention is shown: the answer grows with their square."""
+_NO_OFFSETS: Final = np.zeros((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class TruncatedInputs(EncodedInputs):
+    """One row for each input; `truncated` tells which inputs were cut."""
+
+    truncated: Sequence[bool]
+
+
+class VectorPipeline(TextPipeline[TruncatedInputs]):
+    """The state of a text. It needs no head, so every model has this pipeline."""
+
+    kind = "vectors"
+
+    def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
+        self.encoder = cast(Backbone, ready(nn.ModuleDict({"encoder": frozen_encoder(saved)}), saved)["encoder"])
+        self.tokenizer, self.max_length = tokenizer, saved.config.max_positions
+
+    def encode(self, items: Sequence[str]) -> TruncatedInputs:
+        """Return one row for each text, cut at its end where it is too long."""
+        special = getattr(self.tokenizer, "has_special", True)  # some GPT-1 were published without such tokens
+        begin, end = ([self.tokenizer.begin_id], [self.tokenizer.end_id]) if special else ([], [])
+        room = self.max_length - len(begin) - len(end)
+        texts = self.tokenizer.ids(items)
+        ids = [[*begin, *text[:room], *end] or [self.tokenizer.unk_id] for text in texts]
+        rows = [Row(np.array(row, dtype=np.int32), len(row), WHOLE_ROW) for row in ids]
+        return TruncatedInputs(rows, [len(text) > room for text in texts])
+
+    def forward(self, rows: Sequence[Row], *, pool: Pool = "mean", layer: int = -1) -> list[NDArray[np.float32]]:
+        """Return one vector [D] for each row; layer 0 is the embeddings, -1 the last layer.
+
+        Raises InputError for pool cls where the first token attends to itself alone.
+        """
+        check_pool(self.encoder.config, pool)
+        ends = np.cumsum([0, *map(len, rows)])
+        targets = [np.arange(begin, begin + len(row)) for row, begin in zip(rows, ends[:-1], strict=True)]
+        asks = [(row.ids, np.arange(len(row)), target) for row, target in zip(rows, targets, strict=True)]
+        states = states_for(self.encoder, Places(asks, ends), [layer % (self.encoder.config.layers + 1)]).values
+        texts = [
+            Features(states[target].swapaxes(0, 1), row.ids.astype(np.int64), _NO_OFFSETS, truncated=False)
+            for row, target in zip(rows, targets, strict=True)
+        ]
+        return [pooled(text, pool)[0] for text in texts]
+
+    def decode(self, inputs: TruncatedInputs, outputs: Sequence[NDArray[np.float32]]) -> list[Vector]:
+        """Return one vector for each text."""
+        finite(float(vector.sum()) for vector in outputs)
+        return [Vector(vector, cut) for vector, cut in zip(outputs, inputs.truncated, strict=True)]
+
+
+class NextSentencePipeline(Pipeline[tuple[str, str], TruncatedInputs]):
+    """The probability that the second text of a pair follows the first (paper §3.1, task 2)."""
+
+    kind, form = "next sentence", "a tuple of two texts"
+    example = (TextPipeline.example, TextPipeline.example)
+
+    def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
+        self.model, self.tokenizer = ready(open_next_sentence(saved), saved), tokenizer
+        self.max_length = saved.config.max_positions
+
+    def parse(self, value: Any) -> tuple[str, str] | None:
+        """Return a tuple of two texts."""
+        return parse_pair(value)
+
+    def texts(self, item: tuple[str, str]) -> tuple[str, ...]:
+        """Return both texts."""
+        return item
+
+    def encode(self, items: Sequence[tuple[str, str]]) -> TruncatedInputs:
+        """Return one row for each pair."""
+        first, second = zip(*items, strict=True)
+        encoded = encode(self.tokenizer, first, second, max_length=self.max_length)
+        return TruncatedInputs(rows_of_encoded(encoded), encoded.cut.tolist())
+
+    def forward(self, rows: Sequence[Row]) -> list[float]:
+        """Return the probability of IsNext of each row."""
+        batch = padded_batch(rows, pad_id=self.tokenizer.pad_id)
+        assert self.model.next_sentence is not None
+        with torch.inference_mode():
+            state = self.model.encoder.summary(batch.ids, batch.segments, batch.mask)
+            probabilities: list[float] = self.model.next_sentence(self.model.pooler(state)).softmax(-1)[:, 0].tolist()
+        return probabilities
+
+    def decode(self, inputs: TruncatedInputs, outputs: Sequence[float]) -> list[Follows]:
+        """Return one probability for each pair."""
+        return [Follows(value, cut) for value, cut in zip(finite(outputs), inputs.truncated, strict=True)]
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """A text with [MASK] and its token ids, without [CLS] and [SEP]."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+class FillPipeline(Pipeline[MaskedText, EncodedInputs]):
+    """Candidates for each [MASK] (paper §3.1, task 1)."""
+
+    kind, form = "fill", "a text with [MASK] in it"
+
+    def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
+        self.tokenizer: Tokenizer = wordpiece(tokenizer, place=saved.place, advice="only a BERT fills gaps")
+        self.model = ready(open_pretrained(saved), saved)
+        self.max_length = saved.config.max_positions
+        self.example = MaskedText("[MASK]", (self.tokenizer.mask_id,))
+
+    def parse(self, value: Any) -> MaskedText | None:
+        """Return the tokenised text. Raises InputError without [MASK], and for a text that is too long."""
+        if not isinstance(value, str):
+            return None
+        refuse_halves([value])
+        ids = tuple(self.tokenizer.ids([value], special=True)[0])
+        if self.tokenizer.mask_id not in ids:
+            raise InputError(f"{shown(value)!r} holds no [MASK]")
+        if len(ids) + 2 > self.max_length:
+            raise InputError(f"the text has {len(ids) + 2} pieces; this model takes at most {self.max_length}")
+        return MaskedText(value, ids)
+
+    def texts(self, item: MaskedText) -> tuple[str, ...]:
+        """Return the text."""
+        return (item.text,)
+
+    def encode(self, items: Sequence[MaskedText]) -> EncodedInputs:
+        """Return one row for each text."""
+        begin, end = self.tokenizer.cls_id, self.tokenizer.sep_id
+        ids = [np.array([begin, *item.ids, end], dtype=np.int32) for item in items]
+        return EncodedInputs([Row(row, len(row), WHOLE_ROW) for row in ids])
+
+    def forward(self, rows: Sequence[Row], *, top_k: int = 5) -> list[list[Filled]]:
+        """Return the candidates of each row. Each row is computed alone: its answer does not depend on the others."""
+        return [fill_ids(self.model, self.tokenizer, row.ids[1:-1].tolist(), top_k=top_k) for row in rows]
+
+    def decode(self, inputs: EncodedInputs, outputs: Sequence[list[Filled]]) -> list[FilledText]:
+        """Return the candidates for each [MASK] of each text."""
+        return [
+            FilledText(tuple(tuple(map(Piece, mask.pieces, finite(mask.probabilities))) for mask in masks))
+            for masks in outputs
+        ]
+
+
+class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
+    """The pieces of a text or pair as the model reads them (paper, figure 2), and the attention in one layer.
+
+    The encoder is opened as it is trained, in fp32: the encoder that answers keeps no attention.
+    """
+
+    kind, form = "inside", "a text, or a tuple of two texts"
+    example = (TextPipeline.example,)
+
+    def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
+        if not isinstance(saved.config, EncoderConfig):
+            raise InputError(f"{saved.place}: is no single Transformer, so it has no attention to show")
+        encoder = frozen_encoder(saved)
+        assert isinstance(encoder, Encoder)
+        self.encoder, self.tokenizer = encoder, tokenizer
+        self.max_length = min(MOST_TOKENS, saved.config.max_positions)
+
+    def parse(self, value: Any) -> tuple[str, ...] | None:
+        """Return a tuple of one or two texts."""
+        return (value,) if isinstance(value, str) else parse_pair(value)
+
+    def texts(self, item: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the text or both texts."""
+        return item
+
+    def encode(self, items: Sequence[tuple[str, ...]]) -> EncodedInputs:
+        """Return one row for each input, with [MASK] as the token. Raises InputError for an input that is too long."""
+        rows = []
+        for item in items:
+            tokenizer = self.tokenizer
+            sides = tokenizer.ids(item, special=True) if isinstance(tokenizer, Tokenizer) else tokenizer.ids(item)
+            first, *second = sides
+            tail = [token for side in second for token in (self.tokenizer.between_id, *side)]
+            ids = [self.tokenizer.begin_id, *first, *tail, self.tokenizer.end_id]
+            if len(ids) > self.max_length:
+                raise InputError(f"the input has more than {self.max_length} tokens; attention is shown for fewer")
+            rows.append(Row(np.array(ids, dtype=np.int32), len(first) + 2, WHOLE_ROW))
+        return EncodedInputs(rows)
+
+    def forward(self, rows: Sequence[Row], *, layer: int = 1) -> list[AttentionView]:
+        """Return pieces, segments and the attention in `layer` (from 1 on) of each row.
+
+        Each row is computed alone, so that equal inputs have equal answers. Raises InputError for an unknown layer.
+        """
+        if not 1 <= layer <= self.encoder.config.layers:
+            raise InputError(f"layer {layer}: allowed are 1 to {self.encoder.config.layers}")
+        with torch.inference_mode():
+            return [self._view(row, layer) for row in rows]
+
+    def _view(self, row: Row, layer: int) -> AttentionView:
+        batch = padded_batch([row], pad_id=self.tokenizer.pad_id)
+        keep = kept(batch.mask, self.encoder.config.attends)
+        hidden = self.encoder.embeddings(batch.ids, batch.segments)
+        for block in list(self.encoder.layers)[: layer - 1]:
+            hidden = block(hidden, keep)
+        last = self.encoder.layers[layer - 1]
+        assert isinstance(last, EncoderLayer)
+        attention = last.attention.probabilities(hidden, keep)[0]  # [H, T, T]
+        return AttentionView(
+            pieces=[self.tokenizer.pieces[token] for token in batch.ids[0].tolist()],
+            segments=batch.segments[0].tolist(),
+            attention=[[[round(value, 4) for value in line] for line in head] for head in attention.tolist()],
+        )
+
+    def decode(self, inputs: EncodedInputs, outputs: Sequence[AttentionView]) -> list[AttentionView]:
+        """Return the outputs."""
+        return list(outputs)

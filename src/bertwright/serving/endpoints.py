@@ -1,0 +1,158 @@
+"""HTTP endpoint → service → JSON: every endpoint and its description."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from bertwright.errors import InputError, RunFailed
+from bertwright.serving import schemas
+from bertwright.serving.pipelines import Use
+from bertwright.serving.predictor import Predictor
+from bertwright.serving.results import FilledText, Vector
+from bertwright.serving.service import Service
+
+_MOST_PIECES: Final = 20_000
+"""Largest number of candidates for [MASK] in one answer: its JSON is made in the event loop."""
+
+
+def add_endpoints(app: FastAPI, service: Service) -> None:
+    """Add all endpoints to the application."""
+    _add_task_endpoints(app, service)
+    _add_pretraining_endpoints(app, service)
+    _add_encoder_endpoints(app, service)
+    _add_status_endpoints(app, service)
+
+
+def _add_task_endpoints(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/predict")
+    async def predict(body: schemas.PredictRequest, request: Request) -> schemas.PredictResponse:
+        """Answer as the model was trained: labels, a number, entities, answers, choices, filled masks."""
+        name, model = service.model(body.model)
+        if model.kind == "vectors":
+            raise InputError(f"model {name} is an encoder alone; /v1/embeddings gives its vectors")
+        if model.kind == "fill":
+            texts = _texts(name, body.inputs)
+            filled = await _fill(service, name, model, texts, request)
+            return schemas.PredictResponse(model=name, kind=model.kind, results=[*filled])
+        values = [value if isinstance(value, str | list) else value.model_dump() for value in body.inputs]
+        results = await service.answer(name, model.pipeline, values, request)
+        return schemas.PredictResponse(model=name, kind=model.kind, results=results)
+
+    @app.post("/v1/answer")
+    async def answer(body: schemas.AnswerRequest, request: Request) -> schemas.AnswerResponse:
+        """Find the part of a passage that answers a question."""
+        name, model = service.model(body.model)
+        if model.kind != "questions":
+            raise InputError(f"model {name} is a model for {model.kind}, not for questions")
+        (result,) = await service.answer(name, model.pipeline, [(body.question, body.context)], request)
+        return schemas.AnswerResponse(model=name, answer=result)
+
+
+def _add_pretraining_endpoints(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/fill")
+    async def fill(body: schemas.FillRequest, request: Request) -> schemas.FillResponse:
+        """Give the likeliest pieces for each [MASK]."""
+        name, model = service.model(body.model)
+        results = await _fill(service, name, model, body.inputs, request, top_k=body.top_k)
+        return schemas.FillResponse(model=name, results=results)
+
+    @app.post("/v1/next-sentence")
+    async def next_sentence(body: schemas.PairRequest, request: Request) -> schemas.FollowsResponse:
+        """Give the probability that the second text follows the first."""
+        name, model = service.model(body.model)
+        pipeline = await service.pipeline_for(model, "next sentence")
+        (result,) = await service.answer(name, pipeline, [(body.first, body.second)], request)
+        return schemas.FollowsResponse(model=name, probability=result.probability, truncated=result.truncated)
+
+
+def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/embeddings")
+    async def embeddings(body: schemas.EmbeddingsRequest, request: Request) -> schemas.EmbeddingsResponse:
+        """Give a vector for each text."""
+        name, model = service.model(body.model)
+        pipeline = await service.pipeline_for(model, "vectors")
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        vectors = await service.answer(name, pipeline, texts, request, pool=body.pool)
+        as_base64 = body.encoding_format == "base64"
+        data = [_embedding(index, vector, as_base64=as_base64) for index, vector in enumerate(vectors)]
+        tokens = request.state.log["tokens"]
+        usage = schemas.Usage(prompt_tokens=tokens, total_tokens=tokens)
+        return schemas.EmbeddingsResponse(data=data, model=name, usage=usage)
+
+    @app.post("/v1/inside")
+    async def inside(body: schemas.InsideRequest, request: Request) -> schemas.InsideResponse:
+        """Show the pieces of an input, and the attention between them in one layer."""
+        name, model = service.model(body.model)
+        pipeline = await service.pipeline_for(model, "inside")
+        value = body.text if body.second is None else (body.text, body.second)
+        (view,) = await service.answer(name, pipeline, [value], request, layer=body.layer)
+        return schemas.InsideResponse(
+            model=name,
+            pieces=view.pieces,
+            segments=view.segments,
+            attention=view.attention,
+            layers=model.config.layers,
+            heads=model.heads,
+        )
+
+
+def _add_status_endpoints(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/models")
+    async def models() -> schemas.ModelsResponse:
+        """List the models that are served."""
+        return schemas.ModelsResponse(data=[_entry(name, model) for name, model in service.models.items()])
+
+    @app.get("/health")
+    async def health() -> schemas.Health:
+        """Tell whether requests are answered."""
+        if not service.batcher.is_running:
+            raise RunFailed("the service has stopped working; restart it")
+        return schemas.Health(models=list(service.models))
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Give the counters in the format of Prometheus."""
+        return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _fill(
+    service: Service, name: str, model: Predictor, texts: Sequence[str], request: Request, *, top_k: int = 5
+) -> list[FilledText]:
+    pipeline = await service.pipeline_for(model, "fill")
+    masks = sum(text.count("[MASK]") for text in texts)
+    if masks * top_k > _MOST_PIECES:
+        raise InputError(f"{masks:,} [MASK], {top_k} pieces for each; at most {_MOST_PIECES:,} pieces in all")
+    return await service.answer(name, pipeline, texts, request, top_k=top_k)
+
+
+def _texts(name: str, inputs: Sequence[Any]) -> list[str]:
+    for index, value in enumerate(inputs):
+        if not isinstance(value, str):
+            raise InputError(f"input {index}: model {name} takes a text with [MASK] in it")
+    return list(inputs)
+
+
+def _embedding(index: int, vector: Vector, *, as_base64: bool) -> schemas.Embedding:
+    values = vector.values
+    encoded = base64.b64encode(np.asarray(values, dtype="<f4").tobytes()).decode() if as_base64 else values.tolist()
+    return schemas.Embedding(index=index, embedding=encoded, truncated=vector.truncated)
+
+
+def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
+    uses: tuple[Use, ...] = ("fill", "next sentence", "inside")
+    return schemas.ModelEntry(
+        id=name,
+        kind=model.kind,
+        form=model.pipeline.form,
+        labels=list(model.labels),
+        uses=["predict"] * (model.kind != "vectors") + [use for use in uses if model.can(use)],
+        layers=model.config.layers,
+        heads=model.heads,
+        max_length=model.pipeline.max_length,
+        backend=model.backend,
+    )

@@ -1,0 +1,107 @@
+"""a request's inputs → rows → batches → results: the models that are served, and what they count."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from fastapi import Request
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from bertwright.errors import InputError
+from bertwright.serving.batcher import Batcher, Computation
+from bertwright.serving.pipeline import EncodedInputs, Pipeline, parse_input
+from bertwright.serving.pipelines import Use
+from bertwright.serving.predictor import Predictor
+from bertwright.serving.settings import ServeSettings
+
+_AT_ONCE: Final = 10_000
+"""Largest number of characters that are tokenised in the event loop; more would hold up other requests."""
+
+
+class UnknownModel(InputError):
+    """A request for a model that is not served."""
+
+
+class Service:
+    """The models that are served, and the one thread that computes for all of them."""
+
+    def __init__(self, models: Mapping[str, Predictor], settings: ServeSettings) -> None:
+        self.models, self.settings = dict(models), settings
+        self.registry = CollectorRegistry()
+        options: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("bertwright_requests", "requests answered", ("path", "status"), **options)
+        self.seconds = Histogram("bertwright_request_seconds", "from the first byte to the last", ("path",), **options)
+        self.inputs = Counter("bertwright_inputs", "inputs of accepted requests", ("model", "use"), **options)
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128)
+        batch_rows = Histogram("bertwright_batch_inputs", "rows computed together", buckets=sizes, **options)
+        batch_tokens = Counter("bertwright_tokens", "tokens computed", **options)
+        waiting = Gauge("bertwright_waiting_tokens", "tokens that wait to be computed", **options)
+
+        def observe(rows: int, tokens: int) -> None:
+            batch_rows.observe(rows)
+            batch_tokens.inc(tokens)
+
+        limits = {"batch_tokens": settings.batch_tokens, "max_waiting_tokens": settings.max_waiting_tokens}
+        self.batcher = Batcher(**limits, observe=observe)
+        waiting.set_function(lambda: float(self.batcher.waiting_tokens))
+
+    def model(self, name: str | None) -> tuple[str, Predictor]:
+        """Return name and model; for None those of the first model. Raises UnknownModel for an unknown name."""
+        if name is None:
+            return next(iter(self.models.items()))
+        if name not in self.models:
+            raise UnknownModel(f"there is no model {name[:60]!r}; there are {', '.join(self.models)}")
+        return name, self.models[name]
+
+    async def pipeline_for(self, model: Predictor, use: Use) -> Pipeline[Any, Any]:
+        """Return the model's pipeline for a use; the first call opens it, in a thread."""
+        pipeline: Pipeline[Any, Any] = await asyncio.to_thread(model.pipeline_for, use)
+        return pipeline
+
+    async def answer(
+        self, name: str, pipeline: Pipeline[Any, Any], values: Sequence[Any], request: Request, **options: Any
+    ) -> list[Any]:
+        """Return the results for the inputs of a request; `options` are those of the pipeline's `forward`.
+
+        Raises InputError for inputs that the pipeline does not take, and Overloaded where the queue is full.
+        """
+        self._check_number(values)
+        size = sum(len(str(value)) for value in values)
+        inputs = await _run(size, self._encode, name, pipeline, values)
+        tokens = [len(row) for row in inputs.rows]
+        request.state.log |= {"model": name, "use": pipeline.kind, "inputs": len(values), "tokens": sum(tokens)}
+        self.inputs.labels(name, pipeline.kind).inc(len(values))
+        key = (name, pipeline.kind, *sorted(options.items()))
+        computation = Computation(key, partial(pipeline.forward, **options))
+        outputs = await self.batcher.outputs(computation, inputs.rows, tokens)
+        results: list[Any] = await _run(size, pipeline.decode, inputs, outputs)
+        return results
+
+    def _check_number(self, values: Sequence[Any]) -> None:
+        """Raise InputError for too many inputs, or too many choices in all inputs."""
+        most = self.settings.max_inputs
+        if len(values) > most:
+            raise InputError(f"{len(values):,} inputs; at most {most:,} in one request")
+        num_choices = sum(len(value["choices"]) for value in values if isinstance(value, dict) and "choices" in value)
+        if num_choices > most:
+            raise InputError(f"{num_choices:,} choices; at most {most:,} in one request")
+
+    def _encode(self, name: str, pipeline: Pipeline[Any, Any], values: Sequence[Any]) -> EncodedInputs:
+        most, items = self.settings.max_characters, []
+        for index, value in enumerate(values):
+            item = parse_input(pipeline, tuple(value) if isinstance(value, list) else value, index)
+            if item is None:
+                json_form = "in JSON a pair is a list, and a choice an object"
+                raise InputError(f"input {index}: model {name} takes {pipeline.form}; {json_form}")
+            for text in pipeline.texts(item):
+                if len(text) > most:
+                    raise InputError(f"input {index}: a text of {len(text):,} characters; at most {most:,}")
+            items.append(item)
+        inputs: EncodedInputs = pipeline.encode(items)
+        return inputs
+
+
+async def _run(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the function's result; for texts of many characters it runs in a thread."""
+    return await asyncio.to_thread(function, *arguments) if size > _AT_ONCE else function(*arguments)

@@ -41,7 +41,7 @@ LIBRARIES = (STANDARD_LIBRARY, "torch", "sklearn", "matplotlib", "sympy", "netwo
 MASK = "library"
 _ALPHANUMERIC = re.compile("[a-z0-9]+")
 _ALONE = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
-"""Names that are masked as whole words only (not in arrowstyle); others are masked inside words, as in TorchScript."""
+"""Names that are masked as whole words only (not in arrowstyle); others are masked inside words too (TorchScript)."""
 _NUM_WORDS = range(12, 41)
 """Numbers of words that a sentence of the task may have."""
 _MOST_HELD_OUT = 12
@@ -166,7 +166,7 @@ def masker() -> Callable[[str], str]:
 
 
 def _is_usable(text: str) -> bool:
-    """Return whether a sentence can be an example: long enough, and without quotes, which readers of TSV treat apart."""
+    """Return whether a sentence can be an example: of fit length, and without quotes, on which TSV readers differ."""
     return text.count(" ") + 1 in _NUM_WORDS and text[-1] != ":" and '"' not in text
 
 

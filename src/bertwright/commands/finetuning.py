@@ -231,10 +231,10 @@ def predict(
         precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
         device: what computes: the processors (cpu), or a GPU (cuda).
     """
-    from bertwright.finetuning.evaluate import predict as answer
+    from bertwright.finetuning.evaluate import predict_file
 
     formats: Any = {"input_format": input_format, "output_format": output_format}
-    return answer(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
+    return predict_file(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
 
 
 def submission(*, model: Several, data: Path, out: Path) -> Result:

@@ -248,7 +248,7 @@ def fill(text: Positional[str], /, *, model: str, top_k: int = 5) -> Result:
     from bertwright.model.folder import open_model
     from bertwright.objectives.masked_lm import open_pretrained
     from bertwright.tasks.binding import open_tokenizer
-    from bertwright.tasks.fill_mask import fill as fill_masks
+    from bertwright.tasks.fill_mask import fill_masks
     from bertwright.text.open_tokenizer import wordpiece
 
     saved = open_model(model)

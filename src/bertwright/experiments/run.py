@@ -130,7 +130,7 @@ class Work:
             tokenizer=None,
             resume=True,
             allow_other_numerics=self.allow_other_numerics,
-            said=self.said,
+            printed=self.said,
         )
         for folder in (job.folder / "model", *job.folder.glob("seed-*/model")):
             shutil.rmtree(folder, ignore_errors=True)  # of hundreds of fine-tunings only the figures are of use
@@ -215,11 +215,12 @@ def _drop_moved(folder: Path, source: Path) -> None:
 
 def _measure_without(job: Without) -> None:
     """A baseline's figures, by the names that a fine-tuning's have."""
-    from bertwright.tasks.classification.task import load_data
+    from bertwright.tasks.classification.task import CLASSIFICATION
 
     if not isinstance(job.task, ClassificationTask):
         raise RunFailed(f"{job.baseline} answers tables of sentences and pairs alone, and {job.task.name} is none")
-    task, train, dev = load_data(job.task, job.subset.folder)
+    data = CLASSIFICATION.read(job.task, job.subset.folder)
+    task, train, dev = data.task, data.train, data.validation
     baseline = majority_baseline if job.baseline == "majority" else bag_of_words_baseline
     figures = {name: baseline(task, train, part) for name, part in dev.items()}
     scores = {

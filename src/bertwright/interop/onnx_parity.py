@@ -17,7 +17,7 @@ from bertwright.errors import InputError
 from bertwright.interop.onnx_graph import INPUTS
 from bertwright.model.bert import Bert
 from bertwright.tasks.classification.encoding import Encoded, encode
-from bertwright.tasks.classification.model import Rows, padded
+from bertwright.tasks.classification.model import TextBatch, padded
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.decompress import decoded_lines, read_lines
 
@@ -130,7 +130,7 @@ def rows_of(model: Bert, tokenizer: BaseTokenizer, texts: Sequence[str]) -> tupl
     return Encoded(ids=ids, first=first, cut=np.zeros(len(ids), dtype=np.bool_)), apart
 
 
-def batches_of(model: Bert, rows: Encoded, apart: int) -> Iterator[Rows]:
+def batches_of(model: Bert, rows: Encoded, apart: int) -> Iterator[TextBatch]:
     """Batches of 1, 3 and 8 rows in their order, and so of unlike lengths; joined rows by two.
 
     For a model of choices, batches of 1, 3 and 8 times 2 to 4 choices.
@@ -149,7 +149,9 @@ def batches_of(model: Bert, rows: Encoded, apart: int) -> Iterator[Rows]:
         yield _shaped(padded(rows, chosen, pad_id=pad_id), 2 if choices else None)
 
 
-def compare(model: Bert, session: Any, batches: Iterable[Rows], *, is_multilabel: bool = False) -> dict[str, Agreement]:
+def compare(
+    model: Bert, session: Any, batches: Iterable[TextBatch], *, is_multilabel: bool = False
+) -> dict[str, Agreement]:
     """Each output of an ONNX Runtime session beside that of `model`, over all batches; padding is left out.
 
     is_multilabel: an answer is all the labels that apply.
@@ -167,7 +169,7 @@ def compare(model: Bert, session: Any, batches: Iterable[Rows], *, is_multilabel
     return {name: tally.result() for name, tally in tallies.items()}
 
 
-def feed(rows: Rows) -> dict[str, NDArray[np.int64]]:
+def feed(rows: TextBatch) -> dict[str, NDArray[np.int64]]:
     """A batch as an ONNX Runtime session takes it."""
     return {
         name: values.long().numpy() for name, values in zip(INPUTS, (rows.ids, rows.mask, rows.segments), strict=True)
@@ -233,9 +235,9 @@ def _by_token(architecture: str, output: str) -> bool:
     return output in ("last_hidden_state", "prediction_logits", "start_logits", "end_logits")
 
 
-def _shaped(rows: Rows, choices: int | None) -> Rows:
+def _shaped(rows: TextBatch, choices: int | None) -> TextBatch:
     """[B·C, T] → [B, C, T] where there are choices."""
     if choices is None:
         return rows
     ids, segments, mask = (part.unflatten(0, (-1, choices)) for part in (rows.ids, rows.segments, rows.mask))
-    return Rows(ids, segments, mask)
+    return TextBatch(ids, segments, mask)

@@ -19,7 +19,7 @@ from bertwright.model.config import with_dropout
 from bertwright.objectives.settings import ExampleSettings
 from bertwright.objectives.dataset import held_out_split
 from bertwright.objectives.settings import MaskingSettings
-from bertwright.tasks.fill_mask import fill
+from bertwright.tasks.fill_mask import fill_masks
 from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.quickstart.task import read_own_text, write_documents
 from bertwright.finetuning.evaluate import evaluate_task
@@ -227,7 +227,7 @@ def _filled(out: Path) -> list[dict[str, Any]]:
         words = sentence.split()
         place = len(words) // 2
         masked = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
-        one = fill(model, tokenizer, masked, top_k=4)[0]
+        one = fill_masks(model, tokenizer, masked, top_k=4)[0]
         shown.append({"text": masked, "was": words[place], "pieces": one.pieces, "probabilities": one.probabilities})
     return shown
 

@@ -37,7 +37,7 @@ from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import open_logits
 from bertwright.tasks.embeddings import Pool, check_pool, features_of, pooled
 from bertwright.tasks.feature_based import frozen_encoder
-from bertwright.tasks.fill_mask import fill, next_sentence_probability, open_next_sentence
+from bertwright.tasks.fill_mask import fill_masks, next_sentence_probability, open_next_sentence
 from bertwright.tasks.inference import ready
 from bertwright.tasks.kinds import task_of
 from bertwright.tasks.multiple_choice.spec import Choices, ChoiceTask, decode_choices, encode_choices
@@ -367,7 +367,7 @@ class FillHead(TextHead):
             Filled(
                 tuple(
                     tuple(map(Piece, mask.pieces, _finite(*mask.probabilities)))
-                    for mask in fill(self.model, self.words, text, top_k=top_k)
+                    for mask in fill_masks(self.model, self.words, text, top_k=top_k)
                 )
             )
             for text in items

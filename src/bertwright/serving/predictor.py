@@ -28,7 +28,7 @@ from bertwright.tasks.classification.model import padded
 from bertwright.tasks.embeddings import Pool
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.inference import Answerable, choose
-from bertwright.tasks.kinds import made_elsewhere
+from bertwright.tasks.kinds import import_hint
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.hardware import keep_memory
@@ -85,7 +85,7 @@ class Predictor:
         self.saved = saved
         self._lock = threading.RLock()
         self.head = head_of(saved, words)
-        if lacks_import := made_elsewhere(saved):
+        if lacks_import := import_hint(saved):
             say(f"{lacks_import}; as it is, it gives vectors")
         self._plain: Backbone | None = None
         self._heads: dict[Use, Head[Any]] = {}

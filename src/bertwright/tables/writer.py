@@ -137,7 +137,7 @@ OutputFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictRequest:
     """What is read and where its answers go.
 
     source          a file, or - for standard input
@@ -194,7 +194,7 @@ class Asked:
 
 
 @contextmanager
-def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
+def opened_target(asked: PredictRequest) -> Iterator[IO[bytes]]:
     """Where answers are written: standard output, or a file, packed as its name says, that is whole or absent."""
     if asked.target == "-":
         yield sys.stdout.buffer
@@ -209,7 +209,7 @@ def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
 
 
 def answer_tables(
-    asked: Asked,
+    asked: PredictRequest,
     answered: Callable[[Table, Table], Table],
     *,
     headerless: Sequence[str] = (),

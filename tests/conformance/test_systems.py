@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import build_backbone
@@ -107,7 +107,7 @@ def test_a_body_does_what_every_body_must(name: str, task: str, models: dict[str
     figures = evaluate_task(spec, model=str(tmp_path / "run"), data=example.data)
     assert figures[found["metric"]] == pytest.approx(found["mean"])
     # and the answers, in files and in use, all at once and one by one
-    predict(str(tmp_path / "run"), str(example.asked), str(tmp_path / example.output))
+    predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / example.output))
     ready = load(tmp_path / "run", precision="fp32")
     told = example.told(ready(example.inputs))
     assert example.told([ready(one) for one in example.inputs]) == told

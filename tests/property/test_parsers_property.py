@@ -23,8 +23,8 @@ from bertwright.tasks.embeddings import parse_layers
 from bertwright.tasks.multiple_choice.spec import ChoiceTask, choices_of
 from bertwright.tasks.question_answering.data import read_asked, read_questions
 from bertwright.tasks.spec import with_settings
-from bertwright.tasks.tagging.conll import Columns, read_lines, sentences_of
-from bertwright.tasks.tagging.spec import TaggingTask, learn, read_tagged
+from bertwright.tasks.tagging.conll import Columns, read_tag_lines, sentences_of
+from bertwright.tasks.tagging.spec import TaggingTask, learn_tags, read_tagged
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.vocabulary import read_folder
@@ -61,7 +61,7 @@ def files(*parts: list[str]) -> st.SearchStrategy[bytes]:
 def of_tags(path: Path) -> None:
     """Words and tags, and the labels learned from them."""
     task = TaggingTask(name="ner", scheme="auto")
-    learn(task, read_tagged(task, read_lines(path)))
+    learn_tags(task, read_tagged(task, read_tag_lines(path)))
 
 
 def of_vocabulary(path: Path) -> None:
@@ -81,7 +81,11 @@ READERS: dict[str, tuple[str, st.SearchStrategy[bytes], Callable[[Path], Any]]] 
     "choices": ("a.jsonl", files(JSON, ["\n"]), lambda path: choices_of(ChoiceTask(name="swag"), read_table(path))),
     "CoNLL": ("a.conll", files(CONLL), of_tags),
     "CoNLL-U": ("a.conllu", files(CONLL), of_tags),
-    "words": ("a.jsonl", files(JSON, ["\n"]), lambda path: sentences_of(read_lines(path), Columns(), with_tags=False)),
+    "words": (
+        "a.jsonl",
+        files(JSON, ["\n"]),
+        lambda path: sentences_of(read_tag_lines(path), Columns(), with_tags=False),
+    ),
     "SQuAD": ("a.json", files(JSON), read_questions),
     "questions": ("a.jsonl", files(JSON, ["\n"]), read_asked),
     "text": ("a.txt", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),

@@ -32,7 +32,7 @@ from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.embeddings import Features, Pool, check_pool, pooled
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import Filled, fill_ids, open_next_sentence
-from bertwright.tasks.frozen_features import Places, states_for
+from bertwright.tasks.frozen_features import FeaturePositions, states_for
 from bertwright.tasks.inference import ready
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import wordpiece
@@ -78,7 +78,9 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         ends = np.cumsum([0, *map(len, rows)])
         targets = [np.arange(begin, begin + len(row)) for row, begin in zip(rows, ends[:-1], strict=True)]
         asks = [(row.ids, np.arange(len(row)), target) for row, target in zip(rows, targets, strict=True)]
-        states = states_for(self.encoder, Places(asks, ends), [layer % (self.encoder.config.layers + 1)]).values
+        states = states_for(
+            self.encoder, FeaturePositions(asks, ends), [layer % (self.encoder.config.layers + 1)]
+        ).values
         texts = [
             Features(states[target].swapaxes(0, 1), row.ids.astype(np.int64), _NO_OFFSETS, truncated=False)
             for row, target in zip(rows, targets, strict=True)

@@ -135,12 +135,13 @@ def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, encoder
 @pytest.mark.parametrize("name", ["sst2", "ner"])
 def test_features_are_computed_and_read_on_the_models_device(name: str, encoder: str, tmp_path: Path) -> None:
     saved, example = open_model(encoder), example_data(TASKS[name], tmp_path)
-    bound: Any = kind_of(TASKS[name]).features
-    data = bound(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
-    states = states_for(frozen_encoder(saved), data.train, [0, 1, 2])
-    head = FrozenHead(saved.config, "elmo", outputs=data.outputs, width=8, each=data.each).to(ELSEWHERE)
+    kind = kind_of(TASKS[name])
+    bound = kind.prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
+    positions = kind.feature_positions(*bound.train)
+    states = states_for(frozen_encoder(saved), positions, [0, 1, 2])
+    head = FrozenHead(saved.config, "elmo", outputs=2, width=8, each=kind.feature_unit == "position").to(ELSEWHERE)
     for compute in (
-        lambda: states_for(frozen_encoder(saved).to(ELSEWHERE), data.train, [0, 1, 2]),
+        lambda: states_for(frozen_encoder(saved).to(ELSEWHERE), positions, [0, 1, 2]),
         lambda: predicted(head, states),
     ):
         with pytest.raises(NotImplementedError, match="copy out of meta"):
@@ -196,7 +197,7 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(InputError, match="--precision int8: is for processors"):
+    with pytest.raises(InputError, match="--precision int8 needs --device cpu"):
         choose("int8", device="cuda")
 
 

@@ -14,7 +14,7 @@ from bertwright.model.cpu.encoder import Int8Product, PackedLayer, PackedProduct
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import Encoded
-from bertwright.tasks.classification.model import Classifier, Rows, predict_logits
+from bertwright.tasks.classification.model import Classifier, TextBatch, predict_logits
 
 CLOSE = 1e-5
 VOCABULARY = 403  # no multiple of 8
@@ -44,13 +44,13 @@ def classifier(**changes: Any) -> Classifier:
     return model
 
 
-def batch(count: int, length: int, *, seed: int = 0) -> Rows:
+def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
     lengths[0] = length
     mask = torch.arange(length) < lengths
     ids = torch.randint(1, VOCABULARY, (count, length), generator=generator) * mask
-    return Rows(ids, (torch.arange(length) > length // 2).long().expand(count, -1) * mask, mask)
+    return TextBatch(ids, (torch.arange(length) > length // 2).long().expand(count, -1) * mask, mask)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -98,7 +98,7 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
         together = model(given)
         for row in range(6):
             length = int(given.mask[row].sum())
-            alone = Rows(
+            alone = TextBatch(
                 given.ids[row : row + 1, :length],
                 given.segments[row : row + 1, :length],
                 given.mask[row : row + 1, :length],
@@ -178,7 +178,7 @@ def test_without_the_products_of_bytes_the_plain_way_is_said(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     assert precision.choose("int8") == "plain"
-    assert "no exact products of 8 bits" in capsys.readouterr().err
+    assert "lacks exact 8-bit products" in capsys.readouterr().err
 
 
 def test_without_a_compiler_it_is_said(

@@ -7,6 +7,7 @@ processes may work in one folder: each leaves out the parts that another one wor
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,10 @@ class ExperimentRun:
                     continue
                 say(f"{arm.title}, pre-training seed {seed}")
                 for model in missing:
-                    self.attempt(model, lambda model=model: self._pretrain(model))
+                    self.attempt(model, partial(self._pretrain, model))
                 if jobs and all(self._has_weights(model, arm.at) for model in models):
                     for job in jobs:
-                        self.attempt(job, lambda job=job: self._measure(job))
+                        self.attempt(job, partial(self._measure, job))
                 self.page()
 
     def _has_weights(self, model: PretrainedModel, at: float) -> bool:

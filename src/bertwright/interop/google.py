@@ -170,7 +170,7 @@ def _beside(folder: Path, name: str) -> Path:
 def _config(path: Path, tokenizer: Tokenizer) -> EncoderConfig:
     raw = read_json(path)
     if not isinstance(raw, dict):
-        raise InputError(f"{path}: holds a JSON {type(raw).__name__}; it must be an object")
+        raise InputError(f"{path}: expected a JSON object, got a {type(raw).__name__}")
     required = {*_CONFIG_NAMES, "hidden_act"}
     if missing := sorted(required - raw.keys()):
         raise InputError(f"{path}: lacks {', '.join(missing)}")
@@ -193,7 +193,7 @@ def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
     path = folder / "tokenizer_config.json"
     settings: Any = read_json(path) if path.is_file() else {}
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: holds a JSON {type(settings).__name__}; it must be an object")
+        raise InputError(f"{path}: expected a JSON object, got a {type(settings).__name__}")
     lower, strip = settings.get("do_lower_case"), settings.get("strip_accents")
     if cased is None and not isinstance(lower, bool):
         raise InputError(

@@ -17,7 +17,8 @@ from bertwright.model.bert import Bert
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_weights
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer
 
 WORDS = (
     "harbour winter garden letter bridge window school market morning river paper music table horse island doctor "

@@ -24,8 +24,10 @@ from bertwright.corpus.resume import BuildState, UnfinishedBuild, is_free, recov
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import FULL_DISK
-from bertwright.text.documents import HubDataset, Input, TextSettings, find_inputs
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import Input, find_inputs
 from bertwright.text.open_tokenizer import open_tokenizer_folder
+from bertwright.text.records import HubDataset
 from bertwright.version import __version__
 
 CHUNKS_PER_WORKER = 3

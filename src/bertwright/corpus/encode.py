@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import RunFailed
-from bertwright.text.documents import Document, TextSettings, in_full
+from bertwright.text.document import Document, TextSettings
+from bertwright.text.documents import in_full
 from bertwright.text.wikipedia import Page
 
 MAX_SENTENCE = 128

@@ -1,8 +1,8 @@
 """Python source on this machine → raw text, which the quickstart uses in place of the corpora of paper §A.2.
 
 Nothing is downloaded, and nothing is imported. The source files of the standard library and of the project's own
-dependencies are parsed with `ast`. `prose` turns their documentation strings into sentences. The same installed packages
-give the same text, in the same order.
+dependencies are parsed with `ast`. `prose` turns their documentation strings into sentences. The same installed
+packages give the same text, in the same order.
 """
 
 import ast
@@ -44,7 +44,7 @@ text."""
 _LEAST_STRING = 80
 """Least number of characters of a string that is no docstring; shorter ones are values."""
 _LEAST_WORDS = 120
-"""Least number of words in a document. Shorter ones are merged with the next, so that sentence pairs have neighbours."""
+"""Least number of words in a document. Shorter ones are merged with the next, so that pairs have neighbours."""
 _FEW_FILES = 64
 """Number of files below which one process is faster than several."""
 

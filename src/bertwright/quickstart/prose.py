@@ -181,7 +181,7 @@ def _take(walk: _Walk, text: str, indent: int) -> None:
 
 
 def _is_code(text: str, *, begins: bool) -> bool:
-    """Return whether a line is an option, an entry of a parameter table or, as the first of a paragraph, a signature."""
+    """Return whether a line is an option, an entry of a table of parameters or, if it begins one, a signature."""
     if text[0] == ":" and _OPTION.match(text):
         return True
     if " :" in text and _ENTRY.match(text):
@@ -234,7 +234,7 @@ _START = re.compile(r"[\"'(“‘-]?[A-Za-z0-9_]")
 
 
 def is_prose(sentence: str) -> bool:
-    """Return whether a sentence is English prose: five words or more, mostly letters, punctuation at the end, no code."""
+    """Return whether a sentence is English prose: five words or more, mostly letters, a mark at the end, no code."""
     words = sentence.count(" ") + 1
     return (
         words >= 5

@@ -18,7 +18,8 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.quickstart.docstrings import STANDARD_LIBRARY, Documentation, Library, key
-from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import find_inputs, read_all
 from bertwright.text.sentences import split_sentences
 
 MASKED_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -40,7 +41,7 @@ LIBRARIES = (STANDARD_LIBRARY, "torch", "sklearn", "matplotlib", "sympy", "netwo
 MASK = "library"
 _ALPHANUMERIC = re.compile("[a-z0-9]+")
 _ALONE = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
-"""Names that are masked as whole words only (not in arrowstyle); the others are masked inside words too (TorchScript)."""
+"""Names that are masked as whole words only (not in arrowstyle); others are masked inside words too (TorchScript)."""
 _NUM_WORDS = range(12, 41)
 """Numbers of words that a sentence of the task may have."""
 _MOST_HELD_OUT = 12
@@ -165,7 +166,7 @@ def masker() -> Callable[[str], str]:
 
 
 def _is_usable(text: str) -> bool:
-    """Return whether a sentence can be an example: long enough, and without quotes, which TSV readers treat differently."""
+    """Return whether a sentence can be an example: of fit length, and without quotes, on which TSV readers differ."""
     return text.count(" ") + 1 in _NUM_WORDS and text[-1] != ":" and '"' not in text
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from bertwright.errors import InputError, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import Encoder, EncoderLayer, kept
+from bertwright.model.encoder import Encoder, EncoderLayer, visible_keys
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.serving.pipeline import (
@@ -32,7 +32,7 @@ from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.embeddings import Features, Pool, check_pool, pooled
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import Filled, fill_ids, open_next_sentence
-from bertwright.tasks.frozen_features import Places, states_for
+from bertwright.tasks.frozen_features import FeaturePositions, states_for
 from bertwright.tasks.inference import ready
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import wordpiece
@@ -78,7 +78,9 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         ends = np.cumsum([0, *map(len, rows)])
         targets = [np.arange(begin, begin + len(row)) for row, begin in zip(rows, ends[:-1], strict=True)]
         asks = [(row.ids, np.arange(len(row)), target) for row, target in zip(rows, targets, strict=True)]
-        states = states_for(self.encoder, Places(asks, ends), [layer % (self.encoder.config.layers + 1)]).values
+        states = states_for(
+            self.encoder, FeaturePositions(asks, ends), [layer % (self.encoder.config.layers + 1)]
+        ).values
         texts = [
             Features(states[target].swapaxes(0, 1), row.ids.astype(np.int64), _NO_OFFSETS, truncated=False)
             for row, target in zip(rows, targets, strict=True)
@@ -233,7 +235,7 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
 
     def _view(self, row: ModelRow, layer: int) -> AttentionView:
         batch = padded_batch([row], pad_id=self.tokenizer.pad_id)
-        keep = kept(batch.mask, self.encoder.config.attends)
+        keep = visible_keys(batch.mask, self.encoder.config.attends)
         hidden = self.encoder.embeddings(batch.ids, batch.segments)
         for block in list(self.encoder.layers)[: layer - 1]:
             hidden = block(hidden, keep)

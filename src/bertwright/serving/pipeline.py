@@ -17,7 +17,7 @@ from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.encoding import Encoded
-from bertwright.tasks.classification.model import Rows, padded
+from bertwright.tasks.classification.model import TextBatch, padded
 from bertwright.tasks.inference import batches_by_length
 from bertwright.text.base_tokenizer import BaseTokenizer
 
@@ -107,7 +107,7 @@ class Pipeline(ABC, Generic[Item, EncodedT]):
         return f"the {self.max_length} tokens"
 
     def answer(self, items: Sequence[Item], **options: Any) -> list[Any]:
-        """Return a result for each input; `options` are those of `forward`. Rows of like length share a batch."""
+        """Return a result for each input; `options` are those of `forward`. TextBatch of like length share a batch."""
         inputs = self.encode(items)
         for message in self.warnings(inputs):
             say(message)
@@ -154,7 +154,7 @@ def encoded_of_rows(rows: Sequence[ModelRow]) -> Encoded:
     return Encoded(ids=tuple(row.ids for row in rows), first=first, cut=np.zeros(len(rows), dtype=np.bool_))
 
 
-def padded_batch(rows: Sequence[ModelRow], *, pad_id: int, both_orders: bool = False) -> Rows:
+def padded_batch(rows: Sequence[ModelRow], *, pad_id: int, both_orders: bool = False) -> TextBatch:
     """Return ids, segments and mask [B, T] of the rows; with `both_orders` [2·B, T], as `padded` says."""
     return padded(encoded_of_rows(rows), range(len(rows)), pad_id=pad_id, both_orders=both_orders)
 

@@ -21,7 +21,7 @@ from bertwright.tables.reader import column_names, column_values
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.embeddings import Pool
 from bertwright.tasks.inference import Answerable, choose
-from bertwright.tasks.kinds import made_elsewhere
+from bertwright.tasks.kinds import import_hint
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import keep_memory
 
@@ -73,7 +73,7 @@ class Predictor:
         self._saved = saved
         self._lock = threading.RLock()
         self.pipeline = open_pipeline(saved, tokenizer)
-        if missing_import := made_elsewhere(saved):
+        if missing_import := import_hint(saved):
             say(f"{missing_import}; as it is, it gives vectors")
         self._others: dict[Use, Pipeline[Any, Any]] = {}
 

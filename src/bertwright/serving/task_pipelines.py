@@ -27,9 +27,9 @@ from bertwright.serving.pipeline import (
 from bertwright.serving.results import Choice, Entities, ExtractedAnswer, Label, Labels, Score, TextEntity
 from bertwright.tasks.classification.encoding import Encoded, decode, encode
 from bertwright.tasks.classification.model import noted_task, open_classifier
-from bertwright.tasks.classification.task import places_of
+from bertwright.tasks.classification.task import positions_of
 from bertwright.tasks.feature_based import open_with_features
-from bertwright.tasks.frozen_features import Places
+from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.multiple_choice.spec import Choices, decode_choices, encode_choices
 from bertwright.tasks.multiple_choice.task import open_chooser
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans
@@ -39,17 +39,16 @@ from bertwright.tasks.question_answering.windows import Windows, encode_windows,
 from bertwright.tasks.tagging import spec as tagging
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.files import text_answer
-from bertwright.tasks.tagging.model import Windows as TaggerWindows
-from bertwright.tasks.tagging.model import open_tagger, tag_rows, windows_of
+from bertwright.tasks.tagging.model import TaggingWindows, open_tagger, tag_rows, windows_of
 from bertwright.tasks.tagging.task import task_of_model
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 
-def _open_features(saved: SavedModel) -> Callable[[Places], NDArray[np.float32]]:
+def _open_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArray[np.float32]]:
     """Return the logits of a model on features. It makes batches and a progress display of its own, silenced here."""
     compute = open_with_features(saved)
 
-    def logits(places: Places) -> NDArray[np.float32]:
+    def logits(places: FeaturePositions) -> NDArray[np.float32]:
         with redirect_messages(lambda _: None):
             return compute(places)
 
@@ -78,7 +77,7 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
     @staticmethod
     def _open_features(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         logits = _open_features(saved)
-        return lambda rows: list(logits(places_of(encoded_of_rows(rows))))
+        return lambda rows: list(logits(positions_of(encoded_of_rows(rows))))
 
     @staticmethod
     def _open_classifier(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
@@ -162,7 +161,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
             ends = np.cumsum([0, *(len(row.at) for row in rows)])
             targets = [np.arange(begin, begin + len(row.at)) for row, begin in zip(rows, ends[:-1], strict=True)]
             asks = [(row.ids, row.at, target) for row, target in zip(rows, targets, strict=True)]
-            return np.split(logits(Places(asks, ends)), ends[1:-1])
+            return np.split(logits(FeaturePositions(asks, ends)), ends[1:-1])
 
         return compute
 
@@ -171,7 +170,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
 
         def compute(rows: Sequence[ModelRow]) -> list[Any]:
             at = tuple(row.at for row in rows)
-            windows = TaggerWindows(tuple(row.ids for row in rows), at, words=at, vanished=())
+            windows = TaggingWindows(tuple(row.ids for row in rows), at, words=at, vanished=())
             logits = as_arrays(model(tag_rows(windows, range(len(rows)), pad_id=model.encoder.config.pad_id)))
             return [values[: len(row.at)] for values, row in zip(logits, rows, strict=True)]
 
@@ -206,7 +205,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         logits = np.zeros((inputs.sentences.num_words, len(self.task.labels)), dtype=np.float32)
         for words, values in zip(inputs.words, outputs, strict=True):
             logits[words] = values
-        tagged = tagging.decode(self.task, logits, inputs.sentences)
+        tagged = tagging.decode_tags(self.task, logits, inputs.sentences)
         probabilities = np.split(tagged.probabilities, np.cumsum([len(row) for row in inputs.spans])[:-1])
         rows = zip(inputs.texts, inputs.spans, tagged.tags, probabilities, strict=True)
         return [_entities(text_answer(self.task, *row)) for row in rows]

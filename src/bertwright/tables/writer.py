@@ -132,8 +132,8 @@ def _cell(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request for predictions: the input to read and the file for the answers.
+class PredictRequest:
+    """What is read and where its answers go.
 
     source          a file, or - for standard input
     target          a file, a folder for answers to questions, or - for standard output
@@ -190,8 +190,8 @@ class Asked:
 
 
 @contextmanager
-def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
-    """Open the stream for the answers: standard output, or a file, packed by its name, that is whole or absent."""
+def opened_target(asked: PredictRequest) -> Iterator[IO[bytes]]:
+    """Where answers are written: standard output, or a file, packed as its name says, that is whole or absent."""
     if asked.target == "-":
         yield sys.stdout.buffer
         sys.stdout.flush()
@@ -205,7 +205,7 @@ def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
 
 
 def answer_tables(
-    asked: Asked,
+    asked: PredictRequest,
     answered: Callable[[Table, Table], Table],
     *,
     headerless: Sequence[str] = (),

@@ -320,7 +320,7 @@ SERVE_DEFAULTS = {
     "max_body": 1000000,
     "max_inputs": 256,
     "max_characters": 100000,
-    "max_wait": 5.0,
+    "max_waiting_tokens": 16384,
     "timeout": 30.0,
     "read_timeout": 10.0,
     "max_connections": 512,
@@ -337,8 +337,8 @@ SERVE: dict[str, dict[str, Any]] = {
         "max_inputs": 3,
         "max_characters": 9,
     },
-    "--model small-wiki --max-wait 1 --timeout 2.5 --batch-tokens 512": {
-        "max_wait": 1.0,
+    "--model small-wiki --max-waiting-tokens 9999 --timeout 2.5 --batch-tokens 512": {
+        "max_waiting_tokens": 9999,
         "timeout": 2.5,
         "batch_tokens": 512,
     },

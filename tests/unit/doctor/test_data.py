@@ -26,8 +26,9 @@ from bertwright.errors import InputError
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.classification.encoding import encode
-from bertwright.tasks.classification.model import Classifier, classifier_task, padded
+from bertwright.tasks.classification.model import Classifier, padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.spec import SQUAD2
 from bertwright.tasks.spec import TaskSpec
@@ -324,7 +325,7 @@ def test_the_head_is_none_that_fine_tuning_began_with(tmp_path: Path) -> None:
     head = model.classifier.linear.weight.detach().clone()
     encoded = encode(LOWER, data.train.texts_a, max_length=32)
     rows = padded(encoded, range(32), pad_id=LOWER.pad_id, targets=data.train.targets)
-    overfit_batch(classifier_task(model, data.task), rows, term="loss", rate=1e-3, goal=0.01)
+    overfit_batch(CLASSIFICATION.trainable(data.task, model), rows, term="loss", rate=1e-3, goal=0.01)
     weights = model.state_dict()
     with torch.no_grad():
         model.classifier.linear.weight.copy_(head)

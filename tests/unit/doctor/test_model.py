@@ -15,16 +15,17 @@ from bertwright.doctor.model import casing, check_model, labels, special_tokens,
 from bertwright.doctor.training import MaskedLoss, masked_lm_finding, masked_loss, overfit_batch, verdict
 from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
-from bertwright.model.config import NAMES, System, system_config
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import open_model, save_model, save_weights
-from bertwright.model.hf_config import FEATURES
+from bertwright.model.system import NAMES, System, system_config
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task, to_inputs
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.tasks.frozen_features import FrozenModel
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer
 from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, named, small_config, write_corpus, write_model
 
 

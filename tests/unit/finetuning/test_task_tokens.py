@@ -11,11 +11,12 @@ from torch import nn
 from bertwright.finetuning.evaluate import evaluate_task
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import opened, with_task_tokens
+from bertwright.finetuning.setup import open_initial_model, with_task_tokens
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import GPTConfig, system_config
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
@@ -47,7 +48,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
 
 def test_a_vocabulary_without_the_tokens_grows_and_its_table_with_it(published: str) -> None:
     before, bare = open_model(published), open_tokenizer(open_model(published))
-    saved, words = opened(published, None)
+    saved, words = open_initial_model(published, None)
     assert before.weights is not None
     assert saved.weights is not None
     assert words.pieces == [*bare.pieces, *TASK_TOKENS]
@@ -57,7 +58,7 @@ def test_a_vocabulary_without_the_tokens_grows_and_its_table_with_it(published: 
     assert new.shape == (3, 128)
     assert abs(float(new.mean())) < 0.005
     assert float(new.std()) == pytest.approx(0.02, rel=0.15)
-    again, _ = opened(published, None)
+    again, _ = open_initial_model(published, None)
     assert again.weights is not None
     assert torch.equal(again.weights[WORD], saved.weights[WORD])
     assert with_task_tokens(saved, words) == (saved, words)
@@ -86,7 +87,7 @@ def test_the_tuned_folder_has_them_and_answers(published: str, tmp_path: Path) -
         expected = state @ model.classifier.linear.weight.T + model.classifier.linear.bias
     np.testing.assert_allclose(predict_logits(model, encoded), expected.numpy(), atol=1e-5)
     # a second task takes the three over, and draws none anew
-    second, _ = opened(str(tmp_path / "run"), None)
+    second, _ = open_initial_model(str(tmp_path / "run"), None)
     assert second.config == saved.config
     assert second.weights is not None
     assert saved.weights is not None
@@ -94,7 +95,7 @@ def test_the_tuned_folder_has_them_and_answers(published: str, tmp_path: Path) -
 
 
 def test_choices_are_read_one_by_one_behind_the_context(published: str) -> None:
-    words = opened(published, None)[1]
+    words = open_initial_model(published, None)[1]
     start, delimiter, classify = words.special_ids[1:]
     rows = Choices(("The tower",), (("falls", "sings a song"),), None, "here", (1,))
     context, falls, sings = words.ids(["The tower", "falls", "sings a song"])
@@ -105,7 +106,7 @@ def test_choices_are_read_one_by_one_behind_the_context(published: str) -> None:
 
 
 def test_random_weights_and_estimators_get_them_too(published: str, tmp_path: Path) -> None:
-    saved, words = opened("random:gpt:tiny", Path(published))
+    saved, words = open_initial_model("random:gpt:tiny", Path(published))
     assert saved.weights is None
     assert isinstance(saved.config, GPTConfig)
     assert saved.config.vocab_size == words.vocab_size == open_model(published).config.vocab_size + 3

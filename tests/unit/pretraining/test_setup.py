@@ -21,7 +21,8 @@ from bertwright.pretraining.evaluate import ValidationRows, evaluate_pretraining
 from bertwright.pretraining.run import pretrain, resolve_run
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
-from bertwright.text.wordpiece import Rules, Tokenizer, train_tokenizer
+from bertwright.text.vocabulary import Rules
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.hardware import resolve_numerics
 from bertwright.training.run_folder import start_run
 from bertwright.training.run_lock import locked

@@ -9,8 +9,11 @@ from pydantic import ValidationError
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.config import SYSTEMS, EncoderConfig, GPTConfig, LSTMConfig, PairConfig, System, system_config
+from bertwright.model.config import EncoderConfig
+from bertwright.model.families.elmo import LSTMConfig, PairConfig
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, save_model
+from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.objectives.language_model import LanguageModel
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.resources import activation_bytes, count_parameters, meta_model

@@ -17,9 +17,9 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.files import read_json
 from bertwright.finetuning import run as finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import SYSTEMS, System
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining import measure
 from bertwright.pretraining import run as pretraining_run
@@ -135,12 +135,13 @@ def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, encoder
 @pytest.mark.parametrize("name", ["sst2", "ner"])
 def test_features_are_computed_and_read_on_the_models_device(name: str, encoder: str, tmp_path: Path) -> None:
     saved, example = open_model(encoder), example_data(TASKS[name], tmp_path)
-    bound: Any = kind_of(TASKS[name]).features
-    data = bound(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
-    states = states_for(frozen_encoder(saved), data.train, [0, 1, 2])
-    head = FrozenHead(saved.config, "elmo", outputs=data.outputs, width=8, each=data.each).to(ELSEWHERE)
+    kind = kind_of(TASKS[name])
+    bound = kind.prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
+    positions = kind.feature_positions(*bound.train)
+    states = states_for(frozen_encoder(saved), positions, [0, 1, 2])
+    head = FrozenHead(saved.config, "elmo", outputs=2, width=8, each=kind.feature_unit == "position").to(ELSEWHERE)
     for compute in (
-        lambda: states_for(frozen_encoder(saved).to(ELSEWHERE), data.train, [0, 1, 2]),
+        lambda: states_for(frozen_encoder(saved).to(ELSEWHERE), positions, [0, 1, 2]),
         lambda: predicted(head, states),
     ):
         with pytest.raises(NotImplementedError, match="copy out of meta"):
@@ -196,7 +197,7 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(InputError, match="--precision int8: is for processors"):
+    with pytest.raises(InputError, match="--precision int8 needs --device cpu"):
         choose("int8", device="cuda")
 
 

@@ -175,7 +175,7 @@ def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: P
 
 
 class OtherTable:
-    """As any library's that numpy can read."""
+    """A table of any library that numpy can read."""
 
     def __init__(self, columns: dict[str, Any]) -> None:
         self.columns = list(columns)

@@ -38,7 +38,7 @@ from bertwright.tasks.question_answering.data import read_asked
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import encode_windows
 from bertwright.tasks.spec import get_spec
-from bertwright.text.documents import TextSettings
+from bertwright.text.document import TextSettings
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
 
 RUNS = 5

@@ -25,7 +25,8 @@ from bertwright.objectives.dataset import Examples
 from bertwright.objectives.masked_lm import PretrainingModel, to_inputs
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.pretraining.init_from import load_adapted
-from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import find_inputs, read_all
 from bertwright.text.extend_vocabulary import extend_tokenizer
 from bertwright.text.wordpiece import Tokenizer
 

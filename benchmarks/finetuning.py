@@ -21,10 +21,10 @@ from benchmarks.side_by_side import compare, finish, parser, transformers_config
 from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.encoder import init_weights
 from bertwright.quickstart.docstrings import collect
-from bertwright.tasks.binding import Work, steps_of
-from bertwright.tasks.classification.model import Rows
+from bertwright.tasks.binding import BoundTask, steps_of
+from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.classification.spec import get_task
-from bertwright.tasks.classification.task import prepare
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
@@ -54,7 +54,7 @@ def documentation_data(folder: Path) -> tuple[Path, Tokenizer]:
     return folder, tokenizer
 
 
-def ours(work: Work[Any], config: EncoderConfig, numerics: Numerics, *, steps: int) -> Callable[[], float]:
+def ours(work: BoundTask, config: EncoderConfig, numerics: Numerics, *, steps: int) -> Callable[[], float]:
     """The program's own loop."""
     model = work.build(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
@@ -71,7 +71,7 @@ def ours(work: Work[Any], config: EncoderConfig, numerics: Numerics, *, steps: i
     return run
 
 
-def theirs(config: EncoderConfig, batches: Sequence[Rows], *, whole: bool, bf16: bool) -> Callable[[], float]:
+def theirs(config: EncoderConfig, batches: Sequence[TextBatch], *, whole: bool, bf16: bool) -> Callable[[], float]:
     """transformers' BertForSequenceClassification under a training loop as its examples write one."""
     model = transformers.BertForSequenceClassification(transformers_config(config))
     model.train()
@@ -92,7 +92,7 @@ def theirs(config: EncoderConfig, batches: Sequence[Rows], *, whole: bool, bf16:
     return run
 
 
-def _columns(rows: Rows, length: int) -> dict[str, torch.Tensor]:
+def _columns(rows: TextBatch, length: int) -> dict[str, torch.Tensor]:
     assert rows.targets is not None
     wider = (0, length - rows.ids.shape[1])
     return {
@@ -107,7 +107,7 @@ def measure(size: str, data: Path, tokenizer: Tokenizer, given: argparse.Namespa
     """The rows of one size."""
     config = size_config(size, tokenizer.vocab_size)
     numerics = resolve_numerics(threads=given.threads)
-    work = prepare(get_task("sst2"), data, tokenizer, config, LENGTH)
+    work = CLASSIFICATION.prepare(get_task("sst2"), data, tokenizer, config, LENGTH)
     order = np.random.default_rng(0).permutation(len(work.lengths))
     random = [work.batch(order[begin : begin + BATCH]) for begin in range(0, STEPS[size] * BATCH, BATCH)]
     has_bf16 = numerics.precision == "bf16"

@@ -16,7 +16,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import get_task
-from bertwright.tasks.classification.task import load_data
+from bertwright.tasks.classification.task import CLASSIFICATION
 
 FOLDERS = {
     "sst2": "SST-2",
@@ -35,7 +35,8 @@ EPOCHS = {"sst2": 3}
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     """One task's row."""
     data = given.data / FOLDERS[name]
-    task, train, dev = load_data(get_task(name), data)
+    read = CLASSIFICATION.read(get_task(name), data)
+    task, train, dev = read.task, read.train, read.validation
     first = next(iter(dev.values()))
     metric = task.primary_metric
     row: dict[str, Any] = {"work": f"fine-tuning {name}", "metric": metric, "train": len(train), "dev": len(first)}

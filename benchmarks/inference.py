@@ -26,7 +26,7 @@ from bertwright.model.bert import Bert
 from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.cpu.encoder import packed_copy
 from bertwright.model.encoder import init_weights
-from bertwright.tasks.classification.model import Classifier, Rows
+from bertwright.tasks.classification.model import Classifier, TextBatch
 from bertwright.training.hardware import choose_precision, keep_memory, square_rates
 
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
@@ -63,7 +63,7 @@ def ours(model: Bert, *, bf16: bool) -> dict[str, Answer]:
 
 def answering(module: Classifier) -> Answer:
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
-        rows = Rows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask) != 0)
+        rows = TextBatch(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask) != 0)
         with torch.inference_mode():
             found: Numbers = module(rows).float().numpy()
             return found

@@ -18,7 +18,7 @@ from benchmarks.side_by_side import transformers_config
 from bertwright.interop.onnx import quantise_graph, saturates
 from bertwright.interop.onnx_graph import quiet, write_graph
 from bertwright.model.bert import Bert
-from bertwright.model.hf_weights import to_foreign
+from bertwright.model.families.bert import BERT_FAMILY
 
 Numbers = NDArray[Any]
 Answer = Callable[[Numbers, Numbers, Numbers], Numbers]
@@ -61,7 +61,7 @@ def as_transformers(model: Bert, *, attention: str = "sdpa") -> Any:
     theirs = transformers.BertForSequenceClassification(
         transformers_config(config, num_labels=model.classifier.linear.out_features, attn_implementation=attention)
     )
-    theirs.load_state_dict(to_foreign(model.state_dict()))
+    theirs.load_state_dict(BERT_FAMILY.weights_to_foreign(model.state_dict()))
     return theirs.eval()
 
 

@@ -22,7 +22,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from benchmarks.build import build
-from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import find_inputs, read_all
 
 Texts = list[str]
 

@@ -21,8 +21,9 @@ from bertwright.model.folder import open_model
 from bertwright.pretraining.init_from import size_name
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns
-from bertwright.tasks.classification.task import load_data
-from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.tasks.classification.task import CLASSIFICATION
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import find_inputs, read_all
 from bertwright.text.wordpiece import Tokenizer
 
 
@@ -54,7 +55,8 @@ def vocabulary_rows(tokenizers: list[Path], texts: dict[str, list[str]]) -> Iter
 
 def task_row(given: argparse.Namespace) -> dict[str, Any]:
     """Majority, bag of words, random weights and the model, on dev."""
-    learned, train, dev = load_data(task(), given.data)
+    read = CLASSIFICATION.read(task(), given.data)
+    learned, train, dev = read.task, read.train, read.validation
     first = next(iter(dev.values()))
     row: dict[str, Any] = {"work": "fine-tuning", "train": len(train), "dev": len(first), "seeds": given.seeds}
     row["majority"] = majority_baseline(learned, train, first)["accuracy"]
@@ -85,7 +87,7 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     if given.tokenizers:
-        texts = {"reviews": list(next(iter(load_data(task(), given.data)[2].values())).texts_a)}
+        texts = {"reviews": list(next(iter(CLASSIFICATION.read(task(), given.data).validation.values())).texts_a)}
         if given.text:
             documents = read_all(find_inputs(given.text), TextSettings())
             texts["text"] = [line for document in documents for line in document.paragraphs]

@@ -27,7 +27,8 @@ from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
 from bertwright.pretraining.systems import trainable_of
 from bertwright.quickstart.docstrings import collect, write_corpus
-from bertwright.text.documents import TextSettings, read_all
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_all
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop

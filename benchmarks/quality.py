@@ -22,7 +22,7 @@ import transformers
 from benchmarks.pretraining import LENGTH, Theirs, columns_of
 from benchmarks.side_by_side import parser, processor, versions
 from bertwright.model.config import EncoderConfig
-from bertwright.model.hf_weights import from_foreign
+from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
@@ -85,7 +85,7 @@ def theirs(made: Pretraining, numerics: Numerics) -> tuple[Update, Callable[[], 
         tied = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
         theirs = {name: tensor for name, tensor in other.model.state_dict().items() if name not in tied}
         assert isinstance(made.model, PretrainingModel)
-        made.model.load_state_dict(from_foreign(theirs))
+        made.model.load_state_dict(BERT_FAMILY.weights_from_foreign(theirs, "transformers"))
         return made.model.eval()
 
     return update, trained

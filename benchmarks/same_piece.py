@@ -21,7 +21,7 @@ import torch
 import bertwright
 from bertwright.errors import InputError
 from bertwright.model.config import Attends
-from bertwright.model.encoder import kept
+from bertwright.model.encoder import visible_keys
 
 FREQUENT = 40
 
@@ -59,7 +59,7 @@ def _same(pieces: Sequence[str], segments: Sequence[int], frequent: set[str]) ->
 
 def _reach(tokens: int, attends: Attends) -> Any:
     """[T, T]: whether the first token can look at the second."""
-    return kept(torch.ones(1, tokens, dtype=torch.bool), attends).expand(1, 1, tokens, tokens)[0, 0].numpy()
+    return visible_keys(torch.ones(1, tokens, dtype=torch.bool), attends).expand(1, 1, tokens, tokens)[0, 0].numpy()
 
 
 def main() -> int:

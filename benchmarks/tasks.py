@@ -24,14 +24,14 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import Way
 from bertwright.model.folder import open_model
 from bertwright.pretraining.init_from import size_name
-from bertwright.tasks.multiple_choice import task as chooser
 from bertwright.tasks.multiple_choice.spec import ChoiceTask
-from bertwright.tasks.question_answering import task as span
-from bertwright.tasks.question_answering.score import figures, score_answers
+from bertwright.tasks.multiple_choice.task import CHOICE
+from bertwright.tasks.question_answering.score import score_answers, squad_metrics
 from bertwright.tasks.question_answering.spec import SpanTask
+from bertwright.tasks.question_answering.task import SPAN
 from bertwright.tasks.spec import TaskSpec, get_spec
-from bertwright.tasks.tagging import task as tagging
-from bertwright.tasks.tagging.spec import TaggingTask, score
+from bertwright.tasks.tagging.spec import TaggingTask, score_tags
+from bertwright.tasks.tagging.task import TAGGING
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,22 @@ ROWS = {
 def majority(task: TaskSpec, data: Path) -> dict[str, float]:
     """Dev figures of what training has most often: an answer's text, a choice's number, a word's tag."""
     if isinstance(task, SpanTask):
-        train, dev, _ = span.load_data(task, data)
+        read = SPAN.read(task, data)
+        train, dev = read.train, read.validation["dev"]
         texts = Counter(question.answers[0][0] if question.answers else "" for question in train.items)
-        return figures(score_answers(dev, [texts.most_common(1)[0][0]] * len(dev)), null=False)
+        return squad_metrics(score_answers(dev, [texts.most_common(1)[0][0]] * len(dev)), null=False)
     if isinstance(task, ChoiceTask):
-        rows, measured = chooser.load_data(task, data)
+        read = CHOICE.read(task, data)
+        rows, measured = read.train, read.validation["dev"]
         assert rows.targets is not None
         assert measured.targets is not None
         return {"accuracy": float(np.mean(measured.targets == np.bincount(rows.targets).argmax()))}
     assert isinstance(task, TaggingTask)
-    learned, sentences, asked = tagging.load_data(task, data)
+    read = TAGGING.read(task, data)
+    learned, sentences, asked = read.task, read.train, read.validation["dev"]
     assert sentences.tags is not None
     commonest = Counter(tag for tags in sentences.tags for tag in tags).most_common(1)[0][0]
-    return score(learned, [[commonest] * len(words) for words in asked.words], asked)
+    return score_tags(learned, [[commonest] * len(words) for words in asked.words], asked)
 
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:

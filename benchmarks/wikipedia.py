@@ -21,7 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bertwright.text.documents import TextSettings, in_full, read_sources
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import in_full, read_sources
 from bertwright.text.wikipedia import Page
 
 from .build import text_bytes

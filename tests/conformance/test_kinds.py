@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bertwright.errors import InputError
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import EncoderConfig
@@ -21,7 +21,7 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.registry import find
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
-from bertwright.tasks.kinds import KINDS, kind_of, task_of
+from bertwright.tasks.kinds import TASK_KINDS, kind_of, task_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.hardware import Numerics, resolve_numerics
@@ -68,7 +68,7 @@ def measured_once(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kind_has_its_example() -> None:
-    assert {kind.spec for kind in KINDS} == set(EXAMPLES)
+    assert {kind.spec for kind in TASK_KINDS} == set(EXAMPLES)
     assert {kind_of(task).spec for task in TASKS.values()} <= set(EXAMPLES)
 
 
@@ -90,7 +90,7 @@ def test_a_task_does_what_every_task_must(name: str, encoder: str, tmp_path: Pat
     # and the answers, twice the same
     for folder in ("once", "again"):
         (tmp_path / folder).mkdir()
-        predict(str(tmp_path / "run"), str(example.asked), str(tmp_path / folder / example.output))
+        predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / folder / example.output))
         assert example.answers(tmp_path / folder / example.output) == example.right
     first, second = (sorted((tmp_path / folder).rglob("*.*")) for folder in ("once", "again"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

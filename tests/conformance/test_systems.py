@@ -12,21 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import (
-    SYSTEMS,
-    BackboneConfig,
-    PairConfig,
-    SingleBackboneConfig,
-    System,
-    TopConfig,
-    system_config,
-)
+from bertwright.model.config import BackboneConfig, SingleBackboneConfig
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.kinds import task_of
 from bertwright.tasks.spec import get_spec
@@ -112,7 +107,7 @@ def test_a_body_does_what_every_body_must(name: str, task: str, models: dict[str
     figures = evaluate_task(spec, model=str(tmp_path / "run"), data=example.data)
     assert figures[found["metric"]] == pytest.approx(found["mean"])
     # and the answers, in files and in use, all at once and one by one
-    predict(str(tmp_path / "run"), str(example.asked), str(tmp_path / example.output))
+    predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / example.output))
     ready = load(tmp_path / "run", precision="fp32")
     told = example.told(ready(example.inputs))
     assert example.told([ready(one) for one in example.inputs]) == told

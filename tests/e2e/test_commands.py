@@ -424,7 +424,7 @@ def test_figures_asked_for_in_vain_are_refused(made: Path, tmp_path: Path, capsy
     held_out = ["evaluate", "pretraining", "--model", made / "run", "--corpus", made / "corpus"]
     assert "rows 0" in run(capsys, *held_out, "--rows", "0", code=2)[1]
     assert "length 600" in run(capsys, *held_out, "--length", "600", code=2)[1]
-    assert "top_k -1" in run(capsys, "fill", "--model", made / "run", "a [MASK]", "--top-k", "-1", code=2)[1]
+    assert "got -1" in run(capsys, "fill", "--model", made / "run", "a [MASK]", "--top-k", "-1", code=2)[1]
     (tmp_path / "file").write_text("x")
     assert (
         "is a file"

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from bertwright.cli import main
-from bertwright.model.backbones import Pair
-from bertwright.model.config import PairConfig, System, system_config
+from bertwright.model.backbones import build_backbone
+from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import load_weights, open_model, save_model
+from bertwright.model.system import System, system_config
 from bertwright.objectives.language_model import LanguageModel
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
@@ -49,8 +50,8 @@ def test_a_pair_has_the_states_of_its_two_models(
     opened = open_model(str(tmp_path / "pair"))
     assert isinstance(opened.config, PairConfig)
     assert (opened.config.hidden, opened.architecture) == (256, "BertwrightPair")
-    assert set(opened.weights or {}) == {f"encoder.{name}" for name in Pair(opened.config).state_dict()}
-    pair = torch.nn.ModuleDict({"encoder": Pair(opened.config)}).eval()
+    assert set(opened.weights or {}) == {f"encoder.{name}" for name in build_backbone(opened.config).state_dict()}
+    pair = torch.nn.ModuleDict({"encoder": build_backbone(opened.config)}).eval()
     load_weights(pair, opened)
     ids = torch.randint(5, 200, (2, 9), generator=torch.Generator().manual_seed(0))
     given = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
@@ -73,7 +74,7 @@ def test_what_is_no_pair(tmp_path: Path, words: Path, own_text: Path, capsys: py
     left, right, lstm = (saved(tmp_path, name, words) for name in ("bert-left", "bert-right", "lstm-right"))  # type: ignore[arg-type]
     out = tmp_path / "pair"
     assert "due are left and right" in joined(right, left, out, capsys, 2)
-    assert "attend to 'left' and 'left'" in joined(left, left, out, capsys, 2)
+    assert "attend to the left and to the right, got left and left" in joined(left, left, out, capsys, 2)
     assert "an LSTM and a Transformer are no pair" in joined(left, lstm, out, capsys, 2)
     assert "is a GPT-1; a pair is" in joined(saved(tmp_path, "gpt", words), right, out, capsys, 2)
     deep = saved(tmp_path / "deep", "bert-right", words, size="mini")

@@ -313,7 +313,7 @@ def test_a_port_that_is_taken_is_told(model: str) -> None:
         command = [sys.executable, "-m", "bertwright", "serve", "--model", model, "--port", str(port)]
         found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert found.returncode == 2
-    assert f"--port {port}: another program listens there; name another, or 0 for any" in found.stderr
+    assert f"--port {port}: another program listens there; name another port, or 0 for any" in found.stderr
     assert "Traceback" not in found.stderr
 
 

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from bertwright.cli import main
-from bertwright.model.config import SYSTEMS, System, system_of
 from bertwright.model.folder import open_model
+from bertwright.model.system import SYSTEMS, System, system_of
 from bertwright.training.loop import Loop
 
 LANGUAGE: tuple[System, ...] = SYSTEMS[1:]

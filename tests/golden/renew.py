@@ -22,7 +22,8 @@ from bertwright.objectives.masked_lm import pretraining_task
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import prepare_pretraining
-from bertwright.text.documents import TextSettings, read_documents
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.loop import train
 from bertwright.training.run_folder import start_run

@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file
 
 from bertwright.cli import main
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import save_model
+from bertwright.model.system import SYSTEMS, System
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.systems import trainable_of
 from bertwright.registry import find
@@ -110,7 +110,7 @@ def test_every_task_is_learned_there_and_answered_alike_here(name: str, encoder:
         figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data, precision="fp32", device=device)
         assert figures[found["metric"]] == pytest.approx(found["mean"], abs=1e-4)
         (tmp_path / device).mkdir(exist_ok=True)
-        predict(str(tmp_path / "run"), str(example.asked), str(tmp_path / device / example.output), device=device)
+        predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / device / example.output), device=device)
         assert example.answers(tmp_path / device / example.output) == example.right
 
 

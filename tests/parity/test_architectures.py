@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
+from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import open_model
-from bertwright.model.hf_weights import to_foreign
 from bertwright.text.wordpiece import train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
@@ -136,7 +136,7 @@ def test_every_number_agrees(tmp_path: Path, tokenizer: Path, kind: str, shape: 
     close(loss, expected)
     loss.backward()
     expected.backward()
-    gradients = to_foreign({name: gradient(tensor) for name, tensor in ours.named_parameters()})
+    gradients = BERT_FAMILY.weights_to_foreign({name: gradient(tensor) for name, tensor in ours.named_parameters()})
     named = {
         name if name.startswith(("bert.", "cls.", "classifier", "qa_")) else f"bert.{name}": tensor
         for name, tensor in theirs.named_parameters()

@@ -16,10 +16,11 @@ from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses, to_inputs
 from bertwright.tasks.binding import epoch_batches
 from bertwright.tasks.classification.encoding import Encoded
-from bertwright.tasks.classification.model import Classifier, classifier_task, padded, predict_logits
+from bertwright.tasks.classification.model import Classifier, padded, predict_logits
 from bertwright.tasks.classification.spec import ClassificationTask
-from bertwright.tasks.multiple_choice.spec import Choices
-from bertwright.tasks.multiple_choice.task import choice_batch, choice_trainable
+from bertwright.tasks.classification.task import CLASSIFICATION
+from bertwright.tasks.multiple_choice.spec import SWAG, Choices
+from bertwright.tasks.multiple_choice.task import CHOICE, choice_batch
 from tests.support import tiny_run
 
 CLOSE = 1e-12
@@ -100,7 +101,9 @@ def test_the_classifier_is_the_plain_bert(kind: str, activation: str) -> None:
     batches = epoch_batches(np.array([len(ids) for ids in rows.ids]), 7, seed=0, epoch=0)
     assert len(batches) == 7
     for batch in batches:
-        ((part, _),) = classifier_task(fast, task).step(padded(rows, batch, pad_id=0, targets=targets)).values()
+        ((part, _),) = (
+            CLASSIFICATION.trainable(task, fast).step(padded(rows, batch, pad_id=0, targets=targets)).values()
+        )
         (part / 45).backward()
         total += float(part.detach()) / 45
     assert total == pytest.approx(float(loss.detach()), abs=CLOSE)
@@ -119,7 +122,7 @@ def test_the_chooser_is_the_plain_bert() -> None:
     rows = encoded(sum(counts))
     choices = Choices(("",) * 5, tuple(("",) * count for count in counts), targets, "", tuple(range(5)))
     order = [2, 0, 4, 1, 3]
-    ((loss, _),) = choice_trainable(fast).step(choice_batch(rows, choices, order, pad_id=0)).values()
+    ((loss, _),) = CHOICE.trainable(SWAG, fast).step(choice_batch(rows, choices, order, pad_id=0)).values()
     expected = torch.zeros((), dtype=torch.float64)
     for row, first in enumerate(np.cumsum([0, *counts[:-1]]).tolist()):
         one = padded(rows, range(first, first + counts[row]), pad_id=0)

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertwright.model.config import EncoderConfig, GPTConfig
-from bertwright.model.encoder import GPT, Encoder
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import EncoderConfig
+from bertwright.model.encoder import Encoder
+from bertwright.model.families.gpt import GPT_FAMILY, GPTConfig
 from bertwright.model.folder import load_weights, open_model, save_weights
-from bertwright.model.hf_weights import gpt_to_foreign
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -36,9 +37,9 @@ def published(folder: Path, kind: str = "OpenAIGPTLMHeadModel", **shape: Any) ->
     return model
 
 
-def ours_of(folder: Path) -> GPT:
+def ours_of(folder: Path) -> Encoder:
     saved = open_model(str(folder))
-    model = GPT(saved.config).eval()
+    model = build_backbone(saved.config).eval()
     load_weights(nn.ModuleDict({"encoder": model}), saved)
     return model
 
@@ -73,13 +74,15 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     for mine, other in zip(found.hidden, answer.hidden_states, strict=True):
         close(mine[mask], other[mask])
     assert torch.equal(found.last, found.hidden[-1])
-    logits = ours.logits(found.last)
+    logits = F.linear(found.last, ours.words()[0].weight)
     close(logits[mask], answer.logits[mask])
     loss = next_token_loss(logits, labels)
     close(loss, answer.loss)
     loss.backward()
     answer.loss.backward()
-    gradients = gpt_to_foreign({f"encoder.{name}": tensor.grad for name, tensor in ours.named_parameters()})
+    gradients = GPT_FAMILY.weights_to_foreign(
+        {f"encoder.{name}": tensor.grad for name, tensor in ours.named_parameters()}
+    )
     named = dict(theirs.named_parameters())
     assert set(gradients) == set(named)
     # What is added to all scores of a softmax (a key's bias) has the gradient 0: only rounding is left.
@@ -115,7 +118,11 @@ def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
     last = open_model(str(tmp_path / "again"))
     assert last.config == first.config
     assert last.weights is not None
-    assert last.weights.keys() == first.weights.keys() == {f"encoder.{name}" for name in GPT(first.config).state_dict()}
+    assert (
+        last.weights.keys()
+        == first.weights.keys()
+        == {f"encoder.{name}" for name in build_backbone(first.config).state_dict()}
+    )
     assert all(torch.equal(tensor, first.weights[name]) for name, tensor in last.weights.items())
     assert load_file(tmp_path / "run" / "model" / "model.safetensors").keys() == {
         name for name in with_head(theirs.config).state_dict() if name != "lm_head.weight"
@@ -126,7 +133,7 @@ def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
 def test_the_original_shape_has_the_published_number_of_parameters() -> None:
     shape = {"vocab_size": 40478, "hidden": 768, "layers": 12, "heads": 12, "intermediate": 3072}
     with torch.device("meta"):
-        model = GPT(GPTConfig.model_validate(shape))
+        model = build_backbone(GPTConfig.model_validate(shape))
         theirs = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig())
     assert sum(tensor.numel() for tensor in model.parameters()) == 116_534_784
     assert sum(tensor.numel() for tensor in theirs.parameters()) == 116_534_784
@@ -151,7 +158,7 @@ def randomised(model: nn.Module) -> Any:
 
 def test_a_later_token_changes_no_earlier_state_but_in_a_bert_it_does() -> None:
     shape = {"vocab_size": 30, "hidden": 16, "layers": 3, "heads": 2, "intermediate": 64, "max_positions": 12}
-    gpt = randomised(GPT(GPTConfig.model_validate(shape))).eval()
+    gpt = randomised(build_backbone(GPTConfig.model_validate(shape))).eval()
     bert = randomised(Encoder(EncoderConfig.model_validate(shape))).eval()
     ids = torch.randint(30, (3, 12), generator=torch.Generator().manual_seed(6))
     other = ids.clone()
@@ -172,7 +179,7 @@ def test_training_computes_the_same_without_the_fused_kernel() -> None:
     """Dropout too rare to drop anything takes the path that spells attention out."""
     shape = {"vocab_size": 30, "hidden": 16, "layers": 3, "heads": 2, "intermediate": 64, "max_positions": 20}
     config = GPTConfig.model_validate({**shape, "attention_dropout": 1e-9, "hidden_dropout": 0.0})
-    model = randomised(GPT(config))
+    model = randomised(build_backbone(config))
     ids, mask = batch(30)
     none = torch.zeros_like(ids)
     spelled = model.train()(ids, none, mask).last
@@ -180,7 +187,7 @@ def test_training_computes_the_same_without_the_fused_kernel() -> None:
     assert not torch.equal(spelled, fused)  # rows that may attend to nothing say that it was another path
     close(spelled[mask], fused[mask])
     torch.manual_seed(8)
-    dropping = GPT(config.model_copy(update={"attention_dropout": 0.5})).train()
+    dropping = build_backbone(config.model_copy(update={"attention_dropout": 0.5})).train()
     dropping.load_state_dict(model.state_dict())
     assert not torch.allclose(dropping(ids, none, mask).last, fused, atol=1e-3)
 

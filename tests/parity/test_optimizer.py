@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from bertwright.model.bert import Bert
-from bertwright.model.hf_weights import to_foreign
+from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.objectives.masked_lm import Inputs
 from bertwright.training.optimizer import build_optimizer
 from bertwright.training.settings import OptimizerSettings
@@ -29,7 +29,7 @@ PEAK, WARMUP = 2e-2, 5
 
 def decays(name: str) -> bool:
     """By the name of the parameter in a published checkpoint; ours holds queries, keys and values in one."""
-    published = to_foreign({name: torch.zeros(3, 2) if name.endswith("weight") else torch.zeros(3)})
+    published = BERT_FAMILY.weights_to_foreign({name: torch.zeros(3, 2) if name.endswith("weight") else torch.zeros(3)})
     excluded = {any(re.search(word, other) for word in ("LayerNorm", "layer_norm", "bias")) for other in published}
     assert len(excluded) == 1
     return not excluded.pop()

@@ -11,7 +11,7 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses
-from bertwright.tasks.classification.model import Classifier, Rows
+from bertwright.tasks.classification.model import Classifier, TextBatch
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
@@ -116,5 +116,5 @@ def test_classifier_agrees_and_its_folder_comes_back(tmp_path: Path, tokenizer: 
     assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
     ids, segments, mask = batch(settings.vocab_size)
     answer = theirs(input_ids=ids, token_type_ids=segments, attention_mask=mask.long()).logits
-    torch.testing.assert_close(ours.eval()(Rows(ids, segments, mask)), answer, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.eval()(TextBatch(ids, segments, mask)), answer, atol=1e-5, rtol=1e-5)
     assert open_model(str(tmp_path / "m")).labels == ("a", "b", "c")

@@ -12,7 +12,8 @@ from bertwright.model.bert import Bert
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
 from bertwright.objectives.sentence_pairs import PLAN
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer
 from tests.support import bundle_writer
 from tests.support.mutations import READERS, tried
 

@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.finetuning.search import parse_grid
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.hf_config import read_config
+from bertwright.model.hf_config import read_description
 from bertwright.objectives.batches import parse_weights
 from bertwright.pretraining.settings import resolve_settings
 from bertwright.tables.reader import read_table
@@ -23,9 +23,10 @@ from bertwright.tasks.embeddings import parse_layers
 from bertwright.tasks.multiple_choice.spec import ChoiceTask, choices_of
 from bertwright.tasks.question_answering.data import read_asked, read_questions
 from bertwright.tasks.spec import with_settings
-from bertwright.tasks.tagging.conll import Columns, read_lines, sentences_of
-from bertwright.tasks.tagging.spec import TaggingTask, learn, read_tagged
-from bertwright.text.documents import TextSettings, read_documents
+from bertwright.tasks.tagging.conll import Columns, read_tag_lines, sentences_of
+from bertwright.tasks.tagging.spec import TaggingTask, learn_tags, read_tagged
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
 from bertwright.text.vocabulary import read_folder
 
 JSON = ['{"', '": "', '", "', '"}', "[", "]", "{}", "null", "1e999", "true", "\\ud800", "tokens", "tags", "document"]
@@ -60,7 +61,7 @@ def files(*parts: list[str]) -> st.SearchStrategy[bytes]:
 def of_tags(path: Path) -> None:
     """Words and tags, and the labels learned from them."""
     task = TaggingTask(name="ner", scheme="auto")
-    learn(task, read_tagged(task, read_lines(path)))
+    learn_tags(task, read_tagged(task, read_tag_lines(path)))
 
 
 def of_vocabulary(path: Path) -> None:
@@ -80,13 +81,17 @@ READERS: dict[str, tuple[str, st.SearchStrategy[bytes], Callable[[Path], Any]]] 
     "choices": ("a.jsonl", files(JSON, ["\n"]), lambda path: choices_of(ChoiceTask(name="swag"), read_table(path))),
     "CoNLL": ("a.conll", files(CONLL), of_tags),
     "CoNLL-U": ("a.conllu", files(CONLL), of_tags),
-    "words": ("a.jsonl", files(JSON, ["\n"]), lambda path: sentences_of(read_lines(path), Columns(), with_tags=False)),
+    "words": (
+        "a.jsonl",
+        files(JSON, ["\n"]),
+        lambda path: sentences_of(read_tag_lines(path), Columns(), with_tags=False),
+    ),
     "SQuAD": ("a.json", files(JSON), read_questions),
     "questions": ("a.jsonl", files(JSON, ["\n"]), read_asked),
     "text": ("a.txt", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),
     "records": ("a.jsonl", files(JSON, ["\n"]), lambda path: list(read_documents(path, TextSettings()))),
     "a dump": ("a.xml", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),
-    "config.json": ("config.json", files(JSON, ["hidden_size", "architectures", "id2label"]), read_config),
+    "config.json": ("config.json", files(JSON, ["hidden_size", "architectures", "id2label"]), read_description),
     "a record": ("run.json", files(JSON), read_json),
     "tokenizer.json": (
         "tokenizer.json",

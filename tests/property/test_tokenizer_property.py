@@ -11,8 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertwright.text.documents import TextSettings, read_documents
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer, import_vocabulary, train_tokenizer
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
 
 OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 IDEOGRAPHS = [(0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0xF900, 0xFAFF)]

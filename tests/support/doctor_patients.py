@@ -1,4 +1,4 @@
-"""Folders for the doctor, made on purpose: a corpus from sentences, a model of random weights that look trained."""
+"""Folders for the tests of the doctor: a corpus of sentences, and a model of random weights that look trained."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -17,7 +17,8 @@ from bertwright.model.bert import Bert
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_weights
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer
 
 WORDS = (
     "harbour winter garden letter bridge window school market morning river paper music table horse island doctor "
@@ -34,7 +35,7 @@ CASED = Tokenizer(
 
 
 def small_config(tokenizer: Tokenizer = LOWER, **changes: Any) -> EncoderConfig:
-    """One layer, without dropout."""
+    """Return a configuration of one layer without dropout."""
     shape = {"hidden": 64, "layers": 1, "heads": 2, "intermediate": 128, "max_positions": 512}
     plain = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     return EncoderConfig.model_validate({"vocab_size": tokenizer.vocab_size, **shape, **plain, **changes})
@@ -51,7 +52,7 @@ def write_model(
     num_labels: int = 2,
     **config: Any,
 ) -> Path:
-    """Random weights with biases and norms that are not an initialisation's; `change` edits them, by our names."""
+    """Write a model of random weights with biases and norms as training leaves them; `change` edits the weights."""
     shape = small_config(tokenizer, **config)
     model = Bert(shape, architecture, num_labels=num_labels)
     draw = torch.Generator().manual_seed(0)
@@ -61,10 +62,16 @@ def write_model(
         if tensor.ndim == 1:
             weights[name] = tensor + 0.01 * torch.randn(tensor.shape, generator=draw)
     change(weights)
-    own = folder.parent / f"{folder.name}-tokenizer"
-    tokenizer.save(own)
+    tokenizer_folder = folder.parent / f"{folder.name}-tokenizer"
+    tokenizer.save(tokenizer_folder)
     save_weights(
-        folder, weights, config=shape, tokenizer=own, architecture=architecture, labels=labels, extra=extra or {}
+        folder,
+        weights,
+        config=shape,
+        tokenizer=tokenizer_folder,
+        architecture=architecture,
+        labels=labels,
+        extra=extra or {},
     )
     return folder
 
@@ -72,7 +79,7 @@ def write_model(
 def write_corpus(
     folder: Path, documents: list[list[str]], *, tokenizer: Tokenizer = LOWER, keep_duplicates: bool = False
 ) -> Corpus:
-    """A corpus of one shard, each document a list of sentences."""
+    """Write a corpus of one shard; each document is a list of sentences."""
     ids = [tokenizer.ids(sentences) for sentences in documents]
     sentences = list(chain.from_iterable(ids))
     with CorpusWriter(folder, tokenizer=tokenizer, shard_tokens=10**9) as writer:
@@ -88,17 +95,17 @@ def write_corpus(
 
 
 def random_sentences(count: int, *, seed: int = 0, longest: int = 12) -> list[str]:
-    """Different sentences of the words above."""
+    """Return random sentences of `WORDS`."""
     draw = np.random.default_rng(seed)
     return [" ".join(draw.choice(WORDS, draw.integers(6, longest))) for _ in range(count)]
 
 
 def levels(findings: list[Finding]) -> dict[str, str]:
-    """name → level, for those that are not ok."""
-    return {one.name: one.level for one in findings if one.level != "ok"}
+    """Return name → level of the findings that are not ok."""
+    return {each.name: each.level for each in findings if each.level != "ok"}
 
 
 def named(findings: list[Finding], name: str) -> Finding:
-    """The one finding of that name."""
-    (found,) = (one for one in findings if one.name == name)
-    return found
+    """Return the only finding of that name."""
+    (finding,) = (each for each in findings if each.name == name)
+    return finding

@@ -65,7 +65,7 @@ def example_data(task: Any, folder: Path) -> dict[str, Any]:
         "broken": write(folder / "broken", "lonely\n"),
         "inputs": [" ".join(words) for words, _ in rows],
         "told": told,
-        "trouble": r"train\.conll:65: a row of 1 column where 2 are due",
+        "trouble": r"train\.conll:65: expected 2 columns, as on line 1, got 1",
     }
 
 

@@ -111,9 +111,9 @@ def read_tokenizer(folder: Path) -> None:
 
 def read_pickled(folder: Path) -> None:
     from bertwright.interop.huggingface import read_weights
-    from bertwright.model.hf_weights import own_weights
+    from bertwright.model.families.bert import BERT_FAMILY
 
-    for tensor in own_weights(read_weights(folder)[0], str(folder)).values():
+    for tensor in BERT_FAMILY.weights_from_foreign(read_weights(folder)[0], str(folder)).values():
         tensor.isfinite().all()
 
 

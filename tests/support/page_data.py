@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertwright.finetuning.glue_submission import PARTS, TASKS
+from bertwright.finetuning.glue_submission import SUBMISSION_FILES, TASKS
 from bertwright.tasks.classification.spec import get_task
 from tests.support.pages import ROOT
 from tests.support.paper_data import write_data
@@ -87,7 +87,7 @@ def write_tables() -> None:
     gold = json.loads(Path("data/squad/dev-v2.0.json").read_text("utf-8"))
     asked = [one["id"] for article in gold["data"] for part in article["paragraphs"] for one in part["qas"]]
     Path("predictions.json").write_text(json.dumps(dict.fromkeys(asked, "harbour")))
-    for part in PARTS:
+    for part in SUBMISSION_FILES:
         columns = ("sentence1", "sentence2") if part.file == "AX" else get_task(part.task).text
         rows = [(number, *(f"{column} {number}" for column in columns)) for number in range(3)]
         table(f"GLUE/{part.folder}/{part.stem}.tsv", [("index", *columns), *rows])

@@ -91,9 +91,9 @@ def sentences(task: Any, folder: Path) -> Example:
     texts = [tuple(row[column] for column in task.text) for row in rows]
     data = write(folder / "data", {})
     if not task.labels and task.kind == "classification":  # every label that is text is one: leave it out
-        broken, said = write(folder / "broken", {task.label: ""}), "is ''"
+        broken, said = write(folder / "broken", {task.label: ""}), "got ''"
     elif task.kind == "multilabel":  # none at all is allowed, one twice is not
-        broken, said = write(folder / "broken", {task.label: "yes|yes"}), "holds the label 'yes' twice"
+        broken, said = write(folder / "broken", {task.label: "yes|yes"}), "has the label 'yes' twice"
     else:
         broken, said = write(folder / "broken", {task.label: "what"}), "what"
     return Example(
@@ -176,7 +176,7 @@ def spans(task: Any, folder: Path) -> Example:
 
     plain = [normalised(answer) for answer in right]
     data, broken = write(folder / "data", 33), write(folder / "broken", 2)
-    trouble = r"train\.json: question q7: .* is not at character 2"
+    trouble = r"train\.json: question q7: expected .* at character 2 of"
     articles = json.loads((data / "dev.json").read_text("utf-8"))["data"]
     return Example(
         data=data,

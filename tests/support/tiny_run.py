@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from bertwright.model.config import EncoderConfig, LSTMConfig, System, system_config
+from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.elmo import LSTMConfig
+from bertwright.model.system import System, system_config
 from bertwright.objectives.batches import ShuffledRows, cut
 from bertwright.objectives.dataset import Examples, Spans, Unmasked
 from bertwright.objectives.language_model import LanguageModel, to_tokens

@@ -201,7 +201,10 @@ def test_a_file_made_meanwhile_is_never_replaced_by_a_folder(tmp_path: Path) -> 
     with pytest.raises(InputError, match="out: was made or changed by another process"):
         late()
     assert (tmp_path / "out").read_text() == "mine"
-    with pytest.raises(InputError, match="out: expected a folder or a free name"), atomic_folder(tmp_path / "out"):
+    with (
+        pytest.raises(InputError, match="out: expected a folder or a free name, got a file"),
+        atomic_folder(tmp_path / "out"),
+    ):
         pass
     assert names(tmp_path) == ["out"]
 

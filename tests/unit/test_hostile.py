@@ -30,17 +30,20 @@ from bertwright.files import read_json
 from bertwright.interop.huggingface import read_weights
 from bertwright.interop.sorted_table import read_sorted_table
 from bertwright.interop.tensor_bundle import open_bundle
+from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import model_within, open_model
-from bertwright.model.hf_weights import own_weights, read_safetensors
+from bertwright.model.hf_weights import read_safetensors
 from bertwright.objectives import pair_index as plans
 from bertwright.reports.runs import read_run
 from bertwright.shipped import place_of
 from bertwright.tables.reader import read_table as read_rows
 from bertwright.tasks.question_answering.data import read_questions
 from bertwright.text import decompress as opening
-from bertwright.text.documents import TextSettings, read_documents
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
+from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wikitext import passages, unclosed
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.wordpiece import Tokenizer
 from tests.support import bundle_writer as writer
 from tests.support.other_weights import put
 
@@ -377,7 +380,7 @@ def test_rows_are_filled_up_with_a_piece_that_there_is(tmp_path: Path, pad: int)
     shape |= {"num_hidden_layers": 1, "hidden_act": "gelu", "pad_token_id": pad}
     save_file({"bert.embeddings.word_embeddings.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(shape))
-    with pytest.raises(InputError, match=f"pad_id {pad} is none of the 3 pieces"):
+    with pytest.raises(InputError, match=f"pad_id {pad} is not below the vocab_size 3"):
         open_model(str(tmp_path))
 
 
@@ -408,8 +411,10 @@ def test_a_longest_word_beyond_every_number_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [{}, {"bert.encoder.layer.0.attention.self.key.weight": torch.ones(3)}])
 def test_a_query_without_its_key_is_refused(key: dict[str, torch.Tensor]) -> None:
-    with pytest.raises(InputError, match="query, key and value of one shape are due"):
-        own_weights({"bert.encoder.layer.0.attention.self.query.weight": torch.ones(2, 2), **key}, "m")
+    with pytest.raises(InputError, match="expected query, key and value of the same shape"):
+        BERT_FAMILY.weights_from_foreign(
+            {"bert.encoder.layer.0.attention.self.query.weight": torch.ones(2, 2), **key}, "m"
+        )
 
 
 def test_a_pickle_takes_no_memory_for_a_length_that_it_claims(tmp_path: Path) -> None:

@@ -177,10 +177,10 @@ def predict_command(
         precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
         device: Device that computes: the processors (cpu), or a GPU (cuda).
     """
-    from bertwright.finetuning.evaluate import predict
+    from bertwright.finetuning.evaluate import predict_file
 
     formats: Any = {"input_format": input_format, "output_format": output_format}
-    return predict(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
+    return predict_file(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
 
 
 def submission_command(*, model: Repeatable, data: Path, out: Path) -> CommandResult:

@@ -112,7 +112,7 @@ def fill_command(text: Positional[str], /, *, model: str, top_k: int = 5) -> Com
     from bertwright.model.folder import open_model
     from bertwright.objectives.masked_lm import open_pretrained
     from bertwright.tasks.binding import open_tokenizer
-    from bertwright.tasks.fill_mask import fill
+    from bertwright.tasks.fill_mask import fill_masks
     from bertwright.text.open_tokenizer import wordpiece
 
     saved = open_model(model)
@@ -123,7 +123,7 @@ def fill_command(text: Positional[str], /, *, model: str, top_k: int = 5) -> Com
             {"piece": piece, "probability": probability}
             for piece, probability in zip(mask.pieces, mask.probabilities, strict=True)
         ]
-        for mask in fill(loaded, tokenizer, text, top_k=top_k)
+        for mask in fill_masks(loaded, tokenizer, text, top_k=top_k)
     ]
     lines = ["  ".join(f"{entry['piece']} {entry['probability']:.3f}" for entry in mask) for mask in masks]
     return {"masks": masks, "text": "\n".join(lines)}

@@ -43,7 +43,8 @@ def tokenizer_train_command(
     """
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
-    from bertwright.text.documents import TextSettings, find_inputs, read_all
+    from bertwright.text.document import TextSettings
+    from bertwright.text.documents import find_inputs, read_all
     from bertwright.text.wordpiece import train_tokenizer
 
     _refuse_existing(out)
@@ -108,7 +109,8 @@ def tokenizer_extend_command(
         documents: Documents of plain text are separated by blank lines, or each line or file is one.
         field: Field of JSON lines, or column of a table, that holds the text.
     """
-    from bertwright.text.documents import TextSettings, find_inputs, read_all
+    from bertwright.text.document import TextSettings
+    from bertwright.text.documents import find_inputs, read_all
     from bertwright.text.extend_vocabulary import extend_tokenizer
     from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
 
@@ -161,7 +163,7 @@ def corpus_build_command(
         shard: Part i/n, such as 2/8: the i-th of n parts, each built on a machine of its own; corpus merge joins them.
     """
     from bertwright.corpus.build import build_corpus
-    from bertwright.text.documents import TextSettings
+    from bertwright.text.document import TextSettings
 
     settings = TextSettings(documents=documents, lines=lines, field=field, language=language)
     manifest = build_corpus(

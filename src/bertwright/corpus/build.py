@@ -1,7 +1,7 @@
 """text → shards: read documents as a stream, tokenize them in worker processes, write them in order (paper §3.1).
 
-One process reads. Chunks of whole documents are cut by the size of their text only, so the number of workers changes no
-byte. The number of chunks in work is bounded, so memory does not grow with the text. When the same command is given
+One process reads. Chunks of complete documents are cut by the size of their text only, so the number of workers changes
+no byte. The number of chunks in work is bounded, so memory does not grow with the text. When the same command is given
 again after a stop or a kill, the build continues from its last complete shard and ends in the same bytes.
 """
 
@@ -24,8 +24,10 @@ from bertwright.corpus.resume import BuildState, UnfinishedBuild, is_free, recov
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import FULL_DISK
-from bertwright.text.documents import HubDataset, Input, TextSettings, find_inputs
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import Input, find_inputs
 from bertwright.text.open_tokenizer import open_tokenizer_folder
+from bertwright.text.records import HubDataset
 from bertwright.version import __version__
 
 CHUNKS_PER_WORKER = 3

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import RunFailed
-from bertwright.text.documents import Document, TextSettings
+from bertwright.text.document import Document, TextSettings
+from bertwright.text.documents import in_full
 from bertwright.text.wikipedia import Page
 
 MAX_SENTENCE = 128
@@ -137,13 +138,13 @@ class EncodedChunk:
 
 
 def encode_chunk(
-    sources: "Sequence[Document | Page]", tokenizer: Path, settings: "TextSettings", *, skip: bool
+    sources: Sequence[Document | Page], tokenizer: Path, settings: TextSettings, *, skip: bool
 ) -> EncodedChunk:
     """Split and tokenize documents with the tokenizer of a folder.
 
     Raises RunFailed where a document cannot be split into sentences; with `skip` the document is left out.
     """
-    from bertwright.text.documents import in_full
+    # Imported here, because whoever reads shards imports this module, and needs neither package behind it.
     from bertwright.text.sentences import split_sentences
 
     sentences, failed, size = [], [], 0
@@ -163,6 +164,7 @@ def encode_chunk(
 
 @cache
 def _word_table(folder: Path) -> WordTable:
+    # Imported here for the same reason.
     from bertwright.text.open_tokenizer import open_tokenizer_folder
 
     tokenizer = open_tokenizer_folder(folder)

@@ -10,7 +10,10 @@ from pathlib import Path
 from bertwright.config import Settings
 from bertwright.corpus.manifest import Skipped, Source
 from bertwright.errors import InputError
-from bertwright.text.documents import Document, HubDataset, Input, Page, TextSettings, read_sources
+from bertwright.text.document import Document, TextSettings
+from bertwright.text.documents import Input, read_sources
+from bertwright.text.records import HubDataset
+from bertwright.text.wikipedia import Page
 
 CHUNK_CHARACTERS = 1_000_000
 """Characters at which a chunk ends, with the last document complete. A chunk becomes one record batch."""

@@ -86,7 +86,8 @@ class Corpus:
     @cached_property
     def tokenizer(self) -> BaseTokenizer:
         """Tokenizer that made the ids. Raises InputError where the folder holds another one."""
-        from bertwright.text.open_tokenizer import open_tokenizer_folder  # here, as training reads shards without it
+        # Imported here, because training reads shards without the package `tokenizers`.
+        from bertwright.text.open_tokenizer import open_tokenizer_folder
 
         folder = self.folder / TOKENIZER
         tokenizer = open_tokenizer_folder(folder)

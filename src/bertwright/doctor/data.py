@@ -17,7 +17,7 @@ from bertwright.doctor.findings import Finding, Level, name_list, refused
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.classification.encoding import encode
-from bertwright.tasks.classification.examples import Examples, dev_files, learn, read_examples, text_key, train_file
+from bertwright.tasks.classification.examples import TextExamples, dev_files, learn, read_examples, text_key, train_file
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 
@@ -39,8 +39,8 @@ class Data:
     """A labelled data set: the task with the labels of train, the table train, and the dev tables by name."""
 
     task: ClassificationTask
-    train: Examples
-    dev: Mapping[str, Examples]
+    train: TextExamples
+    dev: Mapping[str, TextExamples]
 
 
 def check_data(task: ClassificationTask, path: Path) -> tuple[Data | None, list[Finding]]:
@@ -170,7 +170,7 @@ def text_findings(data: Data) -> Iterator[Finding]:
         yield leak(data.train, rows, name=name, dev=part)
 
 
-def empty(parts: Sequence[Examples]) -> Finding:
+def empty(parts: Sequence[TextExamples]) -> Finding:
     """Return the number of rows with an empty text."""
     bare = [
         part.place(row)
@@ -184,7 +184,7 @@ def empty(parts: Sequence[Examples]) -> Finding:
     return _finding("empty texts", "warning", len(bare), f"{len(bare):,}, the first at {bare[0]}", advice)
 
 
-def copies(train: Examples, rows: Mapping[str, Sequence[int]]) -> Finding:
+def copies(train: TextExamples, rows: Mapping[str, Sequence[int]]) -> Finding:
     """Return the number of rows of train whose texts equal an earlier row's, case and blanks aside."""
     repeated = [some[1:] for some in rows.values() if len(some) > 1]
     count = sum(map(len, repeated))
@@ -196,7 +196,7 @@ def copies(train: Examples, rows: Mapping[str, Sequence[int]]) -> Finding:
     return _finding("duplicates", "warning" if count > _MANY_COPIES * len(train) else "note", count, text, advice)
 
 
-def contradictions(train: Examples, rows: Mapping[str, Sequence[int]], *, task: ClassificationTask) -> Finding:
+def contradictions(train: TextExamples, rows: Mapping[str, Sequence[int]], *, task: ClassificationTask) -> Finding:
     """Return the number of texts that occur with two labels, or with two sets of labels."""
     assert train.targets is not None
     sets = label_sets(task, train.targets)
@@ -212,7 +212,7 @@ def contradictions(train: Examples, rows: Mapping[str, Sequence[int]], *, task: 
     return _finding("contradictions", "warning", len(both), text, advice)
 
 
-def leak(train: Examples, rows: Mapping[str, Sequence[int]], *, name: str, dev: Examples) -> Finding:
+def leak(train: TextExamples, rows: Mapping[str, Sequence[int]], *, name: str, dev: TextExamples) -> Finding:
     """Return the number of rows of a dev table whose texts also stand in train."""
     leaked = [(row, rows[key][0]) for row in range(len(dev)) if (key := text_key(dev, row)) in rows]
     if not leaked:
@@ -266,12 +266,12 @@ def labels_of_model(saved: SavedModel, task: ClassificationTask) -> Iterator[Fin
     yield _finding("labels, model", "warning", labels, text, advice)
 
 
-def _rows_by_text(examples: Examples) -> dict[str, list[int]]:
+def _rows_by_text(examples: TextExamples) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for row in range(len(examples)):
         rows.setdefault(text_key(examples, row), []).append(row)
     return rows
 
 
-def _sides(examples: Examples, row: int) -> Iterator[str]:
+def _sides(examples: TextExamples, row: int) -> Iterator[str]:
     return chain([examples.texts_a[row]], [examples.texts_b[row]] if examples.texts_b else [])

@@ -14,9 +14,10 @@ from bertwright.doctor.findings import Finding, name_list, refused
 from bertwright.errors import Damaged, InputError
 from bertwright.files import read_json
 from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
-from bertwright.model.config import NAMES, BackboneConfig, attends_both_ways, system_of
+from bertwright.model.config import BackboneConfig, attends_both_ways
+from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import SavedModel, open_model
-from bertwright.model.hf_config import FEATURES
+from bertwright.model.system import NAMES, system_of
 from bertwright.pretraining.init_from import size_name
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder

@@ -28,9 +28,10 @@ from bertwright.objectives.dataset import Examples as Pretraining
 from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task, to_inputs
 from bertwright.objectives.settings import ExampleSettings
 from bertwright.tasks.classification.encoding import Encoded, encode, loss_targets
-from bertwright.tasks.classification.examples import Examples
-from bertwright.tasks.classification.model import Classifier, classifier_task, padded
+from bertwright.tasks.classification.examples import TextExamples
+from bertwright.tasks.classification.model import Classifier, padded
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.distributed import Batch, Trainable
@@ -119,7 +120,7 @@ def overfit_batch(
 
 
 def classifier_findings(
-    saved: SavedModel, tokenizer: BaseTokenizer, task: ClassificationTask, examples: Examples, *, max_length: int
+    saved: SavedModel, tokenizer: BaseTokenizer, task: ClassificationTask, examples: TextExamples, *, max_length: int
 ) -> Iterator[Finding]:
     """Train the model with a new head on 32 rows of train."""
     assert examples.targets is not None
@@ -135,7 +136,7 @@ def classifier_findings(
     elif task.kind == "multilabel":
         scale, unit = max(_guessing(some.targets), 0.5), "of the loss of guessing"
     rate = 1e-4 if saved.config.hidden >= 768 else 1e-3
-    course = overfit_batch(classifier_task(model, task), batch, term="loss", rate=rate, goal=GOAL * scale)
+    course = overfit_batch(CLASSIFICATION.trainable(task, model), batch, term="loss", rate=rate, goal=GOAL * scale)
     if task.kind == "classification":
         yield first_loss(course.first["loss"], task.num_outputs)
     hint = _contradiction(encoded, some.targets)

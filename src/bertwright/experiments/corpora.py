@@ -16,7 +16,8 @@ from bertwright.experiments.spec import TextOrder
 from bertwright.files import read_object, write_json
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer, train_bpe
-from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import find_inputs, read_all
 from bertwright.text.wordpiece import train_tokenizer
 
 VocabularyKind = Literal["wordpiece", "bytepair"]

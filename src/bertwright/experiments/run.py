@@ -25,7 +25,7 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import ClassificationTask
-from bertwright.tasks.classification.task import load_data
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.training.hardware import resolve_device
 from bertwright.training.memory import peak_bytes, reset_peak
 from bertwright.training.run_lock import is_locked
@@ -136,7 +136,7 @@ class ExperimentRun:
             tokenizer=None,
             resume=True,
             allow_other_numerics=self.allow_other_numerics,
-            said=self.said,
+            printed=self.said,
         )
         for folder in (job.folder / "model", *job.folder.glob("seed-*/model")):
             shutil.rmtree(folder, ignore_errors=True)  # hundreds of fine-tunings; only their metrics are needed
@@ -222,7 +222,8 @@ def _measure_baseline(job: BaselineJob) -> None:
     """Compute a baseline and write its metrics under the names that a fine-tuning's have."""
     if not isinstance(job.task, ClassificationTask):
         raise RunFailed(f"{job.baseline}: expected a task on sentences or pairs, got {job.task.name}")
-    task, train, dev = load_data(job.task, job.subset.folder)
+    data = CLASSIFICATION.read(job.task, job.subset.folder)
+    task, train, dev = data.task, data.train, data.validation
     baseline = majority_baseline if job.baseline == "majority" else bag_of_words_baseline
     metrics = {
         f"{name}.{metric}" if len(dev) > 1 else metric: value

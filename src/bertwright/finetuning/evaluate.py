@@ -1,4 +1,4 @@
-"""model → figures and predictions: the commands evaluate and predict."""
+"""fine-tuned model → metrics and predictions: the commands evaluate and predict."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from bertwright.errors import InputError
 from bertwright.files import refuse_target
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.tables.files import InputFormat
-from bertwright.tables.writer import Asked, OutputFormat
+from bertwright.tables.writer import OutputFormat, PredictRequest
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.spec import ClassificationTask, with_columns
 from bertwright.tasks.inference import Answerable, choose
@@ -30,17 +30,17 @@ def evaluate_task(
     precision: str | None = None,
     device: Device = "cpu",
 ) -> dict[str, Any]:
-    """The task's metrics of a fine-tuned model on the dev files of a folder, or on one file.
+    """Return the task's metrics of a fine-tuned model on the validation files of a folder, or on one file.
 
-    `text` and `label` name columns that are called otherwise than in training; `precision` is one of PRECISIONS (None:
-    the model as it is trained, as do others who measure it). InputError without the device.
+    `text` and `label` name columns that differ from training. `precision` is one of PRECISIONS; None computes as in
+    training. Raises InputError without the device.
     """
     keep_memory()
     saved = _opened(model, precision, device)
     trained = task_of(saved)
     kind = kind_of(task)
     if not isinstance(trained, kind.spec):
-        raise InputError(f"{model}: was fine-tuned for {trained.name}, which is another kind of task than {task.name}")
+        raise InputError(f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task")
     if isinstance(task, ClassificationTask) and isinstance(trained, ClassificationTask):
         if task.name == trained.name:
             task = task.model_copy(update={"text": trained.text, "label": trained.label})
@@ -48,12 +48,12 @@ def evaluate_task(
     elif isinstance(task, TaggingTask):
         task = with_tag_columns(task, text=text, label=label)
     elif text or label:
-        raise InputError(f"--text-column and --label-column are for tables; {task.name} has none")
-    words = open_tokenizer(saved)
-    return advise_on_full_gpu(lambda: kind.evaluate(task, saved, words, data), lambda: CPU_ADVICE)
+        raise InputError(f"--text-column and --label-column need a task with tables; {task.name} has none")
+    tokenizer = open_tokenizer(saved)
+    return advise_on_full_gpu(lambda: kind.evaluate(task, saved, tokenizer, data), lambda: CPU_ADVICE)
 
 
-def predict(
+def predict_file(
     model: str,
     source: str,
     target: str,
@@ -65,25 +65,25 @@ def predict(
     output_format: OutputFormat = "auto",
     device: Device = "cpu",
 ) -> dict[str, Any]:
-    """Answer everything in a file; what was written and how much. `raw`: the same as `input_format` "lines".
+    """Predict for everything in a file; return a summary. `raw` is the same as `input_format` "lines".
 
-    `precision` and `device` as `evaluate_task`'s.
+    `precision` and `device` as in `evaluate_task`.
     """
     keep_memory()
     refuse_target(target, source=source)
     if raw and input_format not in ("auto", "lines"):
-        raise InputError(f"--raw is --input-format lines; --input-format {input_format} says otherwise")
-    asked = Asked(source, target, text, "lines" if raw else input_format, output_format)
+        raise InputError(f"--raw means --input-format lines; it contradicts --input-format {input_format}")
+    request = PredictRequest(source, target, text, "lines" if raw else input_format, output_format)
     saved = _opened(model, precision, device)
     task = task_of(saved)
-    if asked.input_format == "lines" and text:
+    if request.input_format == "lines" and text:
         way = "--raw" if raw else "--input-format lines"
-        raise InputError(f"{way} is for plain text, without columns; leave --text-column out")
-    kind, words = kind_of(task), open_tokenizer(saved)
+        raise InputError(f"{way} reads plain text without columns; leave --text-column out")
+    kind, tokenizer = kind_of(task), open_tokenizer(saved)
     if Path(target).is_dir() and not isinstance(task, SpanTask):
-        raise InputError(f"--output {target}: is a folder; answers of {task.name} are a file, or - for standard output")
-    found = advise_on_full_gpu(lambda: kind.predict(saved, words, asked), lambda: CPU_ADVICE)
-    return {**found, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
+        raise InputError(f"--output {target}: expected a file or - for standard output, got a folder")
+    summary = advise_on_full_gpu(lambda: kind.predict(saved, tokenizer, request), lambda: CPU_ADVICE)
+    return {**summary, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
 
 
 def _opened(model: str, precision: str | None, device: Device) -> SavedModel:

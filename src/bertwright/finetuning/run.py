@@ -1,4 +1,4 @@
-"""encoder → task: fine-tune on a labelled table, several seeds, the best epoch of each kept (paper §4.1)."""
+"""encoder → task model: fine-tune on labelled data with several seeds; keep each seed's best epoch (paper §4.1)."""
 
 import math
 import shutil
@@ -15,12 +15,22 @@ from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import begun, completed, opened, planned, refuse_unfit, starting, topped, with_files
+from bertwright.finetuning.setup import (
+    add_auxiliary_loss,
+    add_bilstm,
+    check_settings,
+    initial_model,
+    initial_weights,
+    open_initial_model,
+    train_plan,
+    with_files,
+)
 from bertwright.model.card import finetuning_card, origin
+from bertwright.model.config import Way
 from bertwright.model.folder import CARD, SavedModel, save_weights, weights_digest
-from bertwright.model.hf_config import read_described
-from bertwright.tasks.binding import Work, steps_of
-from bertwright.tasks.feature_based import feature_work, frozen_encoder
+from bertwright.model.hf_config import read_description
+from bertwright.tasks.binding import BoundTask, steps_of
+from bertwright.tasks.feature_based import feature_task, frozen_encoder
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -42,17 +52,17 @@ from bertwright.training.trial import (
 
 @dataclass(frozen=True)
 class Prepared:
-    """The task with its data, the model to start from and its vocabulary: the same for every seed."""
+    """The bound task, the model to start from and its tokenizer, the same for every seed."""
 
-    work: Work[Any]
+    bound: BoundTask
     saved: SavedModel
-    words: BaseTokenizer
+    tokenizer: BaseTokenizer
     digests: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Together:
-    """The processes that train, how they share the model, and how many micro-batches a step has at least."""
+class Processes:
+    """The processes that train, how they shard the model, and the minimum of micro-batches per step."""
 
     ranks: Ranks = SINGLE_PROCESS
     sharding: Sharding = "ddp"
@@ -72,13 +82,13 @@ def finetune(
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
 ) -> dict[str, Any]:
-    """Fine-tune and evaluate on dev; returns {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}.
+    """Fine-tune and validate; return {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}.
 
-    ranks, sharding: the processes that train together, and how; all of them measure dev alike.
+    ranks, sharding: the processes that train together; each of them computes the same validation.
     """
     where: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
     where |= {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks, "sharding": sharding}
-    return tune(settings, task, said=set(), **where)[0]
+    return tune(settings, task, printed=set(), **where)[0]
 
 
 def tune(
@@ -91,43 +101,44 @@ def tune(
     tokenizer: Path | None,
     resume: bool,
     allow_other_numerics: bool,
-    said: set[str],
+    printed: set[str],
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
 ) -> tuple[dict[str, Any], bool]:
-    """As `finetune`, for one of several; also whether a signal came that was too late to stop this one.
+    """Do the same as `finetune` for one of several runs; also return True where a signal came too late to stop it.
 
-    said: what was said of the data already, and need not be again.
+    printed: messages about the data that were printed already and are not repeated.
     """
     if settings.features and ranks.world_size > 1:
-        raise InputError("--features: a BiLSTM on states is trained by one process; start it without torchrun")
-    resolve_device(settings.device)  # refused before there is a run folder
-    with say_once(said):
+        raise InputError("--features needs one process; start it without torchrun")
+    resolve_device(settings.device)  # refuse before a run folder is created
+    with say_once(printed):
         prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
-    named = model if model.startswith("random:") else str(Path(model))  # with and without a slash at its end
-    facts = {"task": prepared.work.task.model_dump(mode="json"), "model": named, **prepared.digests}
+    named = model if model.startswith("random:") else str(Path(model))  # the same with and without a slash at its end
+    facts = {"task": prepared.bound.task.model_dump(mode="json"), "model": named, **prepared.digests}
     start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks}
     run = start_run(out, kind="finetune", settings=settings, data=facts, **start)
     if run.finished:
         say_finished(run)
         if not ranks.is_main:
             return {}, False
-        return _where_it_lies(run), False
+        return _finished_result(run), False
     with session(run):
         run.note(places={"model": model, "data": str(data.absolute())})
         if run.writes:
-            prepared = replace(prepared, saved=with_files(prepared.saved, prepared.words, out / "tokenizer"))
-        numerics, together = _resolved(settings, run, Together(ranks, sharding), allow_other=allow_other_numerics)
-        # Here, where Ctrl-C ends it at once: in the loop one waits for the end of a step.
-        advise_on_full_gpu(prepared.work.ready, lambda: CPU_ADVICE)
+            prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / "tokenizer"))
+        numerics, processes = _resolved(settings, run, Processes(ranks, sharding), allow_other=allow_other_numerics)
+        # Not within the loop, which ends at Ctrl-C only after a step.
+        advise_on_full_gpu(prepared.bound.prepare, lambda: CPU_ADVICE)
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
-            found, signalled = _train_seed(settings, prepared, seed, run, numerics, together)
-            seeds += [found] if found else []
+            seed_result, signalled = _train_seed(settings, prepared, seed, run, numerics, processes)
+            seeds += [seed_result] if seed_result else []
             if signalled and len(seeds) < settings.seeds:
                 raise Stopped(
-                    f"stopped with {len(seeds)} of {settings.seeds} seeds done; the same command with --resume goes on"
+                    f"stopped with {len(seeds)} of {settings.seeds} seeds done; continue with the same command and "
+                    "--resume"
                 )
         if not ranks.is_main:
             return {}, signalled
@@ -140,28 +151,35 @@ def tune(
 def _prepare(
     settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None, *, cache: Path
 ) -> Prepared:
-    saved, words = opened(source, folder)
-    refuse_unfit(settings, saved.config, source)
+    saved, tokenizer = open_initial_model(source, folder)
+    check_settings(settings, saved.config, source)
     if settings.features:
-        return _prepare_features(settings, task, saved, words, data, cache)
-    saved = topped(settings, saved)
-    work = completed(settings, kind_of(task).prepare(task, data, words, saved.config, settings.max_length), saved)
-    saved = starting(settings, work, saved)
-    return Prepared(work, saved, words, {**work.digests, "weights": weights_digest(saved), "tokenizer": words.hash})
+        return _prepare_features(settings, settings.features, task, saved, tokenizer, data, cache)
+    saved = add_bilstm(settings, saved)
+    bound = kind_of(task).prepare(task, data, tokenizer, saved.config, settings.max_length)
+    bound = add_auxiliary_loss(settings, bound, saved)
+    saved = initial_weights(settings, bound, saved)
+    digests = {**bound.digests, "weights": weights_digest(saved), "tokenizer": tokenizer.hash}
+    return Prepared(bound, saved, tokenizer, digests)
 
 
 def _prepare_features(
-    settings: FinetuneSettings, task: TaskSpec, saved: SavedModel, words: BaseTokenizer, data: Path, cache: Path
+    settings: FinetuneSettings,
+    way: Way,
+    task: TaskSpec,
+    saved: SavedModel,
+    tokenizer: BaseTokenizer,
+    data: Path,
+    cache: Path,
 ) -> Prepared:
-    """The same for the feature-based way: the encoder is done with before the first step."""
+    """Prepare the feature-based approach: the encoder is only needed before the first step."""
     kind = kind_of(task)
-    if kind.features is None or settings.features is None:
-        raise InputError(f"--features: {task.name} cannot be learned from features")
-    bound = kind.features(task, data, words, saved.config, settings.max_length)
+    kind.check_features(task)
+    bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
     digest = weights_digest(saved)
-    work = feature_work(
+    bound = feature_task(
         bound,
-        settings.features,
+        way,
         width=settings.lstm_width,
         saved=saved,
         cache=cache,
@@ -169,24 +187,24 @@ def _prepare_features(
         device=settings.device,
     )
     encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
-    digests = {**work.digests, "weights": digest, "tokenizer": words.hash}
-    return Prepared(work, replace(saved, weights=encoder), words, digests)
+    digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
+    return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)
 
 
 def _resolved(
-    settings: FinetuneSettings, run: RunFolder, together: "Together", *, allow_other: bool
-) -> tuple[Numerics, "Together"]:
-    """Settled once; a resumed run takes what was settled, its micro-batches included, whatever its ranks are."""
+    settings: FinetuneSettings, run: RunFolder, processes: "Processes", *, allow_other: bool
+) -> tuple[Numerics, "Processes"]:
+    """Return the numerics, decided once; a resumed run keeps them and its number of micro-batches."""
     if "resolved" not in run.record:
         numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
-        run.note(resolved=together.ranks.broadcast({**numerics.model_dump(), "ranks": together.ranks.world_size}))
+        run.note(resolved=processes.ranks.broadcast({**numerics.model_dump(), "ranks": processes.ranks.world_size}))
     settled = dict(run.record["resolved"])
     parts = settled.pop("ranks", 1)
-    numerics, world = Numerics.model_validate(settled), together.ranks.world_size
+    numerics, world = Numerics.model_validate(settled), processes.ranks.world_size
     numerics = numerics.share_threads(before=parts, now=world)
     if allow_other and numerics.device != settings.device:
         measured = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
-        numerics = Numerics.model_validate(together.ranks.broadcast(measured.model_dump()))
+        numerics = Numerics.model_validate(processes.ranks.broadcast(measured.model_dump()))
         run.note(resolved={**numerics.share_threads(before=world, now=parts).model_dump(), "ranks": parts})
     elif allow_other and not numerics.matches_machine:
         measured = resolve_numerics(numerics.precision, threads=numerics.threads, device=numerics.device)
@@ -194,50 +212,58 @@ def _resolved(
         changed = numerics.model_dump(include={"processor", "peak_flops"})
         run.note(resolved={**settled, **changed, "ranks": parts})
     apply_numerics(numerics)
-    return numerics, replace(together, parts=parts)
+    return numerics, replace(processes, parts=parts)
 
 
 def _train_seed(
-    settings: FinetuneSettings, prepared: Prepared, seed: int, run: RunFolder, numerics: Numerics, together: "Together"
+    settings: FinetuneSettings,
+    prepared: Prepared,
+    seed: int,
+    run: RunFolder,
+    numerics: Numerics,
+    processes: "Processes",
 ) -> tuple[dict[str, Any] | None, bool]:
-    """One seed in its own run folder: its result, None where it was stopped, and whether a signal came."""
+    """Train one seed in its own run folder; return its result (None where stopped), and True after a signal."""
     name = f"seed-{seed}"
-    own = start_run(
-        run.folder / name, kind="finetune-seed", settings={"seed": seed}, data={}, resume=True, ranks=together.ranks
+    seed_run = start_run(
+        run.folder / name, kind="finetune-seed", settings={"seed": seed}, data={}, resume=True, ranks=processes.ranks
     )
-    work = prepared.work
-    plan = planned(settings, work, prepared.saved.config, seed)
+    bound = prepared.bound
+    plan = train_plan(settings, bound, prepared.saved.config, seed)
     per_epoch = plan.steps // settings.epochs
     plan = replace(plan, evaluate_at=frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs)))
-    if own.finished:
-        if own.writes:
+    if seed_run.finished:
+        if seed_run.writes:
             say_missing_lines(
-                own.folder, own.metrics(), plan.expected_lines(plan.steps), state="this seed has finished"
+                seed_run.folder, seed_run.metrics(), plan.expected_lines(plan.steps), state="this seed has finished"
             )
-        return {**own.record["result"], "model": str(own.model)}, False
-    model = begun(settings, work, prepared.saved, seed)
-    best = _Best(own, model, prepared, numerics, together.ranks)
-    own.note(resolved={"steps": plan.steps})
+        return {**seed_run.record["result"], "model": str(seed_run.model)}, False
+    model = initial_model(settings, bound, prepared.saved, seed)
+    best = _Best(seed_run, model, prepared, numerics, processes.ranks)
+    seed_run.note(resolved={"steps": plan.steps})
     outcome = advise_on_full_gpu(
         lambda: train(
-            work.trainable(model),
-            steps_of(work, settings.batch_size, seed=seed, parts=together.parts),
+            bound.trainable(model),
+            steps_of(bound, settings.batch_size, seed=seed, parts=processes.parts),
             plan=replace(plan, evaluate=best.evaluate),
             numerics=numerics,
-            run=own,
-            ranks=together.ranks,
-            sharding=together.sharding,
+            run=seed_run,
+            ranks=processes.ranks,
+            sharding=processes.sharding,
         ),
-        lambda: _what_fits(settings, work, model, plan, numerics, together.parts),
+        lambda: _what_fits(settings, bound, model, plan, numerics, processes.parts),
     )
     if not outcome.finished:
         return None, True
     result = best.result(seed, per_epoch)
-    own.note(finished=True, result=result)
-    if own.writes:
-        shutil.rmtree(own.checkpoints)
+    seed_run.note(finished=True, result=result)
+    if seed_run.writes:
+        shutil.rmtree(seed_run.checkpoints)
     if result["collapsed"]:
-        say(f"seed {seed} collapsed: its best epoch answers the same to everything; more data, epochs or another rate")
+        say(
+            f"seed {seed} collapsed: all predictions of its best epoch are equal; try more data, more epochs or "
+            "another learning rate"
+        )
     say(
         f"seed {seed}: best epoch {result['epoch']}, "
         + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items())
@@ -246,72 +272,78 @@ def _train_seed(
 
 
 def _what_fits(
-    settings: FinetuneSettings, work: Work[Any], model: nn.Module, plan: Plan, numerics: Numerics, parts: int
+    settings: FinetuneSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
 ) -> str:
-    """After a GPU ran out of memory: how many of the longest rows fit, found by computing ever fewer of them."""
-    saves = (
+    """Return advice after a GPU ran out of memory: how many of the longest rows fit, found by trying."""
+    advice = (
         ""
         if settings.activation_checkpointing or settings.features
-        else f"--activation-checkpointing takes less{RESUME_ADVICE}; or "
+        else f"--activation-checkpointing needs less memory{RESUME_ADVICE}; or "
     )
-    if any(map(is_sharded, model.parameters())):  # one rank alone cannot compute anything then
-        return f"{saves}begin anew with a smaller --batch-size"
-    longest = np.argsort(-work.lengths, kind="stable")
+    if any(map(is_sharded, model.parameters())):  # a single rank cannot compute a sharded model
+        return f"{advice}start again with a smaller --batch-size"
+    longest = np.argsort(-bound.lengths, kind="stable")
 
     def compute(rows: int) -> float:
-        batch = work.batch(longest[:rows])
-        return measure_step_seconds(work.trainable(model), lambda _: [batch], plan=plan, numerics=numerics, seconds=0.0)
+        batch = bound.batch(longest[:rows])
+        return measure_step_seconds(
+            bound.trainable(model), lambda _: [batch], plan=plan, numerics=numerics, seconds=0.0
+        )
 
-    own = min(math.ceil(settings.batch_size / parts), len(longest))
-    rows = most_fitting_rows(own, compute)
-    if rows == own:
+    rows_of_rank = min(math.ceil(settings.batch_size / parts), len(longest))
+    rows = most_fitting_rows(rows_of_rank, compute)
+    if rows == rows_of_rank:
         return FITS_ADVICE
     smaller = f"--batch-size {rows * parts}, whose longest rows fit" if rows else "a smaller --max-length: no row fits"
-    return f"{saves}begin anew with {smaller}"
+    return f"{advice}start again with {smaller}"
 
 
 class _Best:
-    """Measures each epoch on dev and keeps the best epoch's model folder; its figures are noted beside it, so that what
-    is told is of the weights that are kept, even where a resumed run measures an epoch anew and otherwise.
+    """Validates each epoch and keeps the model folder of the best one.
+
+    The metrics are stored beside the model, so that they always belong to its weights, even where a resumed run
+    computes an epoch again with other results.
     """
 
-    def __init__(self, own: RunFolder, model: nn.Module, prepared: Prepared, numerics: Numerics, ranks: Ranks) -> None:
-        self.own, self.model, self.prepared, self.numerics, self.ranks = own, model, prepared, numerics, ranks
+    def __init__(
+        self, seed_run: RunFolder, model: nn.Module, prepared: Prepared, numerics: Numerics, ranks: Ranks
+    ) -> None:
+        self.run, self.model, self.prepared, self.numerics, self.ranks = seed_run, model, prepared, numerics, ranks
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Dev figures after an epoch; saves the model where its primary metric is the best so far."""
+        """Return validation metrics after an epoch; save the model where its primary metric is the best so far."""
         with autocast(self.numerics):
-            found = self.prepared.work.evaluate(self.model)
-        figures: dict[str, float] = self.ranks.broadcast(found)  # on unlike machines the last digits differ
-        key = next(iter(figures))
-        best = self.own.record.get("best")
-        if best is None or figures[key] > best["held_out"][key]:
-            self._save()
-            self.own.note(best={"step": step, "held_out": figures})
-        return figures
+            measured = self.prepared.bound.evaluate(self.model)
+        metrics: dict[str, float] = self.ranks.broadcast(measured)  # the last digits may differ between machines
+        key = next(iter(metrics))
+        best = self.run.record.get("best")
+        if best is None or metrics[key] > best["held_out"][key]:
+            self._save(metrics)
+            self.run.note(best={"step": step, "held_out": metrics})
+        return metrics
 
     def result(self, seed: int, steps_per_epoch: int) -> dict[str, Any]:
-        """The best epoch's figures."""
-        best = self.own.record["best"]
+        """Return the best epoch's metrics."""
+        best = self.run.record["best"]
         scores = {name: value for name, value in best["held_out"].items() if not name.endswith("collapsed")}
-        fell = any(value for name, value in best["held_out"].items() if name.endswith("collapsed"))
+        collapsed = any(value for name, value in best["held_out"].items() if name.endswith("collapsed"))
         epoch = best["step"] // steps_per_epoch
-        return {"seed": seed, "epoch": epoch, "scores": scores, "collapsed": fell, "model": str(self.own.model)}
+        return {"seed": seed, "epoch": epoch, "scores": scores, "collapsed": collapsed, "model": str(self.run.model)}
 
-    def _save(self) -> None:
+    def _save(self, metrics: Mapping[str, float]) -> None:
         saved = self.prepared.saved
-        learned = self.prepared.work.answered(self.model)
-        weights = full_state(learned.module)
-        if not self.own.writes:
+        trained = self.prepared.bound.to_save(self.model, metrics)
+        weights = full_state(trained.module)
+        if not self.run.writes:
             return
         save_weights(
-            self.own.model,
+            self.run.model,
             weights,
             config=saved.config,
             tokenizer=saved.tokenizer,
-            architecture=learned.architecture,
-            labels=learned.labels,
-            extra=learned.extra,
+            architecture=trained.architecture,
+            labels=trained.labels,
+            extra=trained.extra,
         )
 
 
@@ -319,30 +351,30 @@ def _finish(
     run: RunFolder, settings: FinetuneSettings, prepared: Prepared, seeds: list[dict[str, Any]]
 ) -> dict[str, Any]:
     metric = next(iter(seeds[0]["scores"]))
-    values = [found["scores"][metric] for found in seeds]
-    best = max(seeds, key=lambda found: found["scores"][metric])
+    values = [result["scores"][metric] for result in seeds]
+    best = max(seeds, key=lambda result: result["scores"][metric])
     result = {
-        "task": prepared.work.task.name,
+        "task": prepared.bound.task.name,
         "metric": metric,
         "mean": statistics.fmean(values),
         "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
         "scores": values,
-        "collapsed": [found["seed"] for found in seeds if found["collapsed"]],
+        "collapsed": [seed["seed"] for seed in seeds if seed["collapsed"]],
         "seeds": seeds,
         "model": str(run.model),
         "out": str(run.folder),
     }
     with atomic_folder(run.model) as folder:
         shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
-        described = read_described(folder / "config.json")
+        described = read_description(folder / "config.json")
         card = finetuning_card(
             settings,
             described.config,
-            task=prepared.work.task.name,
+            task=prepared.bound.task.name,
             architecture=described.architecture or "",
             labels=described.labels,
-            digests=prepared.work.digests,
-            rows=len(prepared.work.lengths),
+            digests=prepared.bound.digests,
+            rows=len(prepared.bound.lengths),
             max_length=settings.max_length,
             result=result,
             began=origin(prepared.saved.place, prepared.digests["weights"]),
@@ -352,11 +384,11 @@ def _finish(
     return {**result, "text": _text(result)}
 
 
-def _where_it_lies(run: RunFolder) -> dict[str, Any]:
-    """What a finished run found, with the places of today: the folder may have been moved since."""
-    noted = run.record["result"]
-    seeds = [{**found, "model": str(run.folder / f"seed-{found['seed']}" / "model")} for found in noted["seeds"]]
-    result = {**noted, "seeds": seeds, "model": str(run.model), "out": str(run.folder)}
+def _finished_result(run: RunFolder) -> dict[str, Any]:
+    """Return the result of a finished run with today's paths: the folder may have been moved."""
+    stored = run.record["result"]
+    seeds = [{**seed, "model": str(run.folder / f"seed-{seed['seed']}" / "model")} for seed in stored["seeds"]]
+    result = {**stored, "seeds": seeds, "model": str(run.model), "out": str(run.folder)}
     return {**result, "text": _text(result)}
 
 

@@ -1,4 +1,4 @@
-"""A search over settings, each a fine-tuning of its own with all its seeds; the best on dev is kept (paper §A.3)."""
+"""grid of settings → a fine-tuning for each combination, with all seeds; the best one is kept (paper §A.3)."""
 
 import shutil
 from collections.abc import Mapping, Sequence, Set
@@ -14,7 +14,7 @@ from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder, read_json, write_json
 from bertwright.finetuning.run import tune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import opened, refuse_unfit
+from bertwright.finetuning.setup import check_settings, open_initial_model
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.run_lock import LOCK, locked
 
@@ -24,23 +24,23 @@ _RECORD = "grid.json"
 Grid = Mapping[str, tuple[Any, ...]]
 
 
-def parse_grid(given: str, base: FinetuneSettings) -> Grid:
-    """`paper`, or `NAME=VALUE,VALUE NAME=VALUE,…` with names of settings; InputError for what is no setting's value."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for part in (PAPER if given == "paper" else given).split():
+def parse_grid(text: str, base: FinetuneSettings) -> Grid:
+    """Return the grid for `paper`, or for NAME=VALUE,VALUE …; raises InputError for an unknown setting or value."""
+    grid: dict[str, tuple[Any, ...]] = {}
+    for part in (PAPER if text == "paper" else text).split():
         name, _, values = part.partition("=")
         key = name.replace("-", "_")
         if key not in FinetuneSettings.model_fields or key in ("seeds", "first_seed", "threads", "precision", "device"):
             allowed = "batch-size, learning-rate, epochs, warmup, weight-decay, layer-decay, max-length, …"
-            raise InputError(f"--grid: {name!r} is no setting to search over; allowed are {allowed}")
-        if key in found:
-            raise InputError(f"--grid: {name} stands there twice")
-        found[key] = tuple(_value(base, key, text, part) for text in values.split(","))
-        if len(set(found[key])) < len(found[key]):
-            raise InputError(f"--grid {part}: the same value stands there twice")
-    if not found:
-        raise InputError(f"--grid {given!r}: write paper, or NAME=VALUE,VALUE … such as '{PAPER}'")
-    return found
+            raise InputError(f"--grid: unknown setting {name!r}; allowed: {allowed}")
+        if key in grid:
+            raise InputError(f"--grid: {name} is given twice")
+        grid[key] = tuple(_value(base, key, value, part) for value in values.split(","))
+        if len(set(grid[key])) < len(grid[key]):
+            raise InputError(f"--grid {part}: a value is given twice")
+    if not grid:
+        raise InputError(f"--grid: expected paper, or NAME=VALUE,VALUE … such as '{PAPER}', got {text!r}")
+    return grid
 
 
 def search(
@@ -55,14 +55,14 @@ def search(
     resume: bool = False,
     allow_other_numerics: bool = False,
 ) -> dict[str, Any]:
-    """Fine-tune with every combination; returns all figures, best first, and keeps the best one's model in `out`.
+    """Fine-tune with every combination; return all metrics, best first, and keep the best model in `out`.
 
-    Each combination is a run in `out`, so a search that was stopped goes on where it was with `resume`.
+    Each combination is a run in `out`, so `resume` continues an interrupted search.
     """
     combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    saved, _ = opened(model, tokenizer)
-    for chosen in combinations:  # the last of them must not fail after days
-        refuse_unfit(settings.model_copy(update=chosen), saved.config, model)
+    saved, _ = open_initial_model(model, tokenizer)
+    for chosen in combinations:  # an invalid combination must fail now, not after days
+        check_settings(settings.model_copy(update=chosen), saved.config, model)
     is_new = not out.exists()
     record = _open(
         out, settings, task, grid, model, resume=resume, free=settings.bits if allow_other_numerics else frozenset()
@@ -72,7 +72,7 @@ def search(
         try:
             rows = _rows(settings, task, combinations, out=out, where=where)
         except InputError:
-            if not any(path.is_dir() for path in out.iterdir()):  # nothing has begun: the mistake can be mended
+            if not any(path.is_dir() for path in out.iterdir()):  # no run has begun
                 for name in (_RECORD, LOCK):
                     (out / name).unlink()
                 if is_new:
@@ -95,29 +95,30 @@ def _rows(
     out: Path,
     where: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """The figures of every combination, in their order; Stopped where a signal came before the last one was done."""
+    """Return the metrics of every combination, in order. Raises Stopped where a signal came before the last one."""
     rows: list[dict[str, Any]] = []
-    said: set[str] = set()
+    printed: set[str] = set()
     for number, chosen in enumerate(combinations, start=1):
-        place = out / "-".join(f"{key.replace('_', '-')}={_written(value)}" for key, value in chosen.items())
-        say(f"[{number}/{len(combinations)}] {place.name}")
+        folder = out / "-".join(f"{key.replace('_', '-')}={_written(value)}" for key, value in chosen.items())
+        say(f"[{number}/{len(combinations)}] {folder.name}")
         signalled = False
         try:
-            one = settings.model_copy(update=dict(chosen))
-            found, signalled = tune(one, task, out=place, resume=place.exists(), said=said, **where)
-            kept = {name: found[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
+            combination = settings.model_copy(update=dict(chosen))
+            result, signalled = tune(combination, task, out=folder, resume=folder.exists(), printed=printed, **where)
+            kept = {name: result[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
             rows.append({"settings": dict(chosen), **kept})
         except Stopped:
             signalled = True
         if signalled and len(rows) < len(combinations):
             raise Stopped(
-                f"stopped with {len(rows)} of {len(combinations)} settings done; the same command with --resume goes on"
+                f"stopped with {len(rows)} of {len(combinations)} settings done; continue with the same command and "
+                "--resume"
             )
     return rows
 
 
 def grid_table(result: Mapping[str, Any]) -> str:
-    """The figures as lines, best first, and what they are worth."""
+    """Return the metrics as lines, best first, with a note on the bias of the best one."""
     names = list(result["rows"][0]["settings"])
     head = "".join(f"{name.replace('_', ' '):>16}" for name in names)
     lines = [f"{head}   {result['metric']} on dev"]
@@ -125,12 +126,12 @@ def grid_table(result: Mapping[str, Any]) -> str:
         values = "".join(f"{_written(row['settings'][name]):>16}" for name in names)
         fell = f"   {len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
         lines.append(f"{values}   {row['mean']:.4f} ± {row['sd']:.4f}{fell}")
-    lines.append("The first was chosen on dev, so its figure there is better than it will be elsewhere.")
+    lines.append("The first was chosen on dev, so its metric there is better than on other data.")
     return "\n".join([*lines, f"its model: {result['model']}"])
 
 
 def _written(value: float) -> str:
-    """A value as people write it, with as many digits as tell it from every other one."""
+    """Return a value with the fewest digits that distinguish it from every other."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
@@ -142,7 +143,7 @@ def _value(base: FinetuneSettings, key: str, text: str, part: str) -> Any:
             {**base.model_dump(), key: int(number) if number.is_integer() else number}
         )
     except (ValueError, OverflowError, ValidationError):
-        raise InputError(f"--grid {part}: {text!r} is no value of {key.replace('_', '-')}") from None
+        raise InputError(f"--grid {part}: invalid value {text!r} of {key.replace('_', '-')}") from None
     return getattr(known, key)
 
 
@@ -156,7 +157,7 @@ def _open(
     resume: bool,
     free: Set[str],
 ) -> dict[str, Any]:
-    """The record of a search, begun or taken up; InputError where `out` holds something else but in what is free."""
+    """Return the record of a new or resumed search. Raises InputError where `out` has anything else."""
     record: dict[str, Any] = {
         "task": task.name,
         "model": model,
@@ -166,28 +167,28 @@ def _open(
     path = out / _RECORD
     if not path.exists():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(f"{out}: is not empty and holds no search; choose another --out")
+            raise InputError(f"{out}: is not empty and has no search; choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         write_json(path, record)
         return record
     if not resume:
-        raise InputError(f"{out}: already holds a search; continue it with --resume or choose another --out")
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: holds a JSON {type(found).__name__}, and no search")
-    there, here = _flat(found), _flat(record)
+        raise InputError(f"{out}: already has a search; continue it with --resume or choose another --out")
+    existing = read_json(path)
+    if not isinstance(existing, dict):
+        raise InputError(f"{path}: expected the record of a search, got a JSON {type(existing).__name__}")
+    stored, current = _flat(existing), _flat(record)
     differing = [
-        f"{name} ({there.get(name)!r} there, {here[name]!r} here)"
-        for name in here
-        if there.get(name) != here[name] and name not in free
+        f"{name} ({stored.get(name)!r} there, {current[name]!r} now)"
+        for name in current
+        if stored.get(name) != current[name] and name not in free
     ]
     if differing:
-        raise InputError(f"{out}: holds a search with other {', '.join(differing)}; choose another --out")
+        raise InputError(f"{out}: has a search with other {', '.join(differing)}; choose another --out")
     return record
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides a search, by name; the settings of an earlier version's as they are called today."""
+    """Return what decides a search, by name."""
     settings = dict(record.get("settings", {}))
     with suppress(ValidationError):
         settings = FinetuneSettings.model_validate(settings).model_dump(mode="json")

@@ -6,7 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from bertwright.config import Number, Option, Positive, PositiveNumber, Settings, Share, Threads
-from bertwright.model.config import BackboneConfig, GPTConfig, PairConfig, TopConfig, Way
+from bertwright.model.config import BackboneConfig, Way
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.training.settings import Device
 
 _WHOLE = {"epochs", "batch_size", "weight_decay", "new_layers", "first_seed", "precision", "threads"}

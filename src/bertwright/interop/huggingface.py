@@ -22,12 +22,13 @@ from torch import Tensor
 
 from bertwright.console import say
 from bertwright.errors import InputError, shown
-from bertwright.files import check_digest, read_json
+from bertwright.files import check_digest, read_json, read_object
 from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.model.bert import ARCHITECTURES, Head, architecture_of
 from bertwright.model.config import encoder_shape
-from bertwright.model.hf_config import MULTI_LABEL, read_config
-from bertwright.model.hf_weights import own_weights, read_safetensors
+from bertwright.model.families.bert import BERT_FAMILY
+from bertwright.model.hf_config import MULTI_LABEL
+from bertwright.model.hf_weights import read_safetensors
 from bertwright.text.vocabulary import Rules, has_casing, read_vocabulary
 from bertwright.text.wordpiece import Tokenizer
 
@@ -74,7 +75,7 @@ def check_pickle(path: Path) -> None:
         raise InputError(f"{path}: broken or truncated, or not a file of torch: {error}") from None
 
 
-def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
+def check_tensor_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Raise InputError for a tensor larger than its data, or tensors that together are far larger than the file."""
     total = 0
     for name, tensor in tensors.items():
@@ -133,9 +134,10 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> ForeignCheck
     Raises InputError for missing or broken files, for tensors that no BERT has, and for heads that fit several
     architectures.
     """
-    described = read_config(folder / "config.json")
+    path = folder / "config.json"
+    described = BERT_FAMILY.config_from_json(read_object(path), path)
     raw, files = read_weights(folder)
-    weights = own_weights(_unwrapped(raw), str(folder))
+    weights = BERT_FAMILY.weights_from_foreign(_unwrapped(raw), str(folder))
     architecture = _architecture(weights, described.architecture, folder)
     if (folder / "modules.json").is_file():
         say(f"{folder}: is a model of sentence-transformers; its pooling and the layers after it are not imported")
@@ -206,7 +208,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
     ):
         raise InputError(f"{path}: expected a state dict of named tensors, got a {type(tensors).__name__}")
-    check_sizes(tensors, path)
+    check_tensor_sizes(tensors, path)
     return dict(tensors)
 
 

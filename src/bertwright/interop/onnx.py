@@ -21,7 +21,7 @@ from bertwright.interop.onnx_parity import Agreement, compare, comparison_batche
 from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
 from bertwright.tasks.binding import open_tokenizer
-from bertwright.tasks.classification.model import Rows
+from bertwright.tasks.classification.model import TextBatch
 from bertwright.version import __version__
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -139,7 +139,7 @@ def export_onnx(
 def _write_int8(
     plain: Bert,
     folder: Path,
-    batches: Iterable[Rows],
+    batches: Iterable[TextBatch],
     written: Written,
     *,
     reduce_range: bool,
@@ -185,7 +185,7 @@ def _description(saved: SavedModel, written: Written) -> dict[str, Any]:
     }
 
 
-def _comparison(rows: Any, batches: list[Rows], agreements: Mapping[str, Agreement]) -> dict[str, Any]:
+def _comparison(rows: Any, batches: list[TextBatch], agreements: Mapping[str, Agreement]) -> dict[str, Any]:
     lengths = [len(ids) for ids in rows.ids]
     return {
         "compared": {"rows": len(rows), "shortest": min(lengths), "longest": max(lengths), "batches": len(batches)},

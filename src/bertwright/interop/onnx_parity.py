@@ -17,7 +17,7 @@ from bertwright.errors import InputError
 from bertwright.interop.onnx_graph import INPUTS
 from bertwright.model.bert import Bert
 from bertwright.tasks.classification.encoding import Encoded, encode
-from bertwright.tasks.classification.model import Rows, padded
+from bertwright.tasks.classification.model import TextBatch, padded
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.decompress import decoded_lines, read_lines
 
@@ -140,7 +140,7 @@ def comparison_rows(model: Bert, tokenizer: BaseTokenizer, texts: Sequence[str])
     return Encoded(ids=ids, first=first, cut=np.zeros(len(ids), dtype=np.bool_)), num_separate
 
 
-def comparison_batches(model: Bert, rows: Encoded, num_separate: int) -> Iterator[Rows]:
+def comparison_batches(model: Bert, rows: Encoded, num_separate: int) -> Iterator[TextBatch]:
     """Yield batches of 1, 3 and 8 rows in their order, so that lengths differ; joined rows in batches of two.
 
     For a model of choices the batches are 1, 3 and 8 examples of 2 to 4 choices.
@@ -159,7 +159,9 @@ def comparison_batches(model: Bert, rows: Encoded, num_separate: int) -> Iterato
         yield _shaped(padded(rows, chosen, pad_id=pad_id), 2 if choices else None)
 
 
-def compare(model: Bert, session: Any, batches: Iterable[Rows], *, is_multilabel: bool = False) -> dict[str, Agreement]:
+def compare(
+    model: Bert, session: Any, batches: Iterable[TextBatch], *, is_multilabel: bool = False
+) -> dict[str, Agreement]:
     """Return the agreement of each output of an ONNX Runtime session with that of `model`, over all batches.
 
     Padding is left out. With `is_multilabel` an answer is the set of all labels that apply.
@@ -177,7 +179,7 @@ def compare(model: Bert, session: Any, batches: Iterable[Rows], *, is_multilabel
     return {name: tally.result() for name, tally in tallies.items()}
 
 
-def feed(rows: Rows) -> dict[str, NDArray[np.int64]]:
+def feed(rows: TextBatch) -> dict[str, NDArray[np.int64]]:
     """Return the inputs of an ONNX Runtime session for a batch."""
     return {
         name: values.long().numpy() for name, values in zip(INPUTS, (rows.ids, rows.mask, rows.segments), strict=True)
@@ -244,9 +246,9 @@ def _is_by_token(architecture: str, output: str) -> bool:
     return output in ("last_hidden_state", "prediction_logits", "start_logits", "end_logits")
 
 
-def _shaped(rows: Rows, choices: int | None) -> Rows:
+def _shaped(rows: TextBatch, choices: int | None) -> TextBatch:
     """Return rows [B·C, T] as [B, C, T] for a model of choices."""
     if choices is None:
         return rows
     ids, segments, mask = (part.unflatten(0, (-1, choices)) for part in (rows.ids, rows.segments, rows.mask))
-    return Rows(ids, segments, mask)
+    return TextBatch(ids, segments, mask)

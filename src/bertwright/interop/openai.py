@@ -24,14 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.files import read_json
+from bertwright.files import read_json, read_object
 from bertwright.interop.checkpoint import check_tensors, check_vocabulary_size
 from bertwright.interop.huggingface import read_weights
-from bertwright.model.config import GPTConfig
-from bertwright.model.encoder import GPT
+from bertwright.model.backbones import build_backbone
+from bertwright.model.families.gpt import GPT_ARCHITECTURE, GPT_FAMILY, GPT_MODEL_TYPE, GPTConfig, is_constant
 from bertwright.model.folder import save_weights
-from bertwright.model.hf_config import ARCHITECTURE, MODEL_TYPE, read_gpt_config
-from bertwright.model.hf_weights import gpt_from_foreign, is_constant
 from bertwright.text.bpe import BPETokenizer, read_bpe
 
 
@@ -49,13 +47,15 @@ class ForeignGPT:
 
 def read_gpt_folder(folder: Path) -> ForeignGPT:
     """Read Hugging Face's format. Raises InputError for a missing or broken file, or a model that is no GPT-1."""
-    config, _ = read_gpt_config(folder / "config.json")
+    path = folder / "config.json"
+    config = GPT_FAMILY.config_from_json(read_object(path), path).config
+    assert isinstance(config, GPTConfig)
     stored, files = read_weights(folder)
     return ForeignGPT(
         source=str(folder),
         layout=f"a GPT-1 in Hugging Face's layout, {files}",
         config=config,
-        weights=gpt_from_foreign(stored, str(folder)),
+        weights=GPT_FAMILY.weights_from_foreign(stored, str(folder)),
         tokenizer=BPETokenizer.load(folder),
         left_out=tuple(filter(is_constant, stored)),
     )
@@ -68,13 +68,13 @@ def write_gpt(foreign: ForeignGPT, out: Path) -> None:
     _check_complete(foreign)
     with tempfile.TemporaryDirectory() as folder:
         foreign.tokenizer.save(Path(folder))
-        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(folder), architecture=ARCHITECTURE)
+        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(folder), architecture=GPT_ARCHITECTURE)
 
 
 def _check_complete(foreign: ForeignGPT) -> None:
     with torch.device("meta"):
-        model = nn.ModuleDict({"encoder": GPT(foreign.config)})
-    check_tensors(foreign.source, foreign.weights, model=model, kind=ARCHITECTURE)
+        model = nn.ModuleDict({"encoder": build_backbone(foreign.config)})
+    check_tensors(foreign.source, foreign.weights, model=model, kind=GPT_ARCHITECTURE)
     check_vocabulary_size(foreign.source, pieces=foreign.tokenizer.vocab_size, embeddings=foreign.config.vocab_size)
 
 
@@ -112,7 +112,7 @@ def is_gpt1(source: Path) -> bool:
         config = read_json(source / "config.json")
     except (InputError, OSError):  # missing or broken: the importer that reads it next reports it
         return False
-    return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
+    return isinstance(config, dict) and config.get("model_type") == GPT_MODEL_TYPE
 
 
 def import_gpt(source: Path, out: Path) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def import_gpt(source: Path, out: Path) -> dict[str, Any]:
     write_gpt(foreign, out)
     return {
         "found": foreign.layout,
-        "architecture": ARCHITECTURE,
+        "architecture": GPT_ARCHITECTURE,
         "layers": foreign.config.layers,
         "hidden": foreign.config.hidden,
         "heads": foreign.config.heads,

@@ -11,6 +11,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
+from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig, encoder_shape
 from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
@@ -49,7 +50,9 @@ class Bert(nn.Module):
         """Build the model; raise InputError for an architecture that is not in ARCHITECTURES."""
         super().__init__()
         self.architecture = architecture
-        self.encoder = Encoder(config)
+        encoder = build_backbone(config)
+        assert isinstance(encoder, Encoder)
+        self.encoder = encoder
         heads = architecture_of(architecture).heads
         if "pooler" in heads:
             self.pooler = Pooler(config)

@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.config import Settings
-from bertwright.model.config import (
-    NAMES,
-    BackboneConfig,
-    LSTMConfig,
-    PairConfig,
-    TopConfig,
-    attends_both_ways,
-    system_of,
-)
-from bertwright.model.hf_config import described
+from bertwright.model.config import BackboneConfig, attends_both_ways
+from bertwright.model.families import family_of
+from bertwright.model.families.elmo import PairConfig
+from bertwright.model.hf_config import describe_model
 from bertwright.version import __version__
 
 _TAGS = {
@@ -51,7 +45,7 @@ def pretraining_card(
     figures: metrics of the last validation. longest: number of tokens of the longest training rows so far.
     """
     reads = f"It reads at most {config.max_positions} tokens at a time"
-    if 0 < longest < config.max_positions and not isinstance(config, LSTMConfig):  # which has no table of places
+    if 0 < longest < config.max_positions and family_of(config).learns_positions:
         reads += f"; this training had rows of up to {longest}, and taught it nothing about places behind that"
     limits = [
         f"What it knows is from its corpus of {tokens:,} tokens, with their mistakes and prejudices; of other "
@@ -70,7 +64,7 @@ def pretraining_card(
             "It was not measured on text that was held out: how well it predicts what it has not seen is not known."
         )
     return _card(
-        title=_shape("A BERT encoder" if fills else f"A {_kind(config)}", config),
+        title=_shape("A BERT encoder" if fills else f"A {_title(config)}", config),
         config=config,
         architecture=architecture,
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
@@ -85,7 +79,7 @@ def pretraining_card(
 def pair_card(config: PairConfig, *, architecture: str, digests: Sequence[str]) -> str:
     """Return the card of two language models side by side; `digests` are the sha256 of their weights."""
     halves = zip((config.left, config.right), digests, strict=True)
-    data = [f"{_shape(f'a {_kind(half)}', half)}; weights' sha256 `{digest[:16]}`" for half, digest in halves]
+    data = [f"{_shape(f'a {_title(half)}', half)}; weights' sha256 `{digest[:16]}`" for half, digest in halves]
     return _card(
         title=_shape("Two language models side by side, as ELMo", config),
         config=config,
@@ -137,7 +131,7 @@ def finetuning_card(
             f"Seeds {', '.join(map(str, result['collapsed']))} collapsed: they answer the same to everything."
         )
     return _card(
-        title=_shape(f"A {_kind(config)} model for {task}", config),
+        title=_shape(f"A {_title(config)} model for {task}", config),
         config=config,
         architecture=architecture,
         use=("model(…)",),
@@ -170,7 +164,7 @@ def _card(
     measured: str,
     limits: Sequence[str],
 ) -> str:
-    standard = not str(described(config, architecture, ())["model_type"]).startswith("bertwright-")
+    standard = not str(describe_model(config, architecture, ())["model_type"]).startswith("bertwright-")
     pipeline_tag = f"pipeline_tag: {_TAGS[architecture]}\n" if standard and architecture in _TAGS else ""
     tags = "".join(f"- {tag}\n" for tag in [*(["bert"] if standard else []), "bertwright"])
     readers = f"is read by transformers (`{architecture}`) as well" if standard else "is read by bertwright alone"
@@ -186,13 +180,8 @@ def _card(
     )
 
 
-def _kind(config: BackboneConfig) -> str:
-    """What a model is, in words."""
-    if isinstance(config, TopConfig):
-        return f"{_kind(config.inner)} (BiLSTM on top)"
-    if isinstance(config, PairConfig):
-        return f"pair of a {_kind(config.left)} and a {_kind(config.right)}"
-    return NAMES[system_of(config) or "bert"]
+def _title(config: BackboneConfig) -> str:
+    return family_of(config).title(config)
 
 
 def _shape(what: str, config: BackboneConfig) -> str:

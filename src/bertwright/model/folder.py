@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_folder, check_digest, file_digest, note_digest, read_object, write_json
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import SYSTEMS, BackboneConfig, size_config, system_config
-from bertwright.model.hf_config import MULTI_LABEL, described, read_described
+from bertwright.model.config import BackboneConfig, size_config
+from bertwright.model.hf_config import MULTI_LABEL, describe_model, read_description
 from bertwright.model.hf_weights import foreign_hint, named_weights, stored_names, stored_tensors
+from bertwright.model.system import SYSTEMS, system_config
 from bertwright.shipped import place_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
@@ -98,12 +99,12 @@ def save_weights(
 ) -> None:
     """Write weights by our names as `save_model` does; `card` is the text of README.md."""
     noted = dict(extra or {})
-    said = described(config, architecture, labels) | {"bertwright": noted}
+    description = describe_model(config, architecture, labels) | {"bertwright": noted}
     if _is_multilabel(noted):
-        said |= {"problem_type": MULTI_LABEL}
+        description |= {"problem_type": MULTI_LABEL}
     beside = map(tokenizer.joinpath, TOKENIZER_FILES)
     tensors = stored_names(weights, config, architecture)
-    write_folder(folder, tensors, described=said, beside=beside, card=card, positions=config.max_positions)
+    write_folder(folder, tensors, described=description, beside=beside, card=card, positions=config.max_positions)
 
 
 def is_multilabel(saved: SavedModel) -> bool:
@@ -179,12 +180,20 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         if source.startswith("hub:"):
             hint = f"; make one of it first: bertwright import {source} --out FOLDER"
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
-    found = read_described(folder / "config.json")
+    description = read_description(folder / "config.json")
     digest = check_digest(folder / WEIGHTS)  # first: a damaged file explains any later error
-    weights = named_weights(stored_tensors(folder), found, str(folder / WEIGHTS))
-    _check_weights(found.config, weights, str(folder))
-    architecture = found.architecture or "BertModel"
-    return SavedModel(str(folder), found.config, weights, folder, architecture, found.labels, found.extra, digest)
+    weights = named_weights(stored_tensors(folder), description, str(folder / WEIGHTS))
+    _check_weights(description.config, weights, str(folder))
+    return SavedModel(
+        str(folder),
+        description.config,
+        weights,
+        tokenizer=folder,
+        architecture=description.architecture or "BertModel",
+        labels=description.labels,
+        extra=description.extra,
+        digest=digest,
+    )
 
 
 def model_within(folder: Path) -> Path:

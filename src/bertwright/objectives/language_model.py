@@ -14,20 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.model.backbones import RecurrentBackbone, build_backbone
-from bertwright.model.config import EncoderConfig, GPTConfig, LSTMConfig, SingleBackboneConfig, system_of
-from bertwright.model.encoder import Encoder
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import SingleBackboneConfig
+from bertwright.model.encoder import SingleBackbone
+from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import BiasedOutput, MaskedLMHead, TiedOutput
-from bertwright.model.hf_config import ARCHITECTURE as GPT_MODEL
-from bertwright.model.hf_config import LANGUAGE_MODEL
+from bertwright.model.system import system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.vocabulary_loss import bits_per_character, running_loss, token_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 from bertwright.training.hardware import module_device, move_to_device
-
-OWN_MODEL = "BertwrightLanguageModel"
-"""Class name in config.json for a language model that no class of transformers computes."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +53,14 @@ class LanguageModel(nn.Module):
         if config.attends == "both":
             raise ValueError("a language model's tokens attend to one side")
         backbone = build_backbone(config)
-        assert isinstance(backbone, Encoder | RecurrentBackbone)
+        assert isinstance(backbone, SingleBackbone)
         self.encoder = backbone
-        if isinstance(config, LSTMConfig):
-            self.lm: BiasedOutput | TiedOutput = BiasedOutput(config)
-        elif isinstance(config, GPTConfig):
-            self.lm = TiedOutput(config)
+        output = family_of(config).output(config)
+        if isinstance(output, MaskedLMHead):
+            self.masked_lm = output
         else:
-            self.masked_lm = MaskedLMHead(config)
+            assert isinstance(output, BiasedOutput | TiedOutput)
+            self.lm = output
 
     @property
     def config(self) -> SingleBackboneConfig:
@@ -166,9 +163,7 @@ def language_metrics(
 
 def language_architecture(config: SingleBackboneConfig) -> str:
     """Return the class name for config.json: that of transformers where a class of it computes the same."""
-    if isinstance(config, GPTConfig):
-        return GPT_MODEL
-    return LANGUAGE_MODEL if isinstance(config, EncoderConfig) and config.attends == "left" else OWN_MODEL
+    return family_of(config).language_architecture(config)
 
 
 def open_language_model(saved: SavedModel) -> LanguageModel:

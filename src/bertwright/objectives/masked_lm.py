@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.model.config import NAMES, EncoderConfig, encoder_shape, need_segments, system_of
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import EncoderConfig, encoder_shape, need_segments
 from bertwright.model.encoder import Encoder, Pooler
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
+from bertwright.model.system import NAMES, system_of
 from bertwright.objectives.dataset import PretrainingBatch
 from bertwright.objectives.settings import SecondSentence
 from bertwright.objectives.vocabulary_loss import bits_per_character, projected_loss
@@ -56,7 +58,9 @@ class PretrainingModel(nn.Module):
         super().__init__()
         if second_sentence != "none":
             need_segments(config, f"second_sentence {second_sentence}")
-        self.encoder = Encoder(config)
+        encoder = build_backbone(config)
+        assert isinstance(encoder, Encoder)
+        self.encoder = encoder
         self.pooler = Pooler(config)
         self.masked_lm = MaskedLMHead(config)
         self.second_sentence = second_sentence

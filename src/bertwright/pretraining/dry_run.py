@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.corpus.checks import TOKENS_PER_PIECE
-from bertwright.model.config import NAMES
+from bertwright.model.system import NAMES
 from bertwright.pretraining.measure import (
     Timings,
     advise_micro_tokens,

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.model.card import pair_card
-from bertwright.model.config import NAMES, LSTMConfig, PairConfig, system_of
+from bertwright.model.families.elmo import LSTMConfig, PairConfig
 from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
+from bertwright.model.system import NAMES, system_of
 from bertwright.tasks.binding import open_tokenizer
 
 _ARCHITECTURE = "BertwrightPair"

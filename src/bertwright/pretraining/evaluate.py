@@ -10,8 +10,8 @@ import torch
 
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.config import System, system_of
 from bertwright.model.folder import open_model
+from bertwright.model.system import System, system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.objectives.vocabulary_loss import characters_of

@@ -13,19 +13,10 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.config import (
-    NAMES,
-    SIZES,
-    BackboneConfig,
-    LSTMConfig,
-    PairConfig,
-    SingleBackboneConfig,
-    TopConfig,
-    system_config,
-    system_of,
-    written_size,
-)
+from bertwright.model.config import SIZES, BackboneConfig, EncoderConfig, SingleBackboneConfig, written_size
+from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.system import NAMES, system_config, system_of
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import SystemModel
 from bertwright.tasks.binding import open_tokenizer
@@ -54,11 +45,11 @@ def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> Pretrai
 def size_name(config: BackboneConfig) -> str:
     """Return the size of a shape as `size_config` reads it; a shape without a size is spelled out."""
     written = f"{config.layers}x{config.hidden}"
-    if isinstance(config, PairConfig | TopConfig):
-        return written
     if isinstance(config, LSTMConfig):
         if config.cells != 4 * config.hidden:
             return f"{written} of {config.cells} cells"
+    elif not isinstance(config, EncoderConfig):
+        return written
     elif config.intermediate != 4 * config.hidden:
         return f"{written} of {config.heads} heads, {config.intermediate} inside"
     else:
@@ -73,7 +64,7 @@ def adapted_config(saved: SavedModel, settings: PretrainSettings, *, longest: in
     """
     config, system, size = saved.config, settings.system, settings.size
     saved_system = system_of(config)
-    if saved_system != system or isinstance(config, PairConfig | TopConfig):
+    if saved_system != system or not isinstance(config, SingleBackboneConfig):
         kind = f"a {NAMES[saved_system]} (--system {saved_system})" if saved_system else "a composition of models"
         raise InputError(f"{saved.place}: expected a {NAMES[system]} (--system {system}), got {kind}")
     if size != size_name(config):

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from bertwright.errors import InputError
-from bertwright.model.config import EncoderConfig, GPTConfig, LSTMConfig, SingleBackboneConfig, attends_both_ways
+from bertwright.model.config import EncoderConfig, SingleBackboneConfig, attends_both_ways
+from bertwright.model.families.elmo import LSTMConfig
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.objectives.settings import SecondSentence, predictions_by_length
 from bertwright.objectives.vocabulary_loss import block_rows
 from bertwright.pretraining.settings import PretrainSettings
@@ -129,6 +131,7 @@ def _numbers_per_token(settings: PretrainSettings, config: SingleBackboneConfig,
     """Return how many numbers backward keeps of each token in one layer."""
     if isinstance(config, LSTMConfig):
         return 7 * config.cells + 3 * config.hidden  # gates and cells, inputs and outputs
+    assert isinstance(config, EncoderConfig)
     # 10 D of attention, norms and dropout, 8 D of the feed-forward part
     return 18 * config.hidden + _attention_numbers(settings, config, length)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
-from bertwright.model.config import NAMES
+from bertwright.model.system import NAMES
 from bertwright.pretraining.measure import (
     advise_micro_tokens,
     affordable_steps,

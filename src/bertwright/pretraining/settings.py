@@ -13,7 +13,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
-from bertwright.model.config import Start, System, written_size
+from bertwright.model.config import Start, written_size
+from bertwright.model.system import System
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.training.settings import Device, OptimizerSettings
 

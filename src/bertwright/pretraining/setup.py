@@ -13,9 +13,10 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.attention_init import init_attention
 from bertwright.model.card import origin, pretraining_card
-from bertwright.model.config import SingleBackboneConfig, system_config, with_dropout
+from bertwright.model.config import SingleBackboneConfig, with_dropout
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
+from bertwright.model.system import system_config
 from bertwright.objectives.batches import cut
 from bertwright.objectives.masked_lm import second_objective
 from bertwright.pretraining.evaluate import ValidationRows

@@ -11,8 +11,9 @@ import numpy as np
 
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.config import SingleBackboneConfig, System, attends_both_ways, system_of
+from bertwright.model.config import SingleBackboneConfig, attends_both_ways
 from bertwright.model.folder import SavedModel
+from bertwright.model.system import System, system_of
 from bertwright.objectives.batches import Mixture, ShuffledRows, TokenBatch, blended
 from bertwright.objectives.dataset import Examples, Spans, Unmasked
 from bertwright.objectives.language_model import (

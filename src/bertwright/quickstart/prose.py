@@ -181,7 +181,7 @@ def _take(walk: _Walk, text: str, indent: int) -> None:
 
 
 def _is_code(text: str, *, begins: bool) -> bool:
-    """Return whether a line is an option, an entry of a parameter table or, as a paragraph's first, a signature."""
+    """Return whether a line is an option, an entry of a table of parameters or, if it begins one, a signature."""
     if text[0] == ":" and _OPTION.match(text):
         return True
     if " :" in text and _ENTRY.match(text):

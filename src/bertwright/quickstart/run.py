@@ -32,8 +32,9 @@ from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, get_task, with_columns
-from bertwright.tasks.fill_mask import fill
-from bertwright.text.documents import TextSettings, read_all
+from bertwright.tasks.fill_mask import fill_masks
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_all
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.settings import OptimizerSettings
 
@@ -233,7 +234,7 @@ def _fill_masks(out: Path) -> list[dict[str, Any]]:
         words = sentence.split()
         middle = len(words) // 2
         masked = " ".join([*words[:middle], "[MASK]", *words[middle + 1 :]])
-        best = fill(model, tokenizer, masked, top_k=4)[0]
+        best = fill_masks(model, tokenizer, masked, top_k=4)[0]
         filled.append(
             {"text": masked, "was": words[middle], "pieces": best.pieces, "probabilities": best.probabilities}
         )

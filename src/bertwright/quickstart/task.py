@@ -18,7 +18,8 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.quickstart.docstrings import STANDARD_LIBRARY, Documentation, Library, key
-from bertwright.text.documents import TextSettings, find_inputs, read_all
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import find_inputs, read_all
 from bertwright.text.sentences import split_sentences
 
 MASKED_NAMES: Mapping[str, tuple[str, ...]] = {

@@ -36,7 +36,7 @@ class Computation:
 
 @dataclass(eq=False)
 class _Job:
-    """One row of a request. `waits` is False once it was taken into a batch or given up."""
+    """A row of a request. `waits` is False once it was taken into a batch or given up."""
 
     computation: Computation
     row: Any

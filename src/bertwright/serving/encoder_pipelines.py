@@ -12,14 +12,14 @@ from torch import nn
 from bertwright.errors import InputError, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import Encoder, EncoderLayer, kept
+from bertwright.model.encoder import Encoder, EncoderLayer, visible_keys
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.serving.pipeline import (
     WHOLE_ROW,
     EncodedInputs,
+    ModelRow,
     Pipeline,
-    Row,
     TextPipeline,
     finite,
     padded_batch,
@@ -32,7 +32,7 @@ from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.embeddings import Features, Pool, check_pool, pooled
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import Filled, fill_ids, open_next_sentence
-from bertwright.tasks.frozen_features import Places, states_for
+from bertwright.tasks.frozen_features import FeaturePositions, states_for
 from bertwright.tasks.inference import ready
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import wordpiece
@@ -45,7 +45,7 @@ _NO_OFFSETS: Final = np.zeros((0, 2), dtype=np.int64)
 
 @dataclass(frozen=True)
 class TruncatedInputs(EncodedInputs):
-    """One row for each input; `truncated` tells which inputs were cut."""
+    """A row for each input; `truncated` is True for each input that was cut."""
 
     truncated: Sequence[bool]
 
@@ -66,10 +66,10 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         room = self.max_length - len(begin) - len(end)
         texts = self.tokenizer.ids(items)
         ids = [[*begin, *text[:room], *end] or [self.tokenizer.unk_id] for text in texts]
-        rows = [Row(np.array(row, dtype=np.int32), len(row), WHOLE_ROW) for row in ids]
+        rows = [ModelRow(np.array(row, dtype=np.int32), len(row), WHOLE_ROW) for row in ids]
         return TruncatedInputs(rows, [len(text) > room for text in texts])
 
-    def forward(self, rows: Sequence[Row], *, pool: Pool = "mean", layer: int = -1) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow], *, pool: Pool = "mean", layer: int = -1) -> list[NDArray[np.float32]]:
         """Return one vector [D] for each row; layer 0 is the embeddings, -1 the last layer.
 
         Raises InputError for pool cls where the first token attends to itself alone.
@@ -78,7 +78,9 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         ends = np.cumsum([0, *map(len, rows)])
         targets = [np.arange(begin, begin + len(row)) for row, begin in zip(rows, ends[:-1], strict=True)]
         asks = [(row.ids, np.arange(len(row)), target) for row, target in zip(rows, targets, strict=True)]
-        states = states_for(self.encoder, Places(asks, ends), [layer % (self.encoder.config.layers + 1)]).values
+        states = states_for(
+            self.encoder, FeaturePositions(asks, ends), [layer % (self.encoder.config.layers + 1)]
+        ).values
         texts = [
             Features(states[target].swapaxes(0, 1), row.ids.astype(np.int64), _NO_OFFSETS, truncated=False)
             for row, target in zip(rows, targets, strict=True)
@@ -115,7 +117,7 @@ class NextSentencePipeline(Pipeline[tuple[str, str], TruncatedInputs]):
         encoded = encode(self.tokenizer, first, second, max_length=self.max_length)
         return TruncatedInputs(rows_of_encoded(encoded), encoded.cut.tolist())
 
-    def forward(self, rows: Sequence[Row]) -> list[float]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[float]:
         """Return the probability of IsNext of each row."""
         batch = padded_batch(rows, pad_id=self.tokenizer.pad_id)
         assert self.model.next_sentence is not None
@@ -168,9 +170,9 @@ class FillPipeline(Pipeline[MaskedText, EncodedInputs]):
         """Return one row for each text."""
         begin, end = self.tokenizer.cls_id, self.tokenizer.sep_id
         ids = [np.array([begin, *item.ids, end], dtype=np.int32) for item in items]
-        return EncodedInputs([Row(row, len(row), WHOLE_ROW) for row in ids])
+        return EncodedInputs([ModelRow(row, len(row), WHOLE_ROW) for row in ids])
 
-    def forward(self, rows: Sequence[Row], *, top_k: int = 5) -> list[list[Filled]]:
+    def forward(self, rows: Sequence[ModelRow], *, top_k: int = 5) -> list[list[Filled]]:
         """Return the candidates of each row. Each row is computed alone: its answer does not depend on the others."""
         return [fill_ids(self.model, self.tokenizer, row.ids[1:-1].tolist(), top_k=top_k) for row in rows]
 
@@ -218,10 +220,10 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
             ids = [self.tokenizer.begin_id, *first, *tail, self.tokenizer.end_id]
             if len(ids) > self.max_length:
                 raise InputError(f"the input has more than {self.max_length} tokens; attention is shown for fewer")
-            rows.append(Row(np.array(ids, dtype=np.int32), len(first) + 2, WHOLE_ROW))
+            rows.append(ModelRow(np.array(ids, dtype=np.int32), len(first) + 2, WHOLE_ROW))
         return EncodedInputs(rows)
 
-    def forward(self, rows: Sequence[Row], *, layer: int = 1) -> list[AttentionView]:
+    def forward(self, rows: Sequence[ModelRow], *, layer: int = 1) -> list[AttentionView]:
         """Return pieces, segments and the attention in `layer` (from 1 on) of each row.
 
         Each row is computed alone, so that equal inputs have equal answers. Raises InputError for an unknown layer.
@@ -231,9 +233,9 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
         with torch.inference_mode():
             return [self._view(row, layer) for row in rows]
 
-    def _view(self, row: Row, layer: int) -> AttentionView:
+    def _view(self, row: ModelRow, layer: int) -> AttentionView:
         batch = padded_batch([row], pad_id=self.tokenizer.pad_id)
-        keep = kept(batch.mask, self.encoder.config.attends)
+        keep = visible_keys(batch.mask, self.encoder.config.attends)
         hidden = self.encoder.embeddings(batch.ids, batch.segments)
         for block in list(self.encoder.layers)[: layer - 1]:
             hidden = block(hidden, keep)

@@ -17,14 +17,14 @@ from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.encoding import Encoded
-from bertwright.tasks.classification.model import Rows, padded
+from bertwright.tasks.classification.model import TextBatch, padded
 from bertwright.tasks.inference import batches_by_length
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """One row that the model reads.
+class ModelRow:
+    """A row that the model reads.
 
     ids    [T] token ids with the special tokens
     first  number of tokens of segment 0
@@ -46,14 +46,14 @@ WHOLE_ROW = np.zeros(0, dtype=np.int64)
 class EncodedInputs:
     """The rows of some inputs, in the order of the inputs. Subclasses hold what else `Pipeline.decode` needs."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ModelRow]
 
 
 Item = TypeVar("Item")
-Inputs = TypeVar("Inputs", bound=EncodedInputs)
+EncodedT = TypeVar("EncodedT", bound=EncodedInputs)
 
 
-class Pipeline(ABC, Generic[Item, Inputs]):
+class Pipeline(ABC, Generic[Item, EncodedT]):
     """A model ready to answer inputs of one form.
 
     `forward` gets rows of any inputs, of several requests for example, and returns one output for each row. So rows are
@@ -86,18 +86,18 @@ class Pipeline(ABC, Generic[Item, Inputs]):
         """Return the texts of an input, whose lengths decide how long it takes."""
 
     @abstractmethod
-    def encode(self, items: Sequence[Item]) -> Inputs:
+    def encode(self, items: Sequence[Item]) -> EncodedT:
         """Return the rows of all inputs."""
 
     @abstractmethod
-    def forward(self, rows: Sequence[Row]) -> list[Any]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[Any]:
         """Return one output for each row, computed as one batch."""
 
     @abstractmethod
-    def decode(self, inputs: Inputs, outputs: Sequence[Any]) -> list[Any]:
+    def decode(self, inputs: EncodedT, outputs: Sequence[Any]) -> list[Any]:
         """Return a result for each input, from the outputs of all rows. Raises RunFailed where one is not finite."""
 
-    def warnings(self, inputs: Inputs) -> list[str]:
+    def warnings(self, inputs: EncodedT) -> list[str]:
         """Return messages about inputs that are read differently from what a person expects."""
         return []
 
@@ -107,7 +107,7 @@ class Pipeline(ABC, Generic[Item, Inputs]):
         return f"the {self.max_length} tokens"
 
     def answer(self, items: Sequence[Item], **options: Any) -> list[Any]:
-        """Return a result for each input; `options` are those of `forward`. Rows of like length share a batch."""
+        """Return a result for each input; `options` are those of `forward`. TextBatch of like length share a batch."""
         inputs = self.encode(items)
         for message in self.warnings(inputs):
             say(message)
@@ -118,7 +118,7 @@ class Pipeline(ABC, Generic[Item, Inputs]):
         return self.decode(inputs, outputs)
 
 
-class TextPipeline(Pipeline[str, Inputs]):
+class TextPipeline(Pipeline[str, EncodedT]):
     """A pipeline whose input is one text."""
 
     form = "a text"
@@ -143,18 +143,18 @@ def parse_input(pipeline: Pipeline[Any, Any], value: Any, index: int | None = No
     return item
 
 
-def rows_of_encoded(encoded: Encoded) -> list[Row]:
+def rows_of_encoded(encoded: Encoded) -> list[ModelRow]:
     """Return the rows of encoded texts or pairs."""
-    return [Row(ids, int(first), WHOLE_ROW) for ids, first in zip(encoded.ids, encoded.first, strict=True)]
+    return [ModelRow(ids, int(first), WHOLE_ROW) for ids, first in zip(encoded.ids, encoded.first, strict=True)]
 
 
-def encoded_of_rows(rows: Sequence[Row]) -> Encoded:
+def encoded_of_rows(rows: Sequence[ModelRow]) -> Encoded:
     """Return rows in the form that the task's functions take; which examples were cut is not kept."""
     first = np.array([row.first for row in rows], dtype=np.int32)
     return Encoded(ids=tuple(row.ids for row in rows), first=first, cut=np.zeros(len(rows), dtype=np.bool_))
 
 
-def padded_batch(rows: Sequence[Row], *, pad_id: int, both_orders: bool = False) -> Rows:
+def padded_batch(rows: Sequence[ModelRow], *, pad_id: int, both_orders: bool = False) -> TextBatch:
     """Return ids, segments and mask [B, T] of the rows; with `both_orders` [2·B, T], as `padded` says."""
     return padded(encoded_of_rows(rows), range(len(rows)), pad_id=pad_id, both_orders=both_orders)
 

@@ -21,7 +21,7 @@ from bertwright.tables.reader import column_names, column_values
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.embeddings import Pool
 from bertwright.tasks.inference import Answerable, choose
-from bertwright.tasks.kinds import made_elsewhere
+from bertwright.tasks.kinds import import_hint
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import keep_memory
 
@@ -30,10 +30,10 @@ _BLOCK_INPUTS: Final = 1024
 """Number of inputs that are held and answered at a time; those of like length are computed together."""
 _BLOCK_CHARACTERS: Final = 1_000_000
 """Number of characters of such a block."""
-Precision = Literal["auto", "fp32", "bf16", "int8"]
+AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
 
 
-def load(model: str | Path, *, precision: Precision = "auto") -> "Predictor":
+def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predictor":
     """Open MODEL (a model folder, a run folder, or small-wiki) to answer with.
 
     precision: auto is bf16 where this processor multiplies it faster, else fp32; int8 is faster and less exact.
@@ -73,7 +73,7 @@ class Predictor:
         self._saved = saved
         self._lock = threading.RLock()
         self.pipeline = open_pipeline(saved, tokenizer)
-        if missing_import := made_elsewhere(saved):
+        if missing_import := import_hint(saved):
             say(f"{missing_import}; as it is, it gives vectors")
         self._others: dict[Use, Pipeline[Any, Any]] = {}
 

@@ -87,7 +87,7 @@ class EmbeddingsRequest(_Request):
 
 
 class InsideRequest(_Request):
-    """One or two texts whose pieces and attention in one layer (from 1 on) are shown."""
+    """A text, or two texts, whose pieces and attention in one layer (from 1 on) are shown."""
 
     text: UnicodeText
     second: UnicodeText | None = None

@@ -23,9 +23,9 @@ class ServeSettings(Settings):
     """Largest number of inputs in a request."""
     max_characters: Annotated[Positive, Option("limits")] = 100_000
     """Longest text, in characters."""
-    max_waiting_tokens: Annotated[Positive, Option("limits")] = 16_384
-    """Number of queued tokens above which requests are refused with 503. A BERT-base answers the default's in about 20
-    seconds on two cores."""
+    max_waiting_tokens: Annotated[Positive, Option("limits")] = 8_192
+    """Number of queued tokens above which requests are refused with 503. A BERT-base answers the default's in about 15
+    seconds on two cores, half of the timeout."""
     timeout: Annotated[PositiveNumber, Option("limits")] = 30.0
     """Longest time in seconds from the end of a request to its answer."""
     read_timeout: PositiveNumber = 10.0

@@ -14,8 +14,8 @@ from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.serving.pipeline import (
     EncodedInputs,
+    ModelRow,
     Pipeline,
-    Row,
     TextPipeline,
     are_texts,
     as_arrays,
@@ -27,9 +27,9 @@ from bertwright.serving.pipeline import (
 from bertwright.serving.results import Choice, Entities, ExtractedAnswer, Label, Labels, Score, TextEntity
 from bertwright.tasks.classification.encoding import Encoded, decode, encode
 from bertwright.tasks.classification.model import noted_task, open_classifier
-from bertwright.tasks.classification.task import places_of
+from bertwright.tasks.classification.task import positions_of
 from bertwright.tasks.feature_based import open_with_features
-from bertwright.tasks.frozen_features import Places
+from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.multiple_choice.spec import Choices, decode_choices, encode_choices
 from bertwright.tasks.multiple_choice.task import open_chooser
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans
@@ -39,17 +39,16 @@ from bertwright.tasks.question_answering.windows import Windows, encode_windows,
 from bertwright.tasks.tagging import spec as tagging
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.files import text_answer
-from bertwright.tasks.tagging.model import Windows as TaggerWindows
-from bertwright.tasks.tagging.model import open_tagger, tag_rows, windows_of
+from bertwright.tasks.tagging.model import TaggingWindows, open_tagger, tag_rows, windows_of
 from bertwright.tasks.tagging.task import task_of_model
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 
-def _open_features(saved: SavedModel) -> Callable[[Places], NDArray[np.float32]]:
+def _open_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArray[np.float32]]:
     """Return the logits of a model on features. It makes batches and a progress display of its own, silenced here."""
     compute = open_with_features(saved)
 
-    def logits(places: Places) -> NDArray[np.float32]:
+    def logits(places: FeaturePositions) -> NDArray[np.float32]:
         with redirect_messages(lambda _: None):
             return compute(places)
 
@@ -76,12 +75,12 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
         self._logits = self._open_features(saved) if "features" in saved.extra else self._open_classifier(saved)
 
     @staticmethod
-    def _open_features(saved: SavedModel) -> Callable[[Sequence[Row]], list[Any]]:
+    def _open_features(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         logits = _open_features(saved)
-        return lambda rows: list(logits(places_of(encoded_of_rows(rows))))
+        return lambda rows: list(logits(positions_of(encoded_of_rows(rows))))
 
     @staticmethod
-    def _open_classifier(saved: SavedModel) -> Callable[[Sequence[Row]], list[Any]]:
+    def _open_classifier(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         model, _, _ = open_classifier(saved)
         pad_id, both_orders = model.encoder.config.pad_id, model.both_orders
         return lambda rows: as_arrays(model(padded_batch(rows, pad_id=pad_id, both_orders=both_orders)))
@@ -102,7 +101,7 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
         encoded = encode(self.tokenizer, first, *second, max_length=self.max_length, long=self.task.long)
         return EncodedTexts(rows_of_encoded(encoded), encoded)
 
-    def forward(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the logits [L] of each row."""
         with torch.inference_mode():
             return self._logits(rows)
@@ -155,23 +154,23 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         self._logits = self._open_features(saved) if "features" in saved.extra else self._open_tagger(saved)
 
     @staticmethod
-    def _open_features(saved: SavedModel) -> Callable[[Sequence[Row]], list[Any]]:
+    def _open_features(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         logits = _open_features(saved)
 
-        def compute(rows: Sequence[Row]) -> list[Any]:
+        def compute(rows: Sequence[ModelRow]) -> list[Any]:
             ends = np.cumsum([0, *(len(row.at) for row in rows)])
             targets = [np.arange(begin, begin + len(row.at)) for row, begin in zip(rows, ends[:-1], strict=True)]
             asks = [(row.ids, row.at, target) for row, target in zip(rows, targets, strict=True)]
-            return np.split(logits(Places(asks, ends)), ends[1:-1])
+            return np.split(logits(FeaturePositions(asks, ends)), ends[1:-1])
 
         return compute
 
-    def _open_tagger(self, saved: SavedModel) -> Callable[[Sequence[Row]], list[Any]]:
+    def _open_tagger(self, saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
         model = open_tagger(saved, len(self.task.labels))
 
-        def compute(rows: Sequence[Row]) -> list[Any]:
+        def compute(rows: Sequence[ModelRow]) -> list[Any]:
             at = tuple(row.at for row in rows)
-            windows = TaggerWindows(tuple(row.ids for row in rows), at, words=at, vanished=())
+            windows = TaggingWindows(tuple(row.ids for row in rows), at, words=at, vanished=())
             logits = as_arrays(model(tag_rows(windows, range(len(rows)), pad_id=model.encoder.config.pad_id)))
             return [values[: len(row.at)] for values, row in zip(logits, rows, strict=True)]
 
@@ -184,7 +183,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         lines = tuple((number,) * max(1, len(row)) for number, row in enumerate(spans, 1))
         sentences = Sentences(source="texts", words=words, tags=None, lines=lines)
         windows = windows_of(self.tokenizer, sentences, context="off", max_length=self.max_length)
-        rows = [Row(ids, len(ids), at) for ids, at in zip(windows.ids, windows.at, strict=True)]
+        rows = [ModelRow(ids, len(ids), at) for ids, at in zip(windows.ids, windows.at, strict=True)]
         return EncodedSentences(rows, items, spans, sentences, windows.words, windows.vanished)
 
     def warnings(self, inputs: EncodedSentences) -> list[str]:
@@ -196,7 +195,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
             f"the tokenizer leaves nothing of {len(inputs.vanished)} words; [UNK] stands for them, first for {word!a}"
         ]
 
-    def forward(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the logits [Q, L] at the words that each row answers."""
         with torch.inference_mode():
             return self._logits(rows)
@@ -206,7 +205,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         logits = np.zeros((inputs.sentences.num_words, len(self.task.labels)), dtype=np.float32)
         for words, values in zip(inputs.words, outputs, strict=True):
             logits[words] = values
-        tagged = tagging.decode(self.task, logits, inputs.sentences)
+        tagged = tagging.decode_tags(self.task, logits, inputs.sentences)
         probabilities = np.split(tagged.probabilities, np.cumsum([len(row) for row in inputs.spans])[:-1])
         rows = zip(inputs.texts, inputs.spans, tagged.tags, probabilities, strict=True)
         return [_entities(text_answer(self.task, *row)) for row in rows]
@@ -252,15 +251,15 @@ class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
 
     def encode(self, items: Sequence[tuple[str, str]]) -> EncodedQuestions:
         """Return the windows of all questions; a passage of several questions is tokenised once."""
-        asked = tuple(Question(str(index), question, passage) for index, (question, passage) in enumerate(items))
-        questions = Questions(asked, self.task.version, "questions")
+        items_with_ids = tuple(Question(str(index), *item) for index, item in enumerate(items))
+        questions = Questions(items_with_ids, self.task.version, "questions")
         windows = encode_windows(self.tokenizer, questions, self.task, max_length=self.max_length)
         rows = []
         for index, (first, size) in enumerate(zip(windows.first_piece.tolist(), _sizes(windows), strict=True)):
-            rows.append(Row(windows.row(index), first, np.arange(first, first + size)))
+            rows.append(ModelRow(windows.row(index), first, np.arange(first, first + size)))
         return EncodedQuestions(rows, questions, windows)
 
-    def forward(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the logits [2, 1 + Q] of the first and last position: at [CLS], then at the pieces of the passage."""
         batch = padded_batch(rows, pad_id=self.model.encoder.config.pad_id)
         no_targets = torch.zeros((len(rows), 2), dtype=torch.int64)
@@ -328,7 +327,7 @@ class ChoicePipeline(Pipeline[tuple[str, tuple[str, ...]], EncodedChoices]):
         encoded = encode_choices(self.tokenizer, examples, max_length=self.max_length)
         return EncodedChoices(rows_of_encoded(encoded), examples, encoded)
 
-    def forward(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the score [1] of each row."""
         with torch.inference_mode():
             return as_arrays(self.model(padded_batch(rows, pad_id=self.model.encoder.config.pad_id)))

@@ -1,7 +1,7 @@
-"""texts → a scikit-learn estimator that was fitted to them: fine-tuning and vectors for Pipeline, GridSearchCV and kin.
+"""texts → fitted scikit-learn estimators: fine-tuning and vectors for Pipeline, GridSearchCV and others.
 
-Nothing here trains or answers by itself: the tasks, the loop and the model folder are those of `bertwright finetune`.
-torch is imported when something is fitted, and not by `import bertwright.sklearn`.
+The estimators use the tasks, the training loop and the model folder of `bertwright finetune`. torch is imported on
+fit, not by `import bertwright.sklearn`.
 """
 
 from bertwright.errors import MissingExtra

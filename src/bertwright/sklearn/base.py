@@ -1,4 +1,4 @@
-"""parameters → settings, a fitted estimator → a folder and back: what the trained estimators have in common."""
+"""parameters → settings; a fitted estimator ↔ a model folder: base classes of the estimators."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +10,14 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from bertwright.sklearn.inputs import EstimatorError, Texts, in_python, texts_of
+from bertwright.sklearn.inputs import EstimatorError, Texts, check_texts, in_python
 
 NOTES = "estimator"
-"""Where the model folder notes what only an estimator asks for."""
+"""Key in config.json of what only an estimator needs."""
 
 
 class TextEstimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator whose inputs are texts."""
+    """Base class of estimators with texts as input."""
 
     n_features_in_: int
     feature_names_in_: Any
@@ -28,15 +28,15 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _texts(self, X: Any) -> Texts:
-        """The texts of X."""
-        return texts_of(X)
+        """Return the texts of X."""
+        return check_texts(X)
 
     def _as_fitted(self, X: Any) -> Texts:
-        """The texts of X; EstimatorError where its columns are not those of `fit`."""
+        """Return the texts of X. Raises EstimatorError where its columns differ from those of `fit`."""
         texts = self._texts(X)
         if len(texts.sides) != self.n_features_in_:
-            due = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
-            raise EstimatorError(f"X has {len(texts.sides)} features, but {due}")
+            expected = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
+            raise EstimatorError(f"X has {len(texts.sides)} features, but {expected}")
         fitted = getattr(self, "feature_names_in_", None)
         if texts.names is not None and fitted is not None and list(texts.names) != list(fitted):
             names = f"{', '.join(map(str, fitted))} in fit, {', '.join(map(str, texts.names))} now"
@@ -46,7 +46,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         return texts
 
     def _note_columns(self, texts: Texts) -> None:
-        """Note those of `fit`, once nothing of it can fail any more: until then an older fit stays whole."""
+        """Store the columns of `fit`. Called last, so that a failed fit leaves an earlier one intact."""
         self.n_features_in_ = len(texts.sides)
         if texts.names is not None:
             self.feature_names_in_ = np.array(texts.names, dtype=object)
@@ -55,7 +55,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class Trained(TextEstimator):
-    """An estimator that is fine-tuned."""
+    """Base class of estimators that are fine-tuned."""
 
     _settings: ClassVar[tuple[str, ...]] = (
         "epochs",
@@ -68,44 +68,44 @@ class Trained(TextEstimator):
     _noted: ClassVar[tuple[str, ...]] = ("epochs", "batch_size", "learning_rate", "precision", "random_state")
 
     def save(self, folder: str | Path) -> None:
-        """Write a model folder, which `bertwright.load`, `bertwright predict` and `load` read."""
+        """Write a model folder for `bertwright.load`, `bertwright predict` and `load`."""
         check_is_fitted(self)
         with in_python():
             self.learned_.save(Path(folder))
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The fitted estimator of a model folder or a run: one that was saved, or one of `bertwright finetune`.
+        """Return the fitted estimator of a saved estimator, or of a model folder or run of `bertwright finetune`.
 
-        Fitted again, it begins from that model.
+        A further `fit` starts from this model.
         """
         from bertwright.sklearn.fit import read
 
         with in_python():
             learned = read(folder)
-            found = cls(model=str(folder))
+            estimator = cls(model=str(folder))
             values = noted(learned, "parameters", {})
-            names = set(cls._noted) & set(found.get_params())
-            found.set_params(**{name: value for name, value in values.items() if name in names})
-            found._take(learned)
-        return found
+            names = set(cls._noted) & set(estimator.get_params())
+            estimator.set_params(**{name: value for name, value in values.items() if name in names})
+            estimator._take(learned)
+        return estimator
 
     def _take(self, learned: Any) -> None:
-        """Become what the model folder says; InputError where it is one of another kind."""
+        """Set the attributes from a model folder. Raises InputError where it has another kind of task."""
         raise NotImplementedError
 
     def _notes(self, **more: Any) -> dict[str, Any]:
-        values = {name: plain(getattr(self, name)) for name in self._noted if hasattr(self, name)}
+        values = {name: python_scalar(getattr(self, name)) for name in self._noted if hasattr(self, name)}
         kept = {name: value for name, value in values.items() if value is None or isinstance(value, str | int | float)}
         return {NOTES: {"parameters": kept, **more}}
 
     def _learn(self, bind: Any, **more: Any) -> Any:
         from bertwright.finetuning.settings import FinetuneSettings
-        from bertwright.sklearn.fit import learn
+        from bertwright.sklearn.fit import fit_model
 
-        values = {name: plain(getattr(self, name)) for name in self._settings}
+        values = {name: python_scalar(getattr(self, name)) for name in self._settings}
         settings = validated(FinetuneSettings, {**values, "first_seed": seed_of(self.random_state)})
-        return learn(
+        return fit_model(
             bind,
             settings,
             model=self.model,
@@ -116,7 +116,7 @@ class Trained(TextEstimator):
 
 
 def validated(settings: Any, values: dict[str, Any]) -> Any:
-    """The settings of these values; EstimatorError names the first that cannot be."""
+    """Return the settings with these values. Raises EstimatorError for the first invalid value."""
     try:
         return settings.model_validate(values)
     except ValidationError as error:
@@ -126,19 +126,19 @@ def validated(settings: Any, values: dict[str, Any]) -> Any:
 
 
 def noted(learned: Any, name: str, default: Any) -> Any:
-    """What a model folder notes for its estimator; a folder made otherwise notes nothing, or something else."""
+    """Return what a model folder stores for its estimator; the default where there is nothing of that type."""
     notes = learned.saved.extra.get(NOTES)
-    found = notes.get(name, default) if isinstance(notes, dict) else default
-    return found if isinstance(found, type(default)) else default
+    value = notes.get(name, default) if isinstance(notes, dict) else default
+    return value if isinstance(value, type(default)) else default
 
 
-def plain(value: Any) -> Any:
-    """A number of numpy's, as searches draw them, as Python's."""
+def python_scalar(value: Any) -> Any:
+    """Return a numpy scalar, as parameter searches draw them, as a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def seed_of(random_state: Any) -> int:
-    """A whole number is the seed itself, as `bertwright finetune --first-seed` has it; None draws one."""
+    """Return the seed: a whole number itself, as `bertwright finetune --first-seed`; None draws one."""
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
         return int(random_state)
     try:
@@ -147,10 +147,10 @@ def seed_of(random_state: Any) -> int:
         raise EstimatorError(f"random_state: {error}") from None
 
 
-def in_order(labels: Sequence[str], kind: str, place: str) -> Any:
-    """The classes of a model folder, of the type that they had."""
+def in_order(labels: Sequence[str], kind: str, source: str) -> Any:
+    """Return the classes of a model folder in their original type."""
     types: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: {"true": True, "false": False}[text]}
     try:
         return np.array([types.get(kind, str)(label) for label in labels])
     except (KeyError, ValueError):
-        raise EstimatorError(f"{place}: notes that its labels are {kind}, and they are {', '.join(labels)}") from None
+        raise EstimatorError(f"{source}: expected labels of type {kind}, got {', '.join(labels)}") from None

@@ -1,4 +1,4 @@
-"""a task bound to values → a model in memory: trained by the one loop, saved as every fine-tuned model is."""
+"""bound task → a model in memory: trained by the training loop, saved as a model folder."""
 
 import tempfile
 import threading
@@ -15,50 +15,58 @@ import torch
 from bertwright.errors import InputError
 from bertwright.files import digest_note
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import begun, completed, opened, planned, refuse_unfit, starting, with_files
+from bertwright.finetuning.setup import (
+    add_auxiliary_loss,
+    check_settings,
+    initial_model,
+    initial_weights,
+    open_initial_model,
+    train_plan,
+    with_files,
+)
 from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_weights
-from bertwright.tasks.binding import Work, open_tokenizer, steps_of
+from bertwright.tasks.binding import BoundTask, open_tokenizer, steps_of
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import train
 
-_PLACE: Final = "this estimator"
+_SOURCE: Final = "this estimator"
 _OWN_FILES: Final = {CARD, "config.json", WEIGHTS, digest_note(Path(WEIGHTS)).name, *TOKENIZER_FILES}
 _ONE_AT_A_TIME = threading.RLock()
-"""Dropout is drawn from the process's one generator, and torch draws from it for every new module, even one that is
-filled at once: of two threads that fit, or of which one's model is first asked, each would take the other's numbers."""
+"""Lock of everything that draws random numbers: dropout and new modules use the process's one generator, so that two
+threads would take each other's numbers.
+"""
 
 
 @dataclass
 class Learned:
-    """A model folder in memory: its weights and notes, its tokenizer, and that one's files.
+    """A model folder in memory: weights and notes, its tokenizer, and the tokenizer's files.
 
-    A pickle of it holds the weights as safetensors bytes and the rest as plain values: what joblib copies to its
-    processes.
+    Its pickle has the weights as safetensors bytes and the rest as plain values, for joblib's processes.
     """
 
     saved: SavedModel
-    words: BaseTokenizer
+    tokenizer: BaseTokenizer
     files: Mapping[str, bytes]
     _ready: Any = field(default=None, repr=False, compare=False)
 
     def ready(self, build: Callable[[SavedModel], Any]) -> Any:
-        """What `build` makes of the model, made once; no random number of the program is spent on it."""
+        """Return what `build` makes of the model, built once, without using the program's random numbers."""
         if self._ready is None:
             with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
-                if self._ready is None:  # another thread may have made it meanwhile
+                if self._ready is None:  # another thread may have built it meanwhile
                     self._ready = build(self.saved)
         return self._ready
 
     def save(self, folder: Path) -> None:
-        """Write a model folder, atomically; what takes its place is a folder of a model alone, or none."""
+        """Write a model folder, atomically; it may only replace a folder with nothing but a model."""
         saved = self.saved
         assert saved.weights is not None
         strange = sorted({path.name for path in folder.iterdir()} - _OWN_FILES) if folder.is_dir() else []
         if strange or (folder.exists() and not folder.is_dir()):
-            holds = f"holds {strange[0]}, which would be lost" if strange else "is a file"
-            raise InputError(f"{folder}: {holds}; name a new folder, or one with nothing but a model")
+            problem = f"it has {strange[0]}, which would be lost" if strange else "it is a file"
+            raise InputError(f"{folder}: {problem}; name a new folder, or one with nothing but a model")
         with tempfile.TemporaryDirectory() as temporary:
             for name, content in self.files.items():
                 (Path(temporary) / name).write_bytes(content)
@@ -81,13 +89,13 @@ class Learned:
             "architecture": saved.architecture,
             "labels": list(saved.labels),
             "extra": dict(saved.extra),
-            "words": self.words,
+            "tokenizer": self.tokenizer,
             "files": dict(self.files),
         }
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.saved = SavedModel(
-            _PLACE,
+            _SOURCE,
             state["config"],
             safetensors.torch.load(state["weights"]),
             Path(),
@@ -95,19 +103,19 @@ class Learned:
             tuple(state["labels"]),
             state["extra"],
         )
-        self.words, self.files, self._ready = state["words"], state["files"], None
+        self.tokenizer, self.files, self._ready = state["tokenizer"], state["files"], None
 
 
 def read(model: str | Path) -> Learned:
-    """A model folder, or a run folder, as it lies on disk."""
+    """Return a model folder or a run folder from disk."""
     if str(model).startswith("random:"):
-        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+        raise InputError(f"{model}: expected a model folder or a run, got random weights")
     saved = open_model(str(model))
     return Learned(saved, open_tokenizer(saved), _tokenizer_files(saved))
 
 
-def learn(
-    bind: Callable[[BaseTokenizer, BackboneConfig], Work[Any]],
+def fit_model(
+    bind: Callable[[BaseTokenizer, BackboneConfig], BoundTask],
     settings: FinetuneSettings,
     *,
     model: str | Path,
@@ -115,40 +123,40 @@ def learn(
     notes: Mapping[str, Any],
     verbose: bool,
 ) -> Learned:
-    """Fine-tune `model` on what is bound, for all epochs and without measuring, in memory alone.
+    """Fine-tune `model` on a bound task for all epochs, in memory and without validation.
 
-    notes: what the model folder notes beside its task. KeyboardInterrupt where a signal came: half a training is none.
+    notes: what the model folder stores beside its task. Raises KeyboardInterrupt where a signal came.
     """
-    with _ONE_AT_A_TIME, _undisturbed():
-        saved, words = opened(str(model), None if tokenizer is None else Path(tokenizer))
-        refuse_unfit(settings, saved.config, saved.place)
-        work = completed(settings, bind(words, saved.config), saved)
-        start = starting(settings, work, saved)
-        # what joblib gives a worker is what torch reports there, and not the cores of the machine
+    with _ONE_AT_A_TIME, _restored_torch():
+        saved, model_tokenizer = open_initial_model(str(model), None if tokenizer is None else Path(tokenizer))
+        check_settings(settings, saved.config, saved.place)
+        bound = add_auxiliary_loss(settings, bind(model_tokenizer, saved.config), saved)
+        start = initial_weights(settings, bound, saved)
+        # in a joblib worker torch reports the worker's threads
         numerics = _measured(settings.precision, settings.threads or torch.get_num_threads())
         apply_numerics(numerics)
-        module = begun(settings, work, start, settings.first_seed)
+        module = initial_model(settings, bound, start, settings.first_seed)
         outcome = train(
-            work.trainable(module),
-            steps_of(work, settings.batch_size, seed=settings.first_seed),
-            plan=planned(settings, work, saved.config, settings.first_seed),
+            bound.trainable(module),
+            steps_of(bound, settings.batch_size, seed=settings.first_seed),
+            plan=train_plan(settings, bound, saved.config, settings.first_seed),
             numerics=numerics,
             quiet=not verbose,
         )
         if outcome.signalled:
             raise KeyboardInterrupt
-        answered = work.answered(module)
+        trained = bound.to_save(module, {})
     learned = replace(
         saved,
-        place=_PLACE,
-        weights=answered.module.state_dict(),
-        architecture=answered.architecture,
-        labels=answered.labels,
-        extra={**answered.extra, **notes},
+        place=_SOURCE,
+        weights=trained.module.state_dict(),
+        architecture=trained.architecture,
+        labels=trained.labels,
+        extra={**trained.extra, **notes},
     )
     with tempfile.TemporaryDirectory() as temporary:
-        files = _tokenizer_files(with_files(saved, words, Path(temporary) / "tokenizer"))
-    return Learned(learned, words, files)
+        files = _tokenizer_files(with_files(saved, model_tokenizer, Path(temporary) / "tokenizer"))
+    return Learned(learned, model_tokenizer, files)
 
 
 def _tokenizer_files(saved: SavedModel) -> dict[str, bytes]:
@@ -157,13 +165,13 @@ def _tokenizer_files(saved: SavedModel) -> dict[str, bytes]:
 
 @cache
 def _measured(precision: Literal["auto", "fp32", "bf16"], threads: int) -> Numerics:
-    """The machine is measured once in a process: a search fits hundreds of times."""
+    """Return the numerics; measured once in a process, because a search fits hundreds of times."""
     return resolve_numerics(precision, threads=threads)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Put torch back as the program had it: its threads, its random numbers, its way with determinism."""
+def _restored_torch() -> Iterator[None]:
+    """Restore torch's threads, random numbers and determinism at the end."""
     threads, fill = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     deterministic = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()

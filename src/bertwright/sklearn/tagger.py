@@ -1,4 +1,4 @@
-"""words → a tag for each: BertTagger (paper §5.3)."""
+"""words → a tag for each word: BertTagger (paper §5.3)."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,33 +10,33 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertwright.console import redirect_messages
 from bertwright.errors import InputError
-from bertwright.sklearn.base import Trained, plain, validated
-from bertwright.sklearn.inputs import in_python, tags_of, words_of
+from bertwright.sklearn.base import Trained, python_scalar, validated
+from bertwright.sklearn.inputs import check_tags, check_words, in_python
 from bertwright.tasks.tagging.conll import Sentences
-from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, as_learned, learn, possible, score
+from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, as_learned, learn_tags, possible, score_tags
 
 
-class _Given(Sentences):
-    """Sentences of lists, whose places are Python's."""
+class _ListedSentences(Sentences):
+    """Sentences from Python lists, with positions as Python writes them."""
 
     def place(self, row: int, word: int = 0) -> str:
-        """Where a tag or, without tags, a word stands."""
+        """Return the position of a tag or, without tags, of a word."""
         return f"{self.source}[{row}][{word}]"
 
     def where(self, row: int, word: int = 0) -> str:
-        """The same within a message."""
+        """Return the position for a message."""
         return f"at {self.place(row, word)}"
 
 
 class BertTagger(Trained):
-    """A tag for each word of a sentence, by a fine-tuned encoder.
+    """Tag each word of a sentence with a fine-tuned encoder.
 
-    X is a list of lists of words and y a list of lists of tags. Entities are learned as IOB2, or as IOBES where y is
-    so, and predicted in that; `scheme` says how y is written: iob1, iob2, iobes, auto (the tags themselves show it), or
-    plain for tags that are names, such as parts of speech. The other parameters are those of BertClassifier.
+    X is a list of lists of words and y a list of lists of tags. Entities are learned and predicted as IOB2, or as IOBES
+    where y has it. `scheme` is the scheme of y: iob1, iob2, iobes, auto (detected in the tags), or plain for tags that
+    are names, such as parts of speech. The other parameters are those of BertClassifier.
 
-    `score` is the F1 of whole entities, as conlleval counts; of plain tags, the share of words whose tag is right.
-    After `fit` there are `classes_`, the tags in the order of the outputs.
+    `score` is the F1 of whole entities, as conlleval; for plain tags, the fraction of words with the right tag. `fit`
+    sets `classes_`, the tags in the order of the outputs.
     """
 
     _noted = (*Trained._noted, "scheme")
@@ -74,49 +74,52 @@ class BertTagger(Trained):
         return tags
 
     def fit(self, X: Any, y: Any) -> "BertTagger":
-        """Learn the tags of the words."""
+        """Fine-tune on the tags of the words."""
         with in_python(verbose=bool(self.verbose)):
-            from bertwright.tasks.tagging.task import bound
+            from bertwright.tasks.binding import LabelledData
+            from bertwright.tasks.tagging.task import TAGGING
 
             base = POS if self.scheme == "plain" else NER
             task: TaggingTask = validated(TaggingTask, {**base.model_dump(), "scheme": self.scheme})
             sentences = self._learnable(task, X, y)
-            task = learn(task, sentences)
+            task = learn_tags(task, sentences)
 
-            def bind(words: Any, config: Any) -> Any:
-                return bound(task, sentences, None, words, config, plain(self.max_length), digests={})
+            data = LabelledData(task, sentences, {}, {})
+
+            def bind(tokenizer: Any, config: Any) -> Any:
+                return TAGGING.bind(data, tokenizer, config, python_scalar(self.max_length))
 
             self.learned_ = self._learn(bind)
             self.classes_ = np.array(task.labels)
         return self
 
     def predict(self, X: Any) -> list[list[str]]:
-        """The tag of each word."""
+        """Return the tag of each word."""
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
-            return [list(tags) for tags in self._tagged(_given(X))]
+            return [list(tags) for tags in self._tagged(_listed_sentences(X))]
 
     def score(self, X: Any, y: Any) -> float:
-        """F1 of entities, or the share of right tags where they are plain; a type that was not learned is missed."""
+        """Return the F1 of entities, or the accuracy of plain tags; a type without training rows counts as missed."""
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
             from bertwright.tasks.tagging.task import task_of_model
 
             task = task_of_model(self.learned_.saved)
             sentences = self._learnable(task, X, y)
-            return next(iter(score(task, self._tagged(sentences), sentences).values()))
+            return next(iter(score_tags(task, self._tagged(sentences), sentences).values()))
 
     def _learnable(self, task: TaggingTask, X: Any, y: Any) -> Sentences:
-        """The sentences as they are learned; that the tags were found to be of a scheme is no warning."""
-        given = _given(X, y)
+        """Return the sentences as they are learned; the detected scheme is not a warning."""
+        sentences = _listed_sentences(X, y)
         with nullcontext() if self.verbose else redirect_messages(lambda _: None):
-            return as_learned(task, given)
+            return as_learned(task, sentences)
 
     def _tagged(self, sentences: Sentences) -> tuple[tuple[str, ...], ...]:
         from bertwright.tasks.tagging.task import open_tagging
 
-        words = self.learned_.words
-        task, tagged = self.learned_.ready(lambda saved: open_tagging(saved, words))
+        tokenizer = self.learned_.tokenizer
+        task, tagged = self.learned_.ready(lambda saved: open_tagging(saved, tokenizer))
         return tuple(possible(task, tags) for tags in tagged(replace(sentences, tags=None), "off").tags)
 
     def _take(self, learned: Any) -> None:
@@ -124,14 +127,14 @@ class BertTagger(Trained):
 
         task = task_of(learned.saved)
         if not isinstance(task, TaggingTask):
-            raise InputError(f"{learned.saved.place}: is a model for {task.name}, and BertTagger is not")
+            raise InputError(f"{learned.saved.place}: expected a model for BertTagger, got one for {task.name}")
         self.learned_, self.classes_ = learned, np.array(learned.saved.labels)
         self.max_length, self.scheme = learned.saved.max_length, task.scheme
 
 
-def _given(X: Any, y: Any = None) -> Sentences:
-    words = words_of(X)
-    tags = None if y is None else tags_of(y, words)
-    return _Given(
+def _listed_sentences(X: Any, y: Any = None) -> Sentences:
+    words = check_words(X)
+    tags = None if y is None else check_tags(y, words)
+    return _ListedSentences(
         "X" if y is None else "y", words, tags, tuple((row,) * max(1, len(of_row)) for row, of_row in enumerate(words))
     )

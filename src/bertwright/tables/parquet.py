@@ -1,6 +1,7 @@
 """Parquet file → rows → Parquet file, so many rows at a time; columns that are not used keep their types.
 
-Rows stay Arrow tables. Their values become Python objects only where they are used.
+Rows stay Arrow tables. Their values become Python objects only where they are used. pyarrow is imported inside the
+functions, because commands that read no Parquet start faster without it.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 The formats: tsv as GLUE writes it (no quoting: a quotation mark is text), csv with the usual quoting, JSON lines, one
 text a line, and Parquet. Text is UTF-8, and its file may be packed. A row of the wrong width is an error that names its
-line; no row is left out without a message. A table is read as a whole, or in blocks where it may not fit into memory.
+line; no row is left out without a message. A table is read at once, or in blocks where it may not fit into memory.
 
 `column_names` and `column_values` read the columns of a table in memory, of pandas, Arrow or a library like them.
 """
@@ -132,7 +132,7 @@ def open_table(
 
     columns      names of the columns to keep, if they exist; None keeps all
     headerless   names of the columns where the file has no header line. A first row with a cell that equals one of
-                 these names is taken for a header line.
+                 these names is read as a header line.
     broken_rows  number of rows of the wrong width that may be left out, each with a message: published files have some
     format       format of the file; "auto" goes by the name's ending. With "lines", each line is a cell of the only
                  column in `headerless`.

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -57,7 +57,8 @@ class TableOut:
         self._stream = stream
         self._has_header = False
         self._parquet: ParquetOut | None = None
-        self._spool: IO[bytes] | None = None
+        self._spool: IO[bytes] | None = None  # the Parquet file for a pipe, until it is complete
+        self._stack = ExitStack()
 
     def __enter__(self) -> "TableOut":
         return self
@@ -68,7 +69,7 @@ class TableOut:
             if self._parquet is None:
                 if self._stream is sys.stdout.buffer or not self._stream.seekable():
                     # The footer of a Parquet file holds positions in it, which a pipe does not have.
-                    self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this
+                    self._spool = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with this
                 self._parquet = ParquetOut(self._spool or self._stream)
             self._parquet.write(table.source, table.columns, table.rows)
             return
@@ -83,15 +84,12 @@ class TableOut:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._stack:
             if self._parquet is not None:
                 self._parquet.close()
             if self._spool is not None and error is None:
                 self._spool.seek(0)
                 shutil.copyfileobj(self._spool, self._stream)
-        finally:
-            if self._spool is not None:
-                self._spool.close()
 
 
 def _write_text(table: Table, text: io.TextIOWrapper, *, header: bool) -> None:
@@ -134,8 +132,8 @@ def _cell(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request for predictions: the input to read and the file for the answers.
+class PredictRequest:
+    """What is read and where its answers go.
 
     source          a file, or - for standard input
     target          a file, a folder for answers to questions, or - for standard output
@@ -192,8 +190,8 @@ class Asked:
 
 
 @contextmanager
-def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
-    """Open the stream for the answers: standard output, or a file, packed by its name, that is whole or absent."""
+def opened_target(asked: PredictRequest) -> Iterator[IO[bytes]]:
+    """Where answers are written: standard output, or a file, packed as its name says, that is whole or absent."""
     if asked.target == "-":
         yield sys.stdout.buffer
         sys.stdout.flush()
@@ -207,7 +205,7 @@ def opened_target(asked: Asked) -> Iterator[IO[bytes]]:
 
 
 def answer_tables(
-    asked: Asked,
+    asked: PredictRequest,
     answered: Callable[[Table, Table], Table],
     *,
     headerless: Sequence[str] = (),

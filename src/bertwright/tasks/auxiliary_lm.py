@@ -1,6 +1,6 @@
-"""encoder → task: GPT-1's auxiliary loss, the next token of the task's own texts beside the task (GPT paper §3.2).
+"""bound task → the same with GPT-1's auxiliary loss, the next token of the task's own texts (GPT paper §3.2).
 
-Shapes: B rows, T tokens, N tokens that follow another, D hidden, V vocabulary.
+Shapes: B rows, T tokens, N tokens with a predecessor, D hidden, V vocabulary.
 """
 
 from collections.abc import Iterator
@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertwright.model.backbones import Backbone
-from bertwright.model.config import BackboneConfig, EncoderConfig, PairConfig, SingleBackboneConfig, TopConfig
-from bertwright.model.encoder import EncoderOutput, gather_rows
+from bertwright.model.backbones import Backbone, EncoderOutput
+from bertwright.model.config import BackboneConfig, EncoderConfig, SingleBackboneConfig
+from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import BiasedOutput, MaskedLMHead, TiedOutput
 from bertwright.objectives.vocabulary_loss import running_loss
-from bertwright.tasks.binding import Work
+from bertwright.tasks.binding import BoundTask
 from bertwright.training.distributed import Trainable
 
 TERM, COUNT = "language", "next_tokens"
-"""What the loss is called in a run's metrics, and what it is divided by."""
+"""Names of the loss in a run's metrics and of the count that divides it."""
 
 
 @dataclass(frozen=True)
-class Heard:
-    """One call of a body: `ids`, `mask` [B, T] and all last states [B, T, D]."""
+class BackboneCall:
+    """One call of a backbone: `ids`, `mask` [B, T] and all last states [B, T, D]."""
 
     ids: Tensor
     mask: Tensor
@@ -35,74 +35,83 @@ class Heard:
 
 def predicts_next(config: BackboneConfig) -> bool:
     """Whether a body's states can be asked for the next token: whether they know none that stands behind them."""
-    return not isinstance(config, PairConfig | TopConfig) and config.attends == "left"
+    return isinstance(config, SingleBackboneConfig) and config.attends == "left"
 
 
-def with_language(work: Work[Any], saved: SavedModel, weight: float) -> Work[Any]:
-    """The task with a second term: `weight` times the mean cross entropy of every token that follows another.
+@dataclass(frozen=True)
+class LanguageTask(BoundTask):
+    """A bound task with a second loss: `weight` times the mean cross entropy of every token after the first.
 
-    What the model predicted tokens with in pre-training goes on: a transform and a bias, or a bias, and the word
-    embeddings. Where it has nothing of its own, as GPT-1, it is the embeddings alone. The body is computed once.
+    The output layer of pre-training is used: a transform and a bias, or a bias, and the word embeddings. GPT-1 has the
+    embeddings alone. `stored` has the names of the saved model's parts.
     """
-    stored = {name.partition(".")[0] for name in saved.weights or ()}
 
-    def build(shape: BackboneConfig) -> nn.Module:
-        model = work.build(shape)
-        if "masked_lm" in stored and isinstance(shape, EncoderConfig):
-            model.add_module("masked_lm", MaskedLMHead(shape))
+    weight: float
+    stored: frozenset[str]
+
+    def build(self, config: BackboneConfig) -> nn.Module:
+        """Build the model with the output layer that predicts tokens."""
+        model = super().build(config)
+        if "masked_lm" in self.stored and isinstance(config, EncoderConfig):
+            model.add_module("masked_lm", MaskedLMHead(config))
         else:
-            model.add_module("lm", BiasedOutput(shape) if "lm" in stored else TiedOutput(shape))
+            model.add_module("lm", BiasedOutput(config) if "lm" in self.stored else TiedOutput(config))
         return model
 
-    return replace(work, build=build, trainable=lambda model: _trainable(work.trainable(model), model, weight))
+    def trainable(self, model: nn.Module) -> Trainable[Any]:
+        """Return what the training loop trains; the backbone is computed once for both losses."""
+        task = super().trainable(model)
+        backbone: Any = model.get_submodule("encoder")
+        config: SingleBackboneConfig = backbone.config
+
+        def step(batch: Any) -> dict[str, tuple[Tensor, str]]:
+            with recorded(backbone) as calls:
+                terms = dict(task.step(batch))
+            total = torch.stack([language_loss(model, call) for call in calls]).sum()
+            return {**terms, TERM: (self.weight * total, COUNT)}
+
+        def count(batch: Any) -> float:
+            return float(batch.mask[:, 1:].sum())
+
+        return replace(
+            task,
+            step=step,
+            counts=lambda batch: {**task.counts(batch), COUNT: count(batch)},
+            flops=lambda batch: (
+                3.0 * len(batch.mask) * backbone.flops(batch.mask.shape[1], batch.mask.shape[1])
+                + 6.0 * count(batch) * config.hidden * config.vocab_size
+            ),
+        )
 
 
-def _trainable(task: Trainable[Any], model: nn.Module, weight: float) -> Trainable[Any]:
-    body: Any = model.get_submodule("encoder")
-    config: SingleBackboneConfig = body.config
-
-    def step(batch: Any) -> dict[str, tuple[Tensor, str]]:
-        with overheard(body) as heard:
-            terms = dict(task.step(batch))
-        total = torch.stack([language_loss(model, call) for call in heard]).sum()
-        return {**terms, TERM: (weight * total, COUNT)}
-
-    def predicted(batch: Any) -> float:
-        return float(batch.mask[:, 1:].sum())
-
-    return replace(
-        task,
-        step=step,
-        counts=lambda batch: {**task.counts(batch), COUNT: predicted(batch)},
-        flops=lambda batch: (
-            3.0 * len(batch.mask) * body.flops(batch.mask.shape[1], batch.mask.shape[1])
-            + 6.0 * predicted(batch) * config.hidden * config.vocab_size
-        ),
-    )
+def with_language(bound: BoundTask, saved: SavedModel, weight: float) -> LanguageTask:
+    """Return the bound task with the next-token loss of a saved model."""
+    stored = frozenset(name.partition(".")[0] for name in saved.weights or ())
+    return LanguageTask(**vars(bound), weight=weight, stored=stored)
 
 
-def language_loss(model: nn.Module, heard: Heard) -> Tensor:
-    """The summed cross entropy of each real token but the first of its row, from the state before it."""
-    places = heard.mask[:, 1:]
-    states, labels = heard.last[:, :-1][places], heard.ids[:, 1:][places].long()  # [N, D], [N]
+def language_loss(model: nn.Module, call: BackboneCall) -> Tensor:
+    """Return the summed cross entropy of each real token but the first of its row, from the state before it."""
+    real = call.mask[:, 1:]
+    states, labels = call.last[:, :-1][real], call.ids[:, 1:][real].long()  # [N, D], [N]
     parts: Any = dict(model.named_children())
     output = parts["masked_lm"] if "masked_lm" in parts else parts["lm"]
     return running_loss(output.states(states), parts["encoder"].words()[0].weight, output.bias, labels)
 
 
 @contextmanager
-def overheard(body: Backbone) -> Iterator[list[Heard]]:
-    """Within it the body computes every place whichever are asked for, and what it was called with is listed."""
-    plain: Any = body.forward
-    calls: list[Heard] = []
+def recorded(backbone: Backbone) -> Iterator[list[BackboneCall]]:
+    """Record the calls of a backbone; within the context it computes all positions, whichever are requested."""
+    plain: Any = backbone.forward
+    calls: list[BackboneCall] = []
 
     def forward(ids: Tensor, segments: Tensor, mask: Tensor, *, at: Tensor | None = None, **more: Any) -> EncoderOutput:
-        found: EncoderOutput = plain(ids, segments, mask, **more)
-        calls.append(Heard(ids, mask, found.last))
-        return found if at is None else EncoderOutput(gather_rows(found.last, at), found.hidden)
+        output: EncoderOutput = plain(ids, segments, mask, **more)
+        calls.append(BackboneCall(ids, mask, output.last))
+        return output if at is None else EncoderOutput(gather_rows(output.last, at), output.hidden)
 
-    body.__dict__["forward"] = forward
+    backbone.__dict__["forward"] = forward
     try:
         yield calls
     finally:
-        del body.__dict__["forward"]
+        del backbone.__dict__["forward"]

@@ -1,35 +1,52 @@
-"""task + data + encoder → what the recipe trains and measures: the one contract that every kind of task meets."""
+"""task + labelled data + encoder → a bound task, which the training loop trains and validates.
 
+One class a kind of task does everything that differs between the kinds. Training, `evaluate`, `predict`, the server and
+scikit-learn use it: read → encode → collate → model → loss, and logits → metrics and predictions.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.model.config import BackboneConfig
+from bertwright.model.config import BackboneConfig, need_segments
 from bertwright.model.folder import SavedModel
-from bertwright.tables.writer import Asked
+from bertwright.tables.writer import PredictRequest
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.training.distributed import Trainable
 
-Batch = TypeVar("Batch")
-
 LEARNED_TOKENS = 32_768
-"""Tokens of the rows whose gradients are computed at a time: those of a choice among hundreds fill any memory."""
+"""Number of tokens whose gradients are computed at a time: a row with hundreds of choices would fill any memory."""
 
 _WINDOW = 50
-"""Batches that are sorted by length together: padding nearly vanishes, the order stays random beyond."""
+"""Number of batches that are sorted by length together: padding nearly vanishes, and the order stays random."""
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A model as its folder will hold it: the module, its class in transformers, its label names, its notes."""
+class LabelledData:
+    """The rows of a training file, the validation rows by name, and the sha256 of the files.
+
+    task      with what the training data decide, such as its labels
+    digests   {"train": sha256, "dev": {name: sha256}}
+    """
+
+    task: Any
+    train: Any
+    validation: Mapping[str, Any]
+    digests: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelToSave:
+    """A trained model, its class in transformers, its label names, and what config.json stores besides."""
 
     module: nn.Module
     architecture: str
@@ -37,67 +54,230 @@ class Answered:
     extra: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Work(Generic[Batch]):
-    """A task bound to its data.
+class TaskKind(ABC):
+    """A kind of task: reads and encodes its data, builds and trains its model, computes metrics and predictions."""
 
-    task        as the training data complete it: with its labels, say
-    digests     {"train": sha256, "dev": {name: sha256}} of the files
-    lengths     [N] tokens of each training row
-    head        the prefix of the new layer's parameters, which start anew whatever the model brings
-    build       the model for an encoder's shape, with the encoder as `encoder`
-    batch       training rows → one padded batch
-    trainable   what the loop trains
-    evaluate    dev figures with dropout off, the one that chooses the best epoch first; keys that end with "collapsed"
-                tell (1.0) that a dev set was answered the same throughout
-    answered    the model as it is saved
-    ready       what is computed once, before the first seed
-    tokens      [N] tokens of all inputs that a training row makes, where these are several; None: `lengths`
+    spec: ClassVar[type[TaskSpec]]
+    """Class of the task specifications of this kind."""
+    architecture: ClassVar[str]
+    """Class of the model in transformers."""
+    head: ClassVar[str] = "classifier"
+    """Prefix of the parameters of the new layer, which is trained from scratch."""
+    unit: ClassVar[str] = "rows"
+    """Name of the count that divides the summed loss."""
+    feature_unit: ClassVar[str | None] = None
+    """What the feature-based approach labels: each "row", each "position", or nothing (None)."""
+
+    @abstractmethod
+    def read(self, task: Any, data: Path) -> LabelledData:
+        """Read a folder, or one file, of which a tenth is then kept for validation."""
+
+    @abstractmethod
+    def encode(self, task: Any, tokenizer: BaseTokenizer, rows: Any, max_length: int, *, train: bool = False) -> Any:
+        """Return the token ids of `rows`; print how many are too long. `train`: include what the loss needs."""
+
+    @abstractmethod
+    def targets(self, task: Any, rows: Any, inputs: Any, weights: NDArray[np.float64] | None = None) -> Any:
+        """Return what `collate` needs beside the inputs; `weights` are factors of the rows' weights."""
+
+    @abstractmethod
+    def collate(self, task: Any, inputs: Any, targets: Any, chosen: NDArray[np.int64], config: BackboneConfig) -> Any:
+        """Return a padded batch of the chosen rows."""
+
+    @abstractmethod
+    def model(self, task: Any, config: BackboneConfig) -> nn.Module:
+        """Build the model, with the encoder as `encoder`."""
+
+    @abstractmethod
+    def loss(self, task: Any, model: Any, batch: Any) -> Tensor:
+        """Return the summed loss of a batch."""
+
+    @abstractmethod
+    def logits(self, model: Any, inputs: Any) -> Any:
+        """Return the logits of all inputs, with dropout off."""
+
+    @abstractmethod
+    def metrics(self, task: Any, logits: Any, rows: Any, inputs: Any) -> dict[str, float]:
+        """Return validation metrics; the first one selects the best epoch.
+
+        A key that ends with "collapsed" is 1.0 where all predictions are equal though the targets differ.
+        """
+
+    @abstractmethod
+    def evaluate(self, task: Any, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:
+        """Return the metrics of a fine-tuned model on the validation files of a folder, or on one file."""
+
+    @abstractmethod
+    def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
+        """Predict for everything in a file; return a summary."""
+
+    def check(self, data: LabelledData, config: BackboneConfig) -> None:
+        """Raise InputError where an encoder of that shape cannot learn the task, before anything is encoded."""
+        if self.has_pairs(data.train):
+            need_segments(config, data.task.name)
+
+    def has_pairs(self, rows: Any) -> bool:
+        """Return whether the rows are pairs of texts, which need segments."""
+        return False
+
+    def lengths(self, rows: Any, inputs: Any) -> NDArray[np.int64]:
+        """Return the number of tokens of each training row [N]."""
+        return np.array([len(ids) for ids in inputs.ids])
+
+    def tokens(self, task: Any, rows: Any, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
+        """Return the number of tokens of all inputs of each training row [N]."""
+        return lengths
+
+    def count(self, batch: Any) -> float:
+        """Return the number of units in a batch, which divides the loss."""
+        return float(len(batch.ids))
+
+    def flops(self, model: Any, batch: Any) -> float:
+        """Return the floating-point operations of a forward and backward pass."""
+        return 3.0 * len(batch.ids) * float(model.encoder.flops(batch.ids.shape[1], 1))
+
+    def label_names(self, task: Any) -> tuple[str, ...]:
+        """Return the label names for the model folder."""
+        return ()
+
+    def to_save(self, task: Any, model: Any, metrics: Mapping[str, float], max_length: int) -> ModelToSave:
+        """Return the model as it is saved; `metrics` are those of its last validation."""
+        extra = {"task": task.model_dump(mode="json"), "max_length": max_length}
+        return ModelToSave(model, self.architecture, self.label_names(task), extra)
+
+    def check_features(self, task: Any) -> None:
+        """Raise InputError for a task that the feature-based approach cannot learn."""
+        if self.feature_unit is None:
+            raise InputError(f"--features: {task.name} cannot be learned from features")
+
+    def feature_positions(self, rows: Any, inputs: Any) -> Any:
+        """Return the FeaturePositions whose states the feature-based approach reads."""
+        raise NotImplementedError
+
+    def feature_targets(self, task: Any, rows: Any) -> NDArray[Any]:
+        """Return the targets of the feature-based approach, by row or by position."""
+        raise NotImplementedError
+
+    def trainable(self, task: Any, model: Any) -> Trainable[Any]:
+        """Return what the training loop trains."""
+        return Trainable(
+            module=model,
+            blocks=model.encoder.blocks(),
+            step=lambda batch: {"loss": (self.loss(task, model, batch), self.unit)},
+            counts=lambda batch: {self.unit: self.count(batch)},
+            flops=lambda batch: self.flops(model, batch),
+            tokens=lambda batch: int(batch.mask.sum()),
+        )
+
+    def prepare(
+        self, task: Any, data: Path, tokenizer: BaseTokenizer, config: BackboneConfig, max_length: int
+    ) -> "BoundTask":
+        """Read and encode the data of a task."""
+        return self.bind(self.read(task, data), tokenizer, config, max_length)
+
+    def bind(
+        self,
+        data: LabelledData,
+        tokenizer: BaseTokenizer,
+        config: BackboneConfig,
+        max_length: int,
+        *,
+        weights: NDArray[np.float64] | None = None,
+    ) -> "BoundTask":
+        """Encode labelled data; `weights` [rows] are factors of the training rows' weights."""
+        self.check(data, config)
+        inputs = self.encode(data.task, tokenizer, data.train, max_length, train=True)
+        lengths = self.lengths(data.train, inputs)
+        return BoundTask(
+            kind=self,
+            task=data.task,
+            digests=data.digests,
+            train=(data.train, inputs),
+            validation={
+                name: (rows, self.encode(data.task, tokenizer, rows, max_length))
+                for name, rows in data.validation.items()
+            },
+            targets=self.targets(data.task, data.train, inputs, weights),
+            lengths=lengths,
+            tokens=self.tokens(data.task, data.train, lengths, config),
+            config=config,
+            max_length=max_length,
+        )
+
+
+@dataclass(frozen=True)
+class BoundTask:
+    """A task with its encoded data.
+
+    train        the training rows and their inputs
+    validation   the same of each validation file
+    targets      as `TaskKind.targets`
+    lengths      [N] tokens of each training row
+    tokens       [N] tokens of all inputs of each training row
     """
 
-    task: TaskSpec
+    kind: TaskKind
+    task: Any
     digests: Mapping[str, Any]
+    train: tuple[Any, Any]
+    validation: Mapping[str, tuple[Any, Any]]
+    targets: Any
     lengths: NDArray[np.int64]
-    head: str
-    build: Callable[[BackboneConfig], nn.Module]
-    batch: Callable[[NDArray[np.int64]], Batch]
-    trainable: Callable[[nn.Module], Trainable[Batch]]
-    evaluate: Callable[[nn.Module], dict[str, float]]
-    answered: Callable[[nn.Module], Answered]
-    ready: Callable[[], None] = lambda: None
-    tokens: NDArray[np.int64] | None = None
+    tokens: NDArray[np.int64]
+    config: BackboneConfig
+    max_length: int
 
+    @property
+    def head(self) -> str:
+        """Return the prefix of the new layer's parameters."""
+        return self.kind.head
 
-@dataclass(frozen=True)
-class Kind:
-    """What can be done with one kind of task.
+    def prepare(self) -> None:
+        """Compute what is needed once, before the first seed."""
 
-    prepare     (task, data, tokenizer, encoder's shape, maximal length) → the task bound to its data
-    evaluate    (task, model, tokenizer, data) → figures
-    predict     (model, tokenizer, what is read and written) → what was written
-    features    as prepare, for the feature-based way: → FeatureData; None where a kind has no such way
-    """
+    def build(self, config: BackboneConfig) -> nn.Module:
+        """Build the model for an encoder of this shape."""
+        return self.kind.model(self.task, config)
 
-    spec: type[TaskSpec]
-    prepare: Callable[[Any, Path, BaseTokenizer, BackboneConfig, int], Work[Any]]
-    evaluate: Callable[[Any, SavedModel, BaseTokenizer, Path], dict[str, Any]]
-    predict: Callable[[SavedModel, BaseTokenizer, Asked], dict[str, Any]]
-    features: Callable[[Any, Path, BaseTokenizer, BackboneConfig, int], Any] | None = None
+    def batch(self, chosen: NDArray[np.int64]) -> Any:
+        """Return a padded batch of the chosen training rows."""
+        return self.kind.collate(self.task, self.train[1], self.targets, chosen, self.config)
+
+    def trainable(self, model: nn.Module) -> Trainable[Any]:
+        """Return what the training loop trains."""
+        return self.kind.trainable(self.task, model)
+
+    def logits(self, model: nn.Module, name: str) -> Any:
+        """Return the logits of a validation file, with dropout off."""
+        return self.kind.logits(model, self.validation[name][1])
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the metrics of all validation files, as `TaskKind.metrics`; several have their name as prefix."""
+        metrics: dict[str, float] = {}
+        for name, (rows, inputs) in self.validation.items():
+            prefix = "" if len(self.validation) == 1 else f"{name}."
+            found = self.kind.metrics(self.task, self.logits(model, name), rows, inputs)
+            metrics |= {f"{prefix}{key}": value for key, value in found.items()}
+        return metrics
+
+    def to_save(self, model: nn.Module, metrics: Mapping[str, float]) -> ModelToSave:
+        """Return the model as it is saved; `metrics` are those of its last validation."""
+        return self.kind.to_save(self.task, model, metrics, self.max_length)
 
 
 def open_tokenizer(saved: SavedModel) -> BaseTokenizer:
-    """The model's tokenizer; InputError where it has pieces that the model has no embedding for."""
-    words = open_tokenizer_folder(saved.tokenizer)
-    if words.vocab_size > saved.config.vocab_size:
+    """Return the model's tokenizer. Raises InputError where it has more pieces than the model has embeddings."""
+    tokenizer = open_tokenizer_folder(saved.tokenizer)
+    if tokenizer.vocab_size > saved.config.vocab_size:
         raise InputError(
-            f"{saved.tokenizer}: its vocabulary has {words.vocab_size} pieces, "
+            f"{saved.tokenizer}: its vocabulary has {tokenizer.vocab_size} pieces, "
             f"but {saved.place} has embeddings for {saved.config.vocab_size}"
         )
-    return words
+    return tokenizer
 
 
 def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """Row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches, batches shuffled."""
+    """Return the row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches."""
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(lengths))
     batches = []
@@ -108,30 +288,29 @@ def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epo
     return [batches[index] for index in random.permutation(len(batches))]
 
 
-def steps_of(work: Work[Batch], batch_size: int, *, seed: int, parts: int = 1) -> Callable[[int], Sequence[Batch]]:
-    """step → its micro-batches, epoch after epoch: `parts`, or as many as the tokens of the step's rows need."""
-    tokens = work.lengths if work.tokens is None else work.tokens
-    per_epoch = -(-len(work.lengths) // batch_size)
+def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) -> Callable[[int], Sequence[Any]]:
+    """Return a function step → micro-batches: `parts` of them, or as many as LEARNED_TOKENS requires."""
+    per_epoch = -(-len(bound.lengths) // batch_size)
     cache: dict[int, list[NDArray[np.int64]]] = {}
 
-    def of_step(step: int) -> list[Batch]:
-        epoch, place = divmod(step, per_epoch)
+    def batches_of(step: int) -> list[Any]:
+        epoch, index = divmod(step, per_epoch)
         if epoch not in cache:
             cache.clear()
-            cache[epoch] = epoch_batches(work.lengths, batch_size, seed=seed, epoch=epoch)
-        whole = cache[epoch][place]
-        pieces = np.array_split(whole, min(parts, len(whole)))
-        return [work.batch(rows) for piece in pieces for rows in _parts(piece, tokens)]
+            cache[epoch] = epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
+        rows = cache[epoch][index]
+        pieces = np.array_split(rows, min(parts, len(rows)))
+        return [bound.batch(part) for piece in pieces for part in _parts(piece, bound.tokens)]
 
-    return of_step
+    return batches_of
 
 
 def _parts(rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """The rows of a step in parts of at most LEARNED_TOKENS, or of one row."""
+    """Yield the rows of a step in parts of at most LEARNED_TOKENS tokens, or of one row."""
     begin, total = 0, 0
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         total += int(tokens[row])
-        if total > LEARNED_TOKENS and place > begin:
-            yield rows[begin:place]
-            begin, total = place, int(tokens[row])
+        if total > LEARNED_TOKENS and index > begin:
+            yield rows[begin:index]
+            begin, total = index, int(tokens[row])
     yield rows[begin:]

@@ -1,8 +1,8 @@
-"""task + frozen encoder → what the recipe trains: any kind of task, on features instead of fine-tuned (paper §5.3)."""
+"""bound task + frozen encoder → a task that trains a BiLSTM on features instead of the encoder (paper §5.3)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache as cache_once
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,161 +15,183 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.model.backbones import Backbone, build_backbone
-from bertwright.model.config import Way
+from bertwright.model.config import BackboneConfig, Way
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
-from bertwright.model.hf_config import FEATURES
 from bertwright.tasks import inference as precision
-from bertwright.tasks.binding import Answered, Work
-from bertwright.tasks.frozen_features import FrozenModel, Places, States, predicted, states_for, states_of
-from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.binding import BoundTask, ModelToSave
+from bertwright.tasks.frozen_features import FeaturePositions, FrozenModel, States, predicted, states_for, states_of
 from bertwright.training.distributed import Trainable
 from bertwright.training.hardware import CPU, module_device, resolve_device
 from bertwright.training.settings import Device
 
 READ = "rows read by the encoder"
-"""What is said to be done while features are computed."""
+"""End of the progress line while features are computed."""
 
 _NO_TARGET = -100
-"""Where a row has fewer places than the batch's longest."""
-
-
-@dataclass(frozen=True)
-class FeatureData:
-    """A task bound to its data, as features need it.
-
-    each        whether every place is answered (tags), or the row as a whole
-    targets     [R] label ids by place, or [N] by row: label ids, or float32 numbers of a regression
-    figures     dev logits by name → dev figures, as Work.evaluate gives them
-    answered    the labels and notes of the model folder
-    """
-
-    task: TaskSpec
-    digests: Mapping[str, Any]
-    train: Places
-    dev: Mapping[str, Places]
-    targets: NDArray[Any]
-    outputs: int
-    each: bool
-    figures: Callable[[Mapping[str, NDArray[np.float32]]], dict[str, float]]
-    labels: tuple[str, ...]
-    extra: Mapping[str, Any]
+"""Target where a row has fewer positions than the batch's longest row."""
 
 
 @dataclass(frozen=True)
 class FeatureBatch:
-    """Padded states [B, P, S, D], real places [B], targets [B, P] or [B]."""
+    """Padded states [B, P, S, D], real positions [B], targets [B, P] or [B]."""
 
     states: Tensor
     lengths: Tensor
     targets: Tensor
 
 
-def feature_work(
-    data: FeatureData, way: Way, *, width: int, saved: SavedModel, cache: Path, weights: str, device: Device = "cpu"
-) -> Work[FeatureBatch]:
-    """What learns from the features of train and dev, which are computed before the first step.
+@dataclass(frozen=True)
+class FeatureTask(BoundTask):
+    """A bound task that is learned from the states of a frozen encoder.
 
-    cache: the folder that keeps them. weights: the digest of the encoder's, which decides the names of its files.
-    device: what computes them; `ready` raises InputError without it.
+    saved     the encoder's model folder
+    cache     folder that keeps the features
+    weights   digest of the encoder's weights, which is part of the files' names
+    device    computes the features; `prepare` raises InputError without it
     """
-    encoder, layers = frozen_encoder(saved), states_of(way, saved.config.layers)
+
+    way: Way
+    width: int
+    saved: SavedModel
+    cache: Path
+    weights: str
+    device: Device = "cpu"
+    _computed: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def head(self) -> str:
+        """Return the prefix of the trained parameters."""
+        return "head"
+
+    @property
+    def each(self) -> bool:
+        """Return whether each position has a target, and not the row."""
+        return self.kind.feature_unit == "position"
+
+    @property
+    def outputs(self) -> int:
+        """Return the number of outputs; a regression has one."""
+        return len(self.kind.label_names(self.task))
+
+    @cached_property
+    def encoder(self) -> Backbone:
+        """Return the frozen encoder."""
+        return frozen_encoder(self.saved)
+
+    @cached_property
+    def positions(self) -> FeaturePositions:
+        """Return the positions of the training rows."""
+        positions: FeaturePositions = self.kind.feature_positions(*self.train)
+        return positions
+
+    @cached_property
+    def feature_targets(self) -> NDArray[Any]:
+        """Return the targets by position [R] or by row [N]."""
+        return self.kind.feature_targets(self.task, self.train[0])
+
+    def states(self, name: str | None) -> States:
+        """Return the states of a validation file, or of the training rows (None)."""
+        if name not in self._computed:
+            positions = self.positions if name is None else self.kind.feature_positions(*self.validation[name])
+            encoder, layers = (
+                self.encoder.to(resolve_device(self.device)),
+                states_of(self.way, self.saved.config.layers),
+            )
+            self._computed[name] = states_for(encoder, positions, layers, cache=self.cache, key=self.weights, what=READ)
+        states: States = self._computed[name]
+        return states
+
+    def prepare(self) -> None:
+        """Compute all features; then the encoder leaves the GPU, whose memory the head needs."""
+        for name in (None, *self.validation):
+            self.states(name)
+        self.encoder.to(CPU)
+
+    def build(self, config: BackboneConfig) -> FrozenModel:
+        """Build the encoder and the head."""
+        return FrozenModel(config, self.way, outputs=self.outputs, width=self.width, each=self.each)
+
+    def batch(self, chosen: NDArray[np.int64]) -> FeatureBatch:
+        """Return a padded batch of the chosen training rows."""
+        states, lengths = self.states(None).padded(chosen)
+        targets = self.feature_targets
+        if not self.each:
+            return FeatureBatch(states, lengths, torch.from_numpy(targets[chosen]))
+        padded = np.full((len(chosen), states.shape[1]), _NO_TARGET, dtype=np.int64)
+        for index, row in enumerate(chosen):
+            part = targets[self.positions.ends[row] : self.positions.ends[row + 1]]
+            padded[index, : len(part)] = part
+        return FeatureBatch(states, lengths, torch.from_numpy(padded))
+
+    def trainable(self, model: Any) -> Trainable[FeatureBatch]:
+        """Return what the training loop trains: the squared error of a regression, or the cross entropy."""
+        regression = self.feature_targets.dtype.kind == "f"
+        weights = sum(parameter.numel() for parameter in model.head.parameters() if parameter.ndim > 1)
+
+        def step(batch: FeatureBatch) -> dict[str, tuple[Tensor, str]]:
+            logits = for_loss(model.head(batch.states, batch.lengths))
+            if regression:
+                return {"loss": (F.mse_loss(logits[:, 0], batch.targets, reduction="sum"), "rows")}
+            flat = logits.flatten(0, -2)
+            loss = F.cross_entropy(flat, batch.targets.flatten(), ignore_index=_NO_TARGET, reduction="sum")
+            return {"loss": (loss, "rows")}
+
+        def count(batch: FeatureBatch) -> float:
+            return float(len(batch.targets) if regression else (batch.targets != _NO_TARGET).sum())
+
+        return Trainable(
+            module=model,
+            blocks=(),
+            step=step,
+            counts=lambda batch: {"rows": count(batch)},
+            flops=lambda batch: 6.0 * float(batch.lengths.sum()) * weights,
+            tokens=lambda batch: int(batch.lengths.sum()),
+        )
+
+    def logits(self, model: Any, name: str) -> NDArray[np.float32]:
+        """Return the logits of a validation file, with dropout off."""
+        return predicted(model.head, self.states(name))
+
+    def to_save(self, model: nn.Module, metrics: Mapping[str, float]) -> ModelToSave:
+        """Return the model as it is saved."""
+        saved = self.kind.to_save(self.task, model, metrics, self.max_length)
+        notes = {"way": self.way, "width": self.width, "each": self.each, "outputs": self.outputs}
+        return ModelToSave(model, FEATURES, saved.labels, {**saved.extra, "features": notes})
+
+
+def feature_task(
+    bound: BoundTask, way: Way, *, width: int, saved: SavedModel, cache: Path, weights: str, device: Device = "cpu"
+) -> FeatureTask:
+    """Return the bound task for the feature-based approach."""
+    layers = states_of(way, saved.config.layers)
     if "four" in way and len(layers) < 4:
-        say(f"{saved.place}: has {saved.config.layers} layers: {way} takes {len(layers)}")
-
-    @cache_once
-    def states(part: str | None) -> States:
-        wanted = data.dev[part] if part else data.train
-        return states_for(encoder.to(resolve_device(device)), wanted, layers, cache=cache, key=weights, what=READ)
-
-    def ready() -> None:
-        for part in (None, *data.dev):
-            states(part)
-        encoder.to(CPU)  # a GPU's memory is the head's now
-
-    def batch(rows: NDArray[np.int64]) -> FeatureBatch:
-        padded, lengths = states(None).padded(rows)
-        return FeatureBatch(padded, lengths, _targets(data, rows, padded.shape[1]))
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        return data.figures({name: predicted(_frozen(model).head, states(name)) for name in data.dev})
-
-    return Work(
-        ready=ready,
-        task=data.task,
-        digests=data.digests,
-        lengths=np.diff(data.train.ends),
-        head="head",
-        build=lambda config: FrozenModel(config, way, outputs=data.outputs, width=width, each=data.each),
-        batch=batch,
-        trainable=lambda model: _trainable(_frozen(model), regression=data.targets.dtype.kind == "f"),
-        evaluate=evaluate,
-        answered=lambda model: Answered(
-            model,
-            FEATURES,
-            data.labels,
-            {**data.extra, "features": {"way": way, "width": width, "each": data.each, "outputs": data.outputs}},
-        ),
-    )
+        say(f"{saved.place}: has {saved.config.layers} layers: {way} uses {len(layers)}")
+    task = FeatureTask(**vars(bound), way=way, width=width, saved=saved, cache=cache, weights=weights, device=device)
+    lengths = np.diff(task.positions.ends)
+    return replace(task, lengths=lengths, tokens=lengths)
 
 
-def open_with_features(saved: SavedModel) -> Callable[[Places], NDArray[np.float32]]:
-    """A model folder that was learned on features, ready to answer: → logits [R, L] or [N, L]."""
-    noted = saved.extra["features"]
+def open_with_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArray[np.float32]]:
+    """Return a function positions → logits [R, L] or [N, L] of a feature-based model folder."""
+    stored = saved.extra["features"]
     names = ("way", "outputs", "width", "each")
-    if not isinstance(noted, dict) or not set(names) <= noted.keys():
-        raise InputError(f"{saved.place}: config.json notes the features {noted!r}; {', '.join(names)} are due")
-    model = FrozenModel(saved.config, noted["way"], outputs=noted["outputs"], width=noted["width"], each=noted["each"])
+    if not isinstance(stored, dict) or not set(names) <= stored.keys():
+        raise InputError(f"{saved.place}: expected features with {', '.join(names)} in config.json, got {stored!r}")
+    model = FrozenModel(saved.config, stored["way"], **{name: stored[name] for name in names[1:]})
     load_weights(model, saved)
     encoder = precision.ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
     assert isinstance(encoder, Backbone)
-    head, layers = model.head.eval().to(module_device(encoder)), states_of(noted["way"], saved.config.layers)
-    return lambda wanted: predicted(head, states_for(encoder, wanted, layers, what=READ))
+    head, layers = model.head.eval().to(module_device(encoder)), states_of(stored["way"], saved.config.layers)
+    return lambda positions: predicted(head, states_for(encoder, positions, layers, what=READ))
 
 
 def frozen_encoder(saved: SavedModel) -> Backbone:
-    """The encoder alone; for `random:SIZE` always the same one, since its features are computed once for all seeds."""
+    """Return the encoder alone; for `random:SIZE` always the same, since all seeds share its features."""
     encoder = build_backbone(saved.config)
     if saved.weights is None:
         init_weights(encoder, saved.config.initializer_range, torch.Generator().manual_seed(0))
     load_weights(nn.ModuleDict({"encoder": encoder}), saved)
     return encoder.eval()
-
-
-def _targets(data: FeatureData, rows: NDArray[np.int64], longest: int) -> Tensor:
-    if not data.each:
-        return torch.from_numpy(data.targets[rows])
-    targets = np.full((len(rows), longest), _NO_TARGET, dtype=np.int64)
-    for place, row in enumerate(rows):
-        part = data.targets[data.train.ends[row] : data.train.ends[row + 1]]
-        targets[place, : len(part)] = part
-    return torch.from_numpy(targets)
-
-
-def _trainable(model: FrozenModel, *, regression: bool) -> Trainable[FeatureBatch]:
-    def step(batch: FeatureBatch) -> dict[str, tuple[Tensor, str]]:
-        logits = for_loss(model.head(batch.states, batch.lengths))
-        if regression:
-            return {"loss": (F.mse_loss(logits[:, 0], batch.targets, reduction="sum"), "rows")}
-        flat = logits.flatten(0, -2)
-        loss = F.cross_entropy(flat, batch.targets.flatten(), ignore_index=_NO_TARGET, reduction="sum")
-        return {"loss": (loss, "rows")}
-
-    return Trainable(
-        module=model,
-        blocks=(),
-        step=step,
-        counts=lambda batch: {"rows": float(len(batch.targets) if regression else (batch.targets != _NO_TARGET).sum())},
-        flops=lambda batch: 6.0 * float(batch.lengths.sum()) * _matrix_weights(model),
-        tokens=lambda batch: int(batch.lengths.sum()),
-    )
-
-
-def _matrix_weights(model: FrozenModel) -> int:
-    return sum(parameter.numel() for parameter in model.head.parameters() if parameter.ndim > 1)
-
-
-def _frozen(model: Any) -> FrozenModel:
-    assert isinstance(model, FrozenModel)
-    return model

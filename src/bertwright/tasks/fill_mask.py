@@ -1,4 +1,4 @@
-"""heads → prediction: what stands behind [MASK] (paper §3.1, task 1)."""
+"""pre-trained heads → predictions: candidates for [MASK] and the next-sentence probability (paper §3.1)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,29 +18,32 @@ from bertwright.text.wordpiece import Tokenizer
 
 @dataclass(frozen=True)
 class Filled:
-    """The candidates for one [MASK]: pieces with their probabilities, the likeliest first."""
+    """Candidates for one [MASK]: pieces with their probabilities, the most probable first."""
 
     pieces: tuple[str, ...]
     probabilities: tuple[float, ...]
 
 
-def fill(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
-    """Candidates for each [MASK] of `text`, in order; InputError without one or for a text that is too long."""
+def fill_masks(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
+    """Return the candidates for each [MASK] of `text`, in order.
+
+    Raises InputError where the text has no [MASK] or is too long, and for top_k below 1.
+    """
     if top_k < 1:
-        raise InputError(f"top_k {top_k}: at least 1")
+        raise InputError(f"top_k: expected a number from 1 on, got {top_k}")
     refuse_halves([text], "the text ")
     pieces = tokenizer.ids([text], special=True)[0]
     if tokenizer.mask_id not in pieces:
-        raise InputError(f"{text!r} holds no [MASK]")
+        raise InputError(f"expected a text with [MASK], got {text!r}")
     return fill_ids(model, tokenizer, pieces, top_k=top_k)
 
 
 def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
-    """As `fill`, for a text that is ids already, without [CLS] and [SEP]; at least one is [MASK]'s."""
+    """Do the same as `fill_masks` for a text of ids without [CLS] and [SEP], of which one or more are [MASK]."""
     ids = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
     limit = model.encoder.config.max_positions
     if len(ids) > limit:
-        raise InputError(f"the text has {len(ids)} pieces; this model takes at most {limit}")
+        raise InputError(f"the text has {len(ids)} tokens; this model takes at most {limit}")
     row = torch.tensor([ids])
     at = (row == tokenizer.mask_id).nonzero()[:, 1]
     inputs = Inputs(
@@ -63,25 +66,23 @@ def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int
     ]
 
 
-# heads → prediction: whether B follows A (paper §3.1, task 2).
-
-
 def open_next_sentence(saved: SavedModel) -> PretrainingModel:
-    """The model with its next-sentence head; InputError where it learned sentence order instead, or neither."""
+    """Return the model with its next-sentence head. Raises InputError where it was trained without one."""
     learned = second_objective(saved)
     if learned == "order":
         raise InputError(
-            f"{saved.place}: learned to tell the order of two sentences (second_sentence is 'order' in config.json), "
-            "not whether the second follows the first; only --second-sentence next teaches that"
+            f"{saved.place}: was pre-trained on the order of two sentences (second_sentence is 'order' in "
+            "config.json); "
+            "next-sentence prediction needs a model pre-trained with --second-sentence next"
         )
     if saved.weights is not None and learned == "none":
-        why = "fine-tuning keeps none" if "task" in saved.extra else "it was pre-trained without that task"
-        raise InputError(f"{saved.place}: has no next-sentence head; {why}")
+        reason = "fine-tuning removed it" if "task" in saved.extra else "it was pre-trained without that task"
+        raise InputError(f"{saved.place}: has no next-sentence head; {reason}")
     return open_pretrained(saved, second_sentence="next", fills=False)
 
 
 def next_sentence_probability(model: PretrainingModel, tokenizer: BaseTokenizer, first: str, second: str) -> float:
-    """The probability of IsNext, of a model from `open_next_sentence`."""
+    """Return the probability that `second` follows `first`; the model comes from `open_next_sentence`."""
     assert model.next_sentence is not None
     refuse_halves((first, second), "one of the two texts ")
     encoded = encode(tokenizer, [first], [second], max_length=model.encoder.config.max_positions)

@@ -1,4 +1,4 @@
-"""… → task: what every task says of itself; each kind of task adds what it needs, in one file without torch."""
+"""task name → task. Base class of the task specifications; each kind of task adds its own fields. Imports no torch."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Final, Self, TypeVar
@@ -10,41 +10,41 @@ from bertwright.errors import InputError
 from bertwright.registry import get
 
 LABELS_SHOWN: Final = 20
-"""Of those known, in an error: there may be thousands."""
+"""Number of labels that an error message lists at most."""
 
 
 class TaskSpec(Settings):
-    """The base of every task: its name on the command line, and how many tokens a row of it has by default."""
+    """Name of a task on the command line, and the default of `--max-length`. Base class of all task specifications."""
 
     settable: ClassVar[tuple[str, ...]] = ()
-    """The settings of this kind that a person may change for a run: `--task-setting NAME=VALUE`."""
+    """Names of the settings that a user may change for one run with `--task-setting NAME=VALUE`."""
 
     name: str
     max_length: Positive = Field(default=128, exclude=True)  # the run's settings hold the one that was used
 
     def refuse_change(self, changed: Self) -> None:
-        """ValueError where `changed`, the same with other settings, is no longer this kind of task."""
+        """Raise ValueError where the settings of `changed` make it another kind of task."""
 
 
-Spec = TypeVar("Spec", bound=TaskSpec)
+TaskT = TypeVar("TaskT", bound=TaskSpec)
 
 
 def get_spec(name: str) -> TaskSpec:
-    """The task of that name, of whatever kind; InputError lists what there is."""
+    """Return the task with this name. Raises InputError, which lists all tasks, for an unknown name."""
     return get("bertwright.tasks", name, TaskSpec)
 
 
-def with_settings(task: Spec, given: Sequence[str]) -> Spec:
-    """The task with settings written NAME=VALUE; InputError lists those it has, or what one may be."""
+def with_settings(task: TaskT, assignments: Sequence[str]) -> TaskT:
+    """Return the task with settings written as NAME=VALUE. Raises InputError for an unknown setting or value."""
     names: set[str] = set()
-    for text in given:
+    for text in assignments:
         name, _, value = text.partition("=")
         if name in names:
-            raise InputError(f"--task-setting {text}: {name} is set twice")
+            raise InputError(f"--task-setting {text}: {name} is set twice; give it once")
         names.add(name)
         if name not in task.settable:
             allowed = ", ".join(f"{known}=…" for known in task.settable) or "none"
-            raise InputError(f"--task-setting {text}: {task.name} has no setting '{name}'; there are: {allowed}")
+            raise InputError(f"--task-setting {text}: {task.name} has no setting '{name}'; allowed: {allowed}")
         try:
             changed = type(task).model_validate({**dict(task), name: value})
             task.refuse_change(changed)
@@ -56,7 +56,7 @@ def with_settings(task: Spec, given: Sequence[str]) -> Spec:
     return task
 
 
-def shown(labels: Sequence[str]) -> str:
-    """Labels as an error names them: all of a few, the first of many."""
+def listed_labels(labels: Sequence[str]) -> str:
+    """Return the labels as text for an error message; of a long list only the first."""
     more = f", … ({len(labels):,} in all)" if len(labels) > LABELS_SHOWN else ""
     return ", ".join(labels[:LABELS_SHOWN]) + more

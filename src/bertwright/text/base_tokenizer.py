@@ -1,6 +1,6 @@
 """text → token ids: the base class of BERT's WordPiece tokenizer (wordpiece.py) and GPT-1's byte-pair one (bpe.py).
 
-The two protocols name the part of a tokenizer that a task needs, so that a task takes any tokenizer with these methods.
+The two protocols list the methods that a task needs. A task accepts every tokenizer with these methods.
 The `tokenizers` package is not imported here: the two subclasses build its objects.
 """
 
@@ -117,7 +117,7 @@ class BaseTokenizer(ABC):
         """Return for each text the (first, one past last) character of its words, split at white space and punctuation.
 
         A combining mark belongs to the word before it, also where the rules drop the mark or begin a word with it.
-        A word that the rules delete is left out. No character lies in two words.
+        A word that the rules delete is left out. No character belongs to two words.
         """
         spans_of_texts = []
         for text, encoding in zip(texts, self._rust.encode_batch(list(texts), add_special_tokens=False), strict=True):
@@ -137,7 +137,7 @@ class BaseTokenizer(ABC):
         return self._ids.get(piece)
 
     def save(self, folder: Path) -> None:
-        """Write the files that `open_tokenizer_folder` and transformers read; a new folder is whole or absent."""
+        """Write the files that `open_tokenizer_folder` and transformers read; a new folder is complete or absent."""
         if folder.exists():
             self._write(folder)
             return

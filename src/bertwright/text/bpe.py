@@ -1,7 +1,7 @@
 """text → token ids: GPT-1's byte-pair encoding, loaded from published files or learned (GPT paper §4.1).
 
 Text is cleaned, lower-cased and split as for an uncased BERT. Each word becomes its letters, the last one marked with
-"</w>". The pair of neighbours that stands first in the list of merges is joined, until no pair of the list is left.
+"</w>". The pair of neighbours that comes first in the list of merges is joined, until no pair of the list is left.
 
 OpenAI first repaired the text with ftfy and split it with spaCy. Without these two packages transformers splits text as
 BERT does, and the published tokenizer.json describes the same rules. This module reads and writes that form. Its ids
@@ -109,8 +109,8 @@ class BPETokenizer(BaseTokenizer):
     """A byte-pair tokenizer as GPT-1's.
 
     In `pieces`, a piece that ends a word ends with "</w>". `merges` are the pairs to join, in this order.
-    GPT-1 has no padding token: `pad_id` is the id of <unk>. No result depends on it, because padding lies behind the
-    text, the mask hides it, and no loss is taken there.
+    GPT-1 has no padding token: `pad_id` is the id of <unk>. No result depends on it, because padding follows the
+    text, the mask hides it, and it adds nothing to the loss.
     """
 
     cased = False
@@ -228,7 +228,7 @@ def train_bpe(
         raise InputError(f"{merges} merges: expected 1 or more")
     refuse_too_many(merges, "merges")
     words, letters = split_alphabet(count_words(texts, _RULES), coverage)
-    # Each letter in both forms, so that every word of these letters can be written, wherever they stand in it.
+    # Each letter in both forms, so that every word of these letters can be split into pieces.
     first = [UNK, *sorted(letters), *(letter + END for letter in sorted(letters))]
     pieces, pairs = _learn(words, first, merges=merges, min_count=min_count)
     learned = len(pieces) - len(first)

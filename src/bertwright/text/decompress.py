@@ -96,9 +96,9 @@ def is_undecoded(line: str) -> bool:
 
 @contextmanager
 def reading(path: Path, line: Callable[[], int]) -> Iterator[None]:
-    """Turn errors of reading into InputError or RunFailed with the file's name and the number of the last whole line.
+    """Turn errors of reading into InputError or RunFailed, with the file's name and the last complete line.
 
-    line   returns that number
+    line   returns the number of that line
     """
     try:
         yield

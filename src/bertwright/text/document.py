@@ -25,7 +25,7 @@ TWO_LETTERS: Final = frozenset(
 
 
 def known_language(name: str) -> str:
-    """Return the language code that the sentence rules know: `de` for de, DE and de-AT; three letters in lower case.
+    """Return the language code by which sentence rules are named: `de` for de, DE and de-AT; three letters stay.
 
     Raises ValueError for an unknown code, for which the package `sentencex` would use English without a message.
     """

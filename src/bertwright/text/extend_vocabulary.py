@@ -147,15 +147,15 @@ def _choose(
     """
     ids = {piece: id for id, piece in enumerate(old.pieces)}
     lengths = {word: len(before) for word, before in split.items()}
-    holders = _holders(candidates, split)
+    words_of = _words_of(candidates, split)
 
     def saved(piece: str) -> int:
         ids[piece] = -1
-        shorter = sum(words[word] * (lengths[word] - len(split_piece(ids, word))) for word in holders[piece])
+        shorter = sum(words[word] * (lengths[word] - len(split_piece(ids, word))) for word in words_of[piece])
         del ids[piece]
         return shorter
 
-    heap = [(-saved(piece), piece) for piece in holders]
+    heap = [(-saved(piece), piece) for piece in words_of]
     heapq.heapify(heap)
     chosen: list[str] = []
     while heap and len(chosen) < add:
@@ -166,18 +166,18 @@ def _choose(
         elif cost < 0:
             chosen.append(piece)
             ids[piece] = -1
-            lengths |= {word: len(split_piece(ids, word)) for word in holders[piece]}
+            lengths |= {word: len(split_piece(ids, word)) for word in words_of[piece]}
     return chosen
 
 
-def _holders(candidates: list[str], words: Iterable[str]) -> dict[str, list[str]]:
+def _words_of(candidates: list[str], words: Iterable[str]) -> dict[str, list[str]]:
     """Return for each candidate the words that contain it."""
-    holders: dict[str, list[str]] = {piece: [] for piece in sorted(candidates)}
+    words_of: dict[str, list[str]] = {piece: [] for piece in sorted(candidates)}
     longest = max(map(len, candidates), default=0)
     for word in words:
         for begin in range(len(word)):
             prefix = CONTINUATION if begin else ""
             for end in range(begin + 1, min(len(word), begin + longest) + 1):
-                if (holding := holders.get(prefix + word[begin:end])) is not None:
-                    holding.append(word)
-    return {piece: sorted(set(holding)) for piece, holding in holders.items()}
+                if (containing := words_of.get(prefix + word[begin:end])) is not None:
+                    containing.append(word)
+    return {piece: sorted(set(containing)) for piece, containing in words_of.items()}

@@ -237,7 +237,7 @@ def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
     """Return how often each word of the texts occurs, split as the tokenizer splits them.
 
     Beyond 2,000,000 distinct words rare ones are dropped, by lossy counting (Manku and Motwani 2002). A message gives
-    the limit: a word that occurs more often is counted, wherever in the text it stands.
+    the limit: every word that occurs more often is counted.
     """
     words: dict[str, int] = {}
     missed: dict[str, int] = {}  # how often a word may have occurred before it was counted

@@ -66,8 +66,11 @@ def _update(
 ) -> None:
     """Update parameters of one shape in place."""
     stacked = group["stacked"]
-    gradients = [_nesterov(parameter, state[parameter]["momentum"]) for parameter in parameters]
-    updates = orthogonalise(torch.cat([gradient.unflatten(0, (stacked, -1)) for gradient in gradients]))
+    updates = orthogonalise(
+        torch.cat(
+            [_nesterov(parameter, state[parameter]["momentum"]).unflatten(0, (stacked, -1)) for parameter in parameters]
+        )
+    )
     outputs, inputs = updates.shape[1:]
     rate = group["lr"] * math.sqrt(max(1.0, outputs / inputs))
     for parameter, update in zip(parameters, updates.split(stacked), strict=True):

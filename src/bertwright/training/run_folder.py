@@ -157,15 +157,15 @@ def _open_run(
     if not isinstance(record, dict):
         raise InputError(f"{path}: expected an object, got {shown(record)}; the file is damaged")
     _refuse_damaged(path, record)
-    run, changed_bits = RunFolder(folder, record), {}
-    recorded: Any = record.get("settings")
-    current = configuration["settings"]
+    run, other_numerics = RunFolder(folder, record), ""
+    recorded, current = record.get("settings"), configuration["settings"]
     if (free or bits) and isinstance(recorded, Mapping):
         changeable = {name: current[name] for name in sorted(free | bits)}
         changes = {name: value for name, value in changeable.items() if recorded.get(name) != value}
         changed_bits = {name: value for name, value in current.items() if name in changes and name in bits}
+        other_numerics = _differences(recorded, changed_bits)
         record = {**record, "settings": {**recorded, **changeable}}
-        if changed_bits and record["settings"] == current and not allow_other_numerics:
+        if other_numerics and record["settings"] == current and not allow_other_numerics:
             raise InputError(
                 f"{folder}: the run was started with other numerics: {_differences(recorded, current)}; "
                 "--allow-other-numerics resumes nevertheless"
@@ -173,8 +173,8 @@ def _open_run(
         run.changes = {} if run.finished else changes
     if any(record.get(name) != value for name, value in configuration.items()):
         raise InputError(f"{folder}: holds a run of another configuration: {_differences(record, configuration)}")
-    if run.changes and changed_bits:
-        say(f"{folder}: resumes with other numerics: {_differences(recorded, changed_bits)}")
+    if run.changes and other_numerics:
+        say(f"{folder}: resumes with other numerics: {other_numerics}")
     return run
 
 

@@ -25,7 +25,8 @@ from bertwright.corpus.inputs import Chunk, Position, Reader
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError, RunFailed
-from bertwright.text.documents import Document, OnError, TextSettings, read_sources
+from bertwright.text.document import Document, OnError, TextSettings
+from bertwright.text.documents import read_sources
 from bertwright.text.sentences import split_sentences
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary
 

@@ -14,7 +14,8 @@ from bertwright.corpus import checks as report
 from bertwright.corpus.checks import CorpusReport, inspect_corpus, sentence_hashes
 from bertwright.corpus.encode import EncodedDocuments, offsets_of
 from bertwright.corpus.writer import CorpusWriter
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer
 
 Document = list[list[int]]
 TOKENIZER = Tokenizer([*SPECIAL, *"abcdefghij"], Rules(cased=False, strip_accents=False))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from bertwright.corpus import encode
 from bertwright.corpus.encode import MAX_SENTENCE, WordTable, encode_documents, token_dtype
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer
 
 LETTERS = "abeinou\u00e9\u0301\u03c3\u03c2\u0131\ud55c\u1112\u1161\u11ab\u304b\u3099\u4e2d"
 PIECES = [*SPECIAL, *LETTERS, *("##" + c for c in LETTERS), *".,!()[]-'\u2014\u00b0", "un", "##ion", "bean"]

@@ -22,7 +22,8 @@ from bertwright.corpus.manifest import Manifest
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError, RunFailed
-from bertwright.text.documents import Document, Input, OnError, TextSettings
+from bertwright.text.document import Document, OnError, TextSettings
+from bertwright.text.documents import Input
 from bertwright.text.documents import read_sources as read_really
 from bertwright.text.wordpiece import train_tokenizer
 

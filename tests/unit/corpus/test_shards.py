@@ -18,7 +18,8 @@ from bertwright.corpus.shards import Corpus
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError
 from bertwright.files import read_json, write_json
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer
 
 Document = list[list[int]]
 DOCUMENTS: list[Document] = [[[5, 6, 7], [8]], [[9] * 40], [[10, 11], [12], [5, 5]], [[6, 7, 8, 9]]]

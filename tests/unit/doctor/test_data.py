@@ -1,4 +1,4 @@
-"""What the doctor says of corpora and labelled tables that are broken on purpose, and of training on one batch."""
+"""Findings of the doctor about corpora and labelled tables that are broken on purpose, and about one batch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +26,9 @@ from bertwright.errors import InputError
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.classification.encoding import encode
-from bertwright.tasks.classification.model import Classifier, classifier_task, padded
+from bertwright.tasks.classification.model import Classifier, padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.spec import SQUAD2
 from bertwright.tasks.spec import TaskSpec
@@ -54,11 +55,11 @@ def corpus_levels(folder: Path, *, model: Tokenizer | None = None, quick: bool =
 
 def test_a_whole_corpus_has_only_too_little_text(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c", DOCUMENTS)
-    corpus, matches, found = check_corpus(tmp_path / "c", model=LOWER, quick=False)
-    assert levels(found) == {"size": "warning"}
+    corpus, matches, findings = check_corpus(tmp_path / "c", model=LOWER, quick=False)
+    assert levels(findings) == {"size": "warning"}
     assert corpus is not None
     assert matches
-    assert named(found, "unknown").value == 0.0
+    assert named(findings, "unknown").value == 0.0
     assert corpus_levels(tmp_path / "c", model=LOWER) == {}
 
 
@@ -66,10 +67,10 @@ def test_a_shard_that_lost_its_end_is_an_error(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c", DOCUMENTS)
     shard = next((tmp_path / "c").glob("*.arrow"))
     shard.write_bytes(shard.read_bytes()[:-8])
-    corpus, _, found = check_corpus(tmp_path / "c", model=None, quick=True)
+    corpus, _, findings = check_corpus(tmp_path / "c", model=None, quick=True)
     assert corpus is None
-    assert levels(found) == {"opens": "error"}
-    assert "truncated" in found[0].text
+    assert levels(findings) == {"opens": "error"}
+    assert "truncated" in findings[0].text
 
 
 def test_a_shard_whose_tokens_were_changed_is_an_error(tmp_path: Path) -> None:
@@ -86,8 +87,8 @@ def test_the_model_s_tokenizer_another_one_and_one_that_grew(tmp_path: Path) -> 
     grown = Tokenizer([*LOWER.pieces, "riv"], LOWER.rules, base=Base(hash=LOWER.hash, size=LOWER.vocab_size))
     write_corpus(tmp_path / "same", DOCUMENTS)
     write_corpus(tmp_path / "grown", DOCUMENTS, tokenizer=grown)
-    _, matches, found = check_corpus(tmp_path / "same", model=CASED, quick=True)
-    assert levels(found) == {"tokenizer": "error"}
+    _, matches, findings = check_corpus(tmp_path / "same", model=CASED, quick=True)
+    assert levels(findings) == {"tokenizer": "error"}
     assert not matches
     assert corpus_levels(tmp_path / "grown", model=LOWER) == {"tokenizer": "note"}
     assert corpus_levels(tmp_path / "grown", model=grown) == {}
@@ -105,9 +106,9 @@ def test_duplicates_few_many_and_uncounted(tmp_path: Path) -> None:
     twice = [*DOCUMENTS, *DOCUMENTS[:20]]
     write_corpus(tmp_path / "twice", twice)
     write_corpus(tmp_path / "kept", twice, keep_duplicates=True)
-    found = check_corpus(tmp_path / "twice", model=None, quick=True)[2]
-    assert levels(found) == {"duplicates": "note"}
-    assert named(found, "duplicates").value == pytest.approx(20 / 60)
+    findings = check_corpus(tmp_path / "twice", model=None, quick=True)[2]
+    assert levels(findings) == {"duplicates": "note"}
+    assert named(findings, "duplicates").value == pytest.approx(20 / 60)
     assert corpus_levels(tmp_path / "kept") == {"duplicates": "note"}
 
 
@@ -120,9 +121,9 @@ def test_unknown_pieces_are_told_with_and_without_quick(tmp_path: Path) -> None:
 def test_the_warnings_of_inspect_come_through(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c", [[sentence] for document in DOCUMENTS for sentence in document])
     report = inspect_corpus(tmp_path / "c")
-    found = list(report_findings(report))
-    assert levels(found) == {"single sentences": "warning", "size": "warning"}
-    assert [f"{one.text}; {one.advice}" for one in found if one.advice] == list(report.warnings)
+    findings = list(report_findings(report))
+    assert levels(findings) == {"single sentences": "warning", "size": "warning"}
+    assert [f"{each.text}; {each.advice}" for each in findings if each.advice] == list(report.warnings)
 
 
 def table(path: Path, rows: Sequence[tuple[str, Any]]) -> Path:
@@ -142,10 +143,10 @@ def data_levels(folder: Path, kind: str = "classify") -> dict[str, str]:
 def test_healthy_data_have_nothing_wrong(tmp_path: Path) -> None:
     table(tmp_path / "train.tsv", healthy())
     table(tmp_path / "dev.tsv", healthy(20, seed=1))
-    data, found = check_data(get_task("classify"), tmp_path)
-    assert levels(found) == {}
+    data, findings = check_data(get_task("classify"), tmp_path)
+    assert levels(findings) == {}
     assert data is not None
-    assert named(found, "labels").value == {"bad": 30, "good": 30}
+    assert named(findings, "labels").value == {"bad": 30, "good": 30}
     assert data_levels(tmp_path / "train.tsv") == {"dev": "note"}
 
 
@@ -170,12 +171,12 @@ def test_places_are_those_of_the_lines(tmp_path: Path) -> None:
     rows = healthy()
     train = table(tmp_path / "train.tsv", [*rows, (rows[4][0], "bad"), ("", "good")])
     dev = table(tmp_path / "dev.tsv", [*healthy(20, seed=1), rows[7], rows[2]])
-    found = check_data(get_task("classify"), tmp_path)[1]
-    assert named(found, "contradictions").text.endswith(f"{train}:6 (good) and {train}:62 (bad)")
-    assert named(found, "empty texts").text.endswith(f"{train}:63")
-    assert named(found, "duplicates").text.endswith(f"{train}:62")
-    assert named(found, "dev, leak").text == f"2 of 22 rows also stand in train, first {dev}:22 and {train}:9"
-    assert named(found, "dev, leak").level == "error"
+    findings = check_data(get_task("classify"), tmp_path)[1]
+    assert named(findings, "contradictions").text.endswith(f"{train}:6 (good) and {train}:62 (bad)")
+    assert named(findings, "empty texts").text.endswith(f"{train}:63")
+    assert named(findings, "duplicates").text.endswith(f"{train}:62")
+    assert named(findings, "dev, leak").text == f"2 of 22 rows also stand in train, first {dev}:22 and {train}:9"
+    assert named(findings, "dev, leak").level == "error"
 
 
 def test_a_leak_of_one_row_in_hundreds_is_a_warning(tmp_path: Path) -> None:
@@ -187,9 +188,9 @@ def test_a_leak_of_one_row_in_hundreds_is_a_warning(tmp_path: Path) -> None:
 def test_labels_that_train_never_has(tmp_path: Path) -> None:
     table(tmp_path / "train.tsv", healthy())
     table(tmp_path / "dev.tsv", [*healthy(20, seed=1), ("a b c", "ugly")])
-    found = check_data(get_task("classify"), tmp_path)[1]
-    assert levels(found) == {"dev": "error"}
-    assert "unknown label 'ugly'" in named(found, "dev").text
+    findings = check_data(get_task("classify"), tmp_path)[1]
+    assert levels(findings) == {"dev": "error"}
+    assert "unknown label 'ugly'" in named(findings, "dev").text
     known = get_task("classify").model_copy(update={"labels": ("good", "bad", "ugly")})
     assert levels(check_data(known, tmp_path)[1]) == {"rare labels": "warning", "dev, labels": "error"}
 
@@ -198,7 +199,7 @@ SETS = ("", "warm", "wet", "warm|wet", "warm")
 
 
 def several(count: int = 60, *, seed: int = 0) -> list[tuple[str, str]]:
-    """Rows of which a fifth has no label, and a fifth two."""
+    """Return rows of which a fifth has no label, and a fifth has two."""
     return [(text, SETS[row % 5]) for row, text in enumerate(random_sentences(count, seed=seed))]
 
 
@@ -206,19 +207,19 @@ def test_rows_of_any_number_of_labels(tmp_path: Path) -> None:
     rows = several()
     train = table(tmp_path / "train.tsv", [*rows, (rows[3][0], "wet")])
     table(tmp_path / "dev.tsv", several(20, seed=1))
-    found = check_data(get_task("multilabel"), tmp_path)[1]
-    assert levels(found) == {"no label": "note", "duplicates": "note", "contradictions": "warning"}
-    assert named(found, "labels").value == {"warm": 36, "wet": 25}
-    assert named(found, "labels").text == "warm 59.0%, wet 41.0%"
-    assert named(found, "no label").value == 12
-    assert named(found, "contradictions").text.endswith(f"{train}:5 (warm, wet) and {train}:62 (wet)")
+    findings = check_data(get_task("multilabel"), tmp_path)[1]
+    assert levels(findings) == {"no label": "note", "duplicates": "note", "contradictions": "warning"}
+    assert named(findings, "labels").value == {"warm": 36, "wet": 25}
+    assert named(findings, "labels").text == "warm 59.0%, wet 41.0%"
+    assert named(findings, "no label").value == 12
+    assert named(findings, "contradictions").text.endswith(f"{train}:5 (warm, wet) and {train}:62 (wet)")
     table(train, [*rows, (rows[0][0], "none"), *((text, "none") for text, _ in several(4, seed=2))])
-    found = check_data(get_task("multilabel"), tmp_path)[1]
-    assert named(found, "contradictions").text.endswith(f"{train}:2 (no label) and {train}:62 (none)")
+    findings = check_data(get_task("multilabel"), tmp_path)[1]
+    assert named(findings, "contradictions").text.endswith(f"{train}:2 (no label) and {train}:62 (none)")
     table(tmp_path / "train.tsv", [(text, "warm") for text, _ in rows] + several(4, seed=2)[2:3])
-    found = check_data(get_task("multilabel"), tmp_path)[1]
-    assert levels(found) == {"labels": "note", "rare labels": "warning"}
-    assert named(found, "labels").text.endswith("nearly every row has warm")
+    findings = check_data(get_task("multilabel"), tmp_path)[1]
+    assert levels(findings) == {"labels": "note", "rare labels": "warning"}
+    assert named(findings, "labels").text.endswith("nearly every row has warm")
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -269,54 +270,54 @@ def test_labels_of_the_model_by_name() -> None:
 def trained_on(
     rows: Sequence[tuple[str, Any]], folder: Path, *, kind: str = "classify", **config: Any
 ) -> list[Finding]:
-    """The findings of one batch on random weights."""
+    """Return the findings of training random weights on one batch."""
     data, _ = check_data(get_task(kind), table(folder / "train.tsv", rows))
     assert data is not None
     saved = SavedModel("random:small", small_config(**config), None, folder)
     return list(classifier_findings(saved, LOWER, data.task, data.train, max_length=32))
 
 
-def test_one_batch_is_learned_by_heart(tmp_path: Path) -> None:
-    found = trained_on(healthy(), tmp_path)
-    assert levels(found) == {}
-    assert named(found, "first loss").value["loss"] == pytest.approx(np.log(2), rel=0.1)
-    assert named(found, "one batch").value["last"] < 0.05
+def test_training_overfits_one_batch(tmp_path: Path) -> None:
+    findings = trained_on(healthy(), tmp_path)
+    assert levels(findings) == {}
+    assert named(findings, "first loss").value["loss"] == pytest.approx(np.log(2), rel=0.1)
+    assert named(findings, "one batch").value["last"] < 0.05
 
 
-def test_numbers_are_learned_by_heart(tmp_path: Path) -> None:
+def test_training_overfits_numbers(tmp_path: Path) -> None:
     rows = [(text, row % 5) for row, (text, _) in enumerate(healthy(16))]
     assert levels(trained_on(rows, tmp_path, kind="regress")) == {}
 
 
-def test_sets_of_labels_are_learned_by_heart(tmp_path: Path) -> None:
-    found = trained_on(several(), tmp_path, kind="multilabel")
-    assert levels(found) == {}
-    assert 0.9 < named(found, "one batch").value["first"] < 1.3
-    assert "of the loss of guessing on 32 rows" in named(found, "one batch").text
+def test_training_overfits_sets_of_labels(tmp_path: Path) -> None:
+    findings = trained_on(several(), tmp_path, kind="multilabel")
+    assert levels(findings) == {}
+    assert 0.9 < named(findings, "one batch").value["first"] < 1.3
+    assert "of the loss of guessing on 32 rows" in named(findings, "one batch").text
     rows = [(text, names) for text, _ in healthy(16) for names in ("warm", "wet")]
     both = trained_on(rows, tmp_path, kind="multilabel")
     assert levels(both) == {"one batch": "error"}
     assert "different labels" in named(both, "one batch").advice
     alike = trained_on([("the same text", f"l{row % 100}") for row in range(300)], tmp_path, kind="multilabel")
-    assert levels(alike) == {"one batch": "error"}  # of a hundred labels nearly none applies, which is no knowledge
+    assert levels(alike) == {"one batch": "error"}  # always "no label" is right for 99 of 100 labels
 
 
 def test_labels_that_cannot_be_learned_are_an_error(tmp_path: Path) -> None:
     texts = [text for text, _ in healthy(16)]
-    found = trained_on([(text, label) for text in texts for label in ("good", "bad")], tmp_path)
-    assert levels(found) == {"one batch": "error"}
-    assert "16 texts of the batch are the same pieces with different labels" in named(found, "one batch").advice
-    assert named(found, "one batch").value["last"] == pytest.approx(np.log(2), rel=0.2)
+    findings = trained_on([(text, label) for text in texts for label in ("good", "bad")], tmp_path)
+    assert levels(findings) == {"one batch": "error"}
+    assert "16 texts of the batch are the same pieces with different labels" in named(findings, "one batch").advice
+    assert named(findings, "one batch").value["last"] == pytest.approx(np.log(2), rel=0.2)
 
 
 def test_a_head_that_begins_far_from_guessing_is_told(tmp_path: Path) -> None:
-    found = trained_on(healthy(), tmp_path, initializer_range=1.0)
-    assert levels(found)["first loss"] == "warning"
-    assert named(found, "first loss").value["loss"] > 1.5 * np.log(2)
+    findings = trained_on(healthy(), tmp_path, initializer_range=1.0)
+    assert levels(findings)["first loss"] == "warning"
+    assert named(findings, "first loss").value["loss"] > 1.5 * np.log(2)
 
 
 def test_the_head_is_none_that_fine_tuning_began_with(tmp_path: Path) -> None:
-    """An encoder tuned from the head of seed 0 knows that head: only another one begins at guessing."""
+    """An encoder that was tuned with the head of seed 0 fits that head: only another head starts at guessing."""
     data, _ = check_data(get_task("classify"), table(tmp_path / "train.tsv", healthy(32)))
     assert data is not None
     model = Classifier(small_config(), 2)
@@ -324,23 +325,23 @@ def test_the_head_is_none_that_fine_tuning_began_with(tmp_path: Path) -> None:
     head = model.classifier.linear.weight.detach().clone()
     encoded = encode(LOWER, data.train.texts_a, max_length=32)
     rows = padded(encoded, range(32), pad_id=LOWER.pad_id, targets=data.train.targets)
-    overfit_batch(classifier_task(model, data.task), rows, term="loss", rate=1e-3, goal=0.01)
+    overfit_batch(CLASSIFICATION.trainable(data.task, model), rows, term="loss", rate=1e-3, goal=0.01)
     weights = model.state_dict()
     with torch.no_grad():
         model.classifier.linear.weight.copy_(head)
         model.classifier.linear.bias.zero_()
         known = float(torch.nn.functional.cross_entropy(model(rows), rows.targets))
     saved = SavedModel("tuned", small_config(), weights, tmp_path)
-    found = list(classifier_findings(saved, LOWER, data.task, data.train, max_length=32))
+    findings = list(classifier_findings(saved, LOWER, data.task, data.train, max_length=32))
     assert known < 0.5 * np.log(2)
-    assert levels(found) == {}
+    assert levels(findings) == {}
 
 
 def test_masked_lm_begins_at_guessing_and_learns_a_batch(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "c", DOCUMENTS)
-    found = list(pretraining_findings(small_config(), corpus))
-    assert levels(found) == {}
-    assert named(found, "first loss").value["loss"] == pytest.approx(np.log(LOWER.vocab_size), rel=0.1)
+    findings = list(pretraining_findings(small_config(), corpus))
+    assert levels(findings) == {}
+    assert named(findings, "first loss").value["loss"] == pytest.approx(np.log(LOWER.vocab_size), rel=0.1)
     assert not (tmp_path / "c" / "plans").exists()
     wide = list(pretraining_findings(small_config(initializer_range=0.5), corpus))
     assert levels(wide)["first loss"] == "warning"
@@ -369,7 +370,7 @@ def test_what_was_opened_goes_into_training(tmp_path: Path) -> None:
     data = table(tmp_path / "train.tsv", healthy())
     examination = Examination(Request(model=str(model), data=data))
     examination.model()
-    assert {one.name for one in examination.read_data()} >= {"length", "unknown", "case"}
+    assert {each.name for each in examination.read_data()} >= {"length", "unknown", "case"}
     assert levels(examination.training()) == {}
     bare = Examination(Request(model=str(write_model(tmp_path / "b", architecture="BertForMaskedLM")), data=data))
     bare.model()
@@ -386,20 +387,20 @@ def test_what_was_opened_goes_into_training(tmp_path: Path) -> None:
     [(SQUAD2, "BertForQuestionAnswering"), (SWAG, "BertForMultipleChoice"), (NER, "BertForTokenClassification")],
 )
 def test_files_of_other_kinds_of_tasks_are_no_error(tmp_path: Path, task: TaskSpec, architecture: str) -> None:
-    """A note says that they are not looked at; a table for the same model, named as one, is."""
+    """A note says that they are not checked; a table for the same model, with its columns named, is checked."""
     extra = {"task": task.model_dump(mode="json"), "max_length": 16}
     model = str(write_model(tmp_path / "m", architecture=architecture, extra=extra))
     (tmp_path / "train.json").write_text('{"data": []}')
     examination = Examination(Request(model=model, data=tmp_path / "train.json"))
     examination.model()
-    (found,) = examination.read_data()
-    assert (found.name, found.level, found.value) == ("reads", "note", task.name)
-    assert f"not checked, because the model was fine-tuned for {task.name}" in found.text
+    (finding,) = examination.read_data()
+    assert (finding.name, finding.level, finding.value) == ("reads", "note", task.name)
+    assert f"not checked, because the model was fine-tuned for {task.name}" in finding.text
     assert examination.training() == []
     data = table(tmp_path / "train.tsv", healthy())
     named = Examination(Request(model=model, data=data, text=("text",)))
     named.model()
-    assert {one.name for one in named.read_data()} >= {"length", "unknown", "case"}
+    assert {each.name for each in named.read_data()} >= {"length", "unknown", "case"}
     with pytest.raises(InputError, match=f"--task {task.name}: the doctor checks tables of sentences and pairs"):
         examine(Request(model=model, data=data, task=task.name))
 
@@ -411,8 +412,8 @@ def test_a_model_brings_its_own_task_and_columns(tmp_path: Path, kind: str) -> N
     rows = "".join(f"{text}\t{row % 2}\t{(row + 1) % 2}\n" for row, (text, _) in enumerate(healthy()))
     train.write_text(f"review\tverdict\tother\n{rows}")
 
-    def found(name: str = kind, **request: Any) -> tuple[str, str]:
-        """What was found of the reading, by a model whose task has that name."""
+    def reading(name: str = kind, **request: Any) -> tuple[str, str]:
+        """Return level and text of the finding "reads", with a model whose task has that name."""
         extra = {"task": own.model_dump(mode="json") | {"name": name}, "max_length": 16}
         model = write_model(
             tmp_path / f"{len(list(tmp_path.iterdir()))}", architecture="BertForSequenceClassification", extra=extra
@@ -423,11 +424,11 @@ def test_a_model_brings_its_own_task_and_columns(tmp_path: Path, kind: str) -> N
         assert examination.task().kind == own.kind or request.get("task")
         return reads.level, reads.text
 
-    assert found() == ("ok", f"{train}: 60 rows, review → verdict")
-    assert found(task=kind) == found()
-    assert found(label="other") == ("ok", f"{train}: 60 rows, review → other")
-    assert found("of-another-module") == found()
-    assert found(task="sst2")[0] == "error"
+    assert reading() == ("ok", f"{train}: 60 rows, review → verdict")
+    assert reading(task=kind) == reading()
+    assert reading(label="other") == ("ok", f"{train}: 60 rows, review → other")
+    assert reading("of-another-module") == reading()
+    assert reading(task="sst2")[0] == "error"
 
 
 def test_a_note_of_another_version_is_no_task(tmp_path: Path) -> None:
@@ -445,6 +446,6 @@ def test_rows_of_pairs_are_compared_as_pairs(tmp_path: Path) -> None:
     task = get_task("classify").model_copy(update={"text": ("a", "b")})
     lines = ["a\tb\tlabel", "x y\tz\tgood", "x\ty z\tbad", "x y\tz\tbad", "q\t\tgood"]
     (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
-    found = check_data(task, tmp_path)[1]
-    assert named(found, "contradictions").value == 1
-    assert named(found, "empty texts").value == 1
+    findings = check_data(task, tmp_path)[1]
+    assert named(findings, "contradictions").value == 1
+    assert named(findings, "empty texts").value == 1

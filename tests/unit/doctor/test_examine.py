@@ -1,4 +1,4 @@
-"""The doctor's command, and what it says of machines that are not at hand."""
+"""The command doctor, and its findings about described machines."""
 
 import json
 import re
@@ -11,7 +11,6 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.doctor import machine as doctor_machine
-from bertwright.doctor import machine as doctor_software
 from bertwright.doctor.examine import Examination, Request
 from bertwright.doctor.findings import Finding, command_result
 from bertwright.training import hardware as machine
@@ -29,10 +28,10 @@ def judged(finding: Finding) -> tuple[str, str]:
     ("quota", "level", "says"), [(None, "ok", "8 cores"), (8.0, "ok", ""), (2.5, "warning", "--threads 2 ")]
 )
 def test_a_quota_below_the_cores_is_told(quota: float | None, level: str, says: str) -> None:
-    found = doctor_machine.cores(8, quota)
-    assert judged(found) == ("cores", level)
-    assert says in found.text + found.advice
-    assert found.value == {"cores": 8, "quota": quota}
+    finding = doctor_machine.cores(8, quota)
+    assert judged(finding) == ("cores", level)
+    assert says in finding.text + finding.advice
+    assert finding.value == {"cores": 8, "quota": quota}
 
 
 @pytest.mark.parametrize(
@@ -47,16 +46,16 @@ def test_a_quota_below_the_cores_is_told(quota: float | None, level: str, says: 
     ],
 )
 def test_missing_instructions_are_told(flags: frozenset[str], level: str, says: str) -> None:
-    found = doctor_machine.processor("a processor", flags)
-    assert judged(found) == ("processor", level)
-    assert says in found.text
+    finding = doctor_machine.processor("a processor", flags)
+    assert judged(finding) == ("processor", level)
+    assert says in finding.text
 
 
 def test_memory_is_told_as_the_largest_size_that_can_be_trained() -> None:
     plenty = doctor_machine.memory(512 * GIB, 512 * GIB, limit=None)
     some = doctor_machine.memory(64 * GIB, 12 * GIB, limit=12 * GIB)
     little = doctor_machine.memory(64 * GIB, GIB // 4, limit=GIB // 4)
-    assert [found.level for found in (plenty, some, little)] == ["ok", "ok", "warning"]
+    assert [finding.level for finding in (plenty, some, little)] == ["ok", "ok", "warning"]
     assert plenty.value["largest_size"] == "large"
     assert some.value["largest_size"] in ("tiny", "mini", "small", "medium")
     assert "limit is 12.0 GiB" in some.text
@@ -83,41 +82,41 @@ def test_gpus_and_disks(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_measured() -> None:
-    found = {one.name: one for one in doctor_machine.machine_findings(quick=False)}
-    assert found["matrix rates"].value["fp32"]["square"] > 1e8
-    assert found["precision"].value["auto"] in ("fp32", "bf16")
-    assert found["cores"].value["cores"] >= 1
-    assert found["disk, here"].value > 0
-    assert not {one.level for one in found.values()} & {"error"}
+    findings = {each.name: each for each in doctor_machine.machine_findings(quick=False)}
+    assert findings["matrix rates"].value["fp32"]["square"] > 1e8
+    assert findings["precision"].value["auto"] in ("fp32", "bf16")
+    assert findings["cores"].value["cores"] >= 1
+    assert findings["disk, here"].value > 0
+    assert not {each.level for each in findings.values()} & {"error"}
 
 
 def test_versions_and_extras() -> None:
-    found = doctor_software.versions({"torch": version("torch"), "nosuch": None})
-    assert f"torch {version('torch')}" in found.text
-    assert found.text.endswith("not installed: nosuch")
+    finding = doctor_machine.versions({"torch": version("torch"), "nosuch": None})
+    assert f"torch {version('torch')}" in finding.text
+    assert finding.text.endswith("not installed: nosuch")
     lines = ["torch>=2", 'numpy>=2; extra == "have"', 'no-such-thing>=1; extra == "lack"', 'absent; extra == "dev"']
-    some = doctor_software.extras(lines)
+    some = doctor_machine.extras(lines)
     assert some.value == {"installed": ["have"], "missing": ["lack"]}
     assert "pip install 'bertwright[lack]'" in some.advice
-    assert doctor_software.extras(lines[:2]).level == "ok"
-    assert doctor_software.extras(None).level == "note"
+    assert doctor_machine.extras(lines[:2]).level == "ok"
+    assert doctor_machine.extras(None).level == "note"
 
 
 def test_the_compiler_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    missing = doctor_software.compiler(doctor_software.compiler_name())
+    missing = doctor_machine.compiler(doctor_machine.compiler_name())
     assert judged(missing) == ("compiler", "warning")
     assert "no-such-compiler" in missing.text
-    assert doctor_software.compiler(sys.executable).level == "ok"
+    assert doctor_machine.compiler(sys.executable).level == "ok"
 
 
 @pytest.mark.slow
 def test_compiling_is_tried_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
-    works = doctor_software.compiling()
+    works = doctor_machine.compiling()
     assert works.level == "ok"
     assert works.value > 0
     monkeypatch.setenv("CXX", "no-such-compiler")
-    fails = doctor_software.compiling()
+    fails = doctor_machine.compiling()
     assert fails.level == "warning"
     assert "no-such-compiler" in fails.text
 
@@ -129,7 +128,7 @@ def test_findings_are_grouped_counted_and_marked() -> None:
         Finding("model", "long name", "error", None, "broken", "do that"),
     ]
     made = command_result(findings)
-    assert [one["name"] for one in made["findings"]] == ["a", "long name", "b"]
+    assert [each["name"] for each in made["findings"]] == ["a", "long name", "b"]
     assert (made["errors"], made["warnings"], made["exit_code"]) == (1, 1, 1)
     assert made["text"].splitlines() == [
         "model",
@@ -163,10 +162,10 @@ def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.C
     table = tmp_path / "train.tsv"
     rows = [f"{text}\t{'good' if 'river' in text else 'bad'}" for text in random_sentences(30)]
     table.write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    code, found = command(capsys, "--model", model, "--corpus", tmp_path / "corpus", "--data", table)
-    assert code == 0, found
-    assert set(found) == {"findings", "errors", "warnings"}
-    assert list(dict.fromkeys(one["part"] for one in found["findings"])) == [
+    code, result = command(capsys, "--model", model, "--corpus", tmp_path / "corpus", "--data", table)
+    assert code == 0, result
+    assert set(result) == {"findings", "errors", "warnings"}
+    assert list(dict.fromkeys(each["part"] for each in result["findings"])) == [
         "machine",
         "software",
         "model",
@@ -174,9 +173,9 @@ def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.C
         "data",
         "training",
     ]
-    assert {tuple(one) for one in found["findings"]} == {("part", "name", "level", "value", "text", "advice")}
-    assert found["errors"] == 0
-    assert found["findings"][-1]["value"] == [
+    assert {tuple(each) for each in result["findings"]} == {("part", "name", "level", "value", "text", "advice")}
+    assert result["errors"] == 0
+    assert result["findings"][-1]["value"] == [
         "matrix rates",
         "compiling",
         "masked LM",
@@ -186,30 +185,30 @@ def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.C
 
 
 def test_an_error_is_exit_code_one_and_a_warning_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = command(capsys, "--model", tmp_path / "absent")
-    assert (code, found["errors"]) == (1, 1)
+    code, result = command(capsys, "--model", tmp_path / "absent")
+    assert (code, result["errors"]) == (1, 1)
     write_corpus(tmp_path / "lower", [[" ".join(WORDS)] * 3, [" ".join(WORDS[::-1])]], tokenizer=CASED)
-    code, found = command(capsys, "--corpus", tmp_path / "lower")
-    assert (code, found["errors"]) == (0, 0)
-    assert found["warnings"] >= 1
+    code, result = command(capsys, "--corpus", tmp_path / "lower")
+    assert (code, result["errors"]) == (0, 0)
+    assert result["warnings"] >= 1
 
 
 def test_a_tokenizer_that_does_not_open_is_one_finding_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "one.tsv").write_text("text\tlabel\na b\tx\nc d\ty\n")
-    code, found = command(capsys, "--quick", "--data", tmp_path / "one.tsv", "--tokenizer", tmp_path / "nope")
+    code, result = command(capsys, "--quick", "--data", tmp_path / "one.tsv", "--tokenizer", tmp_path / "nope")
     assert code == 1
-    (error,) = (one for one in found["findings"] if one["name"] == "tokenizer")
+    (error,) = (each for each in result["findings"] if each["name"] == "tokenizer")
     assert "nope/tokenizer.json: there is no such file" in error["text"]
-    assert {one["part"] for one in found["findings"]} > {"machine", "data"}
+    assert {each["part"] for each in result["findings"]} > {"machine", "data"}
 
 
 def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)], tokenizer=CASED)
-    code, found = command(capsys, "--model", write_model(tmp_path / "model"), "--corpus", tmp_path / "corpus")
+    code, result = command(capsys, "--model", write_model(tmp_path / "model"), "--corpus", tmp_path / "corpus")
     assert code == 1
-    (error,) = (one for one in found["findings"] if one["level"] == "error")
+    (error,) = (each for each in result["findings"] if each["level"] == "error")
     assert (error["part"], error["name"]) == ("corpus", "tokenizer")
     assert re.search("ids would stand for other pieces", error["text"])
 
@@ -243,7 +242,7 @@ def test_a_language_model_is_not_tried_as_a_masked_one(tmp_path: Path, system: s
     looked = Examination(Request(model=f"random:{system}:tiny", corpus=tmp_path / "corpus"))
     looked.model()
     looked.read_corpus()
-    assert [(found.name, found.level) for found in looked.training()] == [("begins", "note")]
+    assert [(finding.name, finding.level) for finding in looked.training()] == [("begins", "note")]
 
 
 def test_more_tokens_than_positions_are_an_error(tmp_path: Path) -> None:
@@ -252,15 +251,15 @@ def test_more_tokens_than_positions_are_an_error(tmp_path: Path) -> None:
     for length, is_error in ((64, False), (65, True)):
         looked = Examination(Request(model=str(model), data=tmp_path / "rows.tsv", max_length=length))
         looked.model()
-        assert ("positions" in [found.name for found in looked.read_data() if found.level == "error"]) == is_error
+        assert ("positions" in [finding.name for finding in looked.read_data() if finding.level == "error"]) == is_error
 
 
 def test_random_weights_take_the_vocabulary_of_the_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)])
-    code, found = command(capsys, "--model", "random:tiny", "--corpus", tmp_path / "corpus")
+    code, result = command(capsys, "--model", "random:tiny", "--corpus", tmp_path / "corpus")
     assert code == 0
-    assert levels([Finding(**one) for one in found["findings"] if one["part"] == "model"]) == {}
-    tokenizer = next(one for one in found["findings"] if one["name"] == "tokenizer")
+    assert levels([Finding(**each) for each in result["findings"] if each["part"] == "model"]) == {}
+    tokenizer = next(each for each in result["findings"] if each["name"] == "tokenizer")
     assert tokenizer["value"]["model"] == LOWER.hash
-    code, found = command(capsys, "--model", "random:tiny")
-    assert (code, found["errors"]) == (1, 1)
+    code, result = command(capsys, "--model", "random:tiny")
+    assert (code, result["errors"]) == (1, 1)

@@ -1,4 +1,4 @@
-"""What the doctor says of model folders that are broken on purpose, and of the same folder when it is whole."""
+"""Findings of the doctor about model folders that are broken on purpose, and about the same folder when it is whole."""
 
 import json
 from collections.abc import Callable
@@ -15,16 +15,17 @@ from bertwright.doctor.model import casing, check_model, labels, special_tokens,
 from bertwright.doctor.training import MaskedLoss, masked_lm_finding, masked_loss, overfit_batch, verdict
 from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
-from bertwright.model.config import NAMES, System, system_config
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import open_model, save_model, save_weights
-from bertwright.model.hf_config import FEATURES
+from bertwright.model.system import NAMES, System, system_config
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task, to_inputs
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.tasks.frozen_features import FrozenModel
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer
 from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, named, small_config, write_corpus, write_model
 
 
@@ -37,11 +38,11 @@ def edited(path: Path, **changes: Any) -> None:
 
 
 def test_a_whole_model_has_nothing_wrong(tmp_path: Path) -> None:
-    opened, found = check_model(str(write_model(tmp_path / "model")), tokenizer_folder=None)
-    assert levels(found) == {}
+    opened, findings = check_model(str(write_model(tmp_path / "model")), tokenizer_folder=None)
+    assert levels(findings) == {}
     assert opened.with_heads is not None
     assert opened.tokenizer is not None
-    assert "exact GELU" in named(found, "opens").text
+    assert "exact GELU" in named(findings, "opens").text
     tanh = write_model(tmp_path / "tanh", activation="gelu_tanh")
     assert "GELU by its tanh approximation" in named(found_in(tanh), "opens").text
 
@@ -58,22 +59,22 @@ def test_a_language_model_is_whole_too(tmp_path: Path, system: System) -> None:
     save_model(
         tmp_path / "m", model, config=config, tokenizer=tmp_path / "tok", architecture=language_architecture(config)
     )
-    found = found_in(tmp_path / "m")
-    assert levels(found) == {}
-    assert NAMES[system] in named(found, "opens").text
-    assert f"of a {NAMES[system]}; evaluate" in named(found, "heads").text
+    findings = found_in(tmp_path / "m")
+    assert levels(findings) == {}
+    assert NAMES[system] in named(findings, "opens").text
+    assert f"of a {NAMES[system]}; evaluate" in named(findings, "heads").text
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
-    opened, found = check_model(str(tmp_path), tokenizer_folder=None)
-    assert levels(found) == {"opens": "error"}
+    opened, findings = check_model(str(tmp_path), tokenizer_folder=None)
+    assert levels(findings) == {"opens": "error"}
     assert opened.saved is None
 
 
 def test_pieces_without_a_row_and_rows_without_a_piece(tmp_path: Path) -> None:
     few = write_model(tmp_path / "few", vocab_size=LOWER.vocab_size - 3)
-    found = named(found_in(few), "vocabulary")
-    assert (found.level, found.value) == ("error", {"pieces": LOWER.vocab_size, "rows": LOWER.vocab_size - 3})
+    finding = named(found_in(few), "vocabulary")
+    assert (finding.level, finding.value) == ("error", {"pieces": LOWER.vocab_size, "rows": LOWER.vocab_size - 3})
     padded = write_model(tmp_path / "padded", vocab_size=LOWER.vocab_size + 7)
     assert levels(found_in(padded)) == {"vocabulary": "note"}
     assert vocabulary(8, 8).level == "ok"
@@ -102,9 +103,9 @@ def test_special_tokens_have_rows_and_padding_is_where_it_is_said(tmp_path: Path
     ],
 )
 def test_case_of_rules_and_vocabulary(tokenizer: Tokenizer, said: bool | None, level: str, says: str) -> None:
-    found = casing(tokenizer, said)
-    assert found.level == level
-    assert says in found.text
+    finding = casing(tokenizer, said)
+    assert finding.level == level
+    assert says in finding.text
 
 
 def test_case_that_two_files_contradict_and_case_that_none_tells(tmp_path: Path) -> None:
@@ -136,17 +137,17 @@ def set_to(value: float, name: str, place: int | None = None) -> Callable[[dict[
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> None:
     name = "encoder.layers.0.expand.weight"
-    found = found_in(write_model(tmp_path / "model", change=set_to(value, name, 17)))
-    assert levels(found) == {"weights, finite": "error", "heads": "error"}  # it cannot be used either
-    assert named(found, "weights, finite").value == [name]
+    findings = found_in(write_model(tmp_path / "model", change=set_to(value, name, 17)))
+    assert levels(findings) == {"weights, finite": "error", "heads": "error"}  # it cannot be used either
+    assert named(findings, "weights, finite").value == [name]
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
 def test_a_table_of_one_number_is_an_error(tmp_path: Path, value: float) -> None:
     name = "encoder.layers.0.contract.weight"
-    found = found_in(write_model(tmp_path / "model", change=set_to(value, name)))
-    assert levels(found) == {"weights, trained": "error"}
-    assert named(found, "weights, trained").value == [name]
+    findings = found_in(write_model(tmp_path / "model", change=set_to(value, name)))
+    assert levels(findings) == {"weights, trained": "error"}
+    assert named(findings, "weights, trained").value == [name]
 
 
 def test_a_table_of_zeros_for_the_only_segment_is_none(tmp_path: Path) -> None:
@@ -177,9 +178,9 @@ def test_parts_that_were_never_trained_are_named(
 ) -> None:
     labelled = ("good", "bad") if "Classification" in architecture else ()
     model = write_model(tmp_path / "model", architecture=architecture, change=untrained(prefix), labels=labelled)
-    found = found_in(model)
-    assert levels(found) == {"weights, trained": level}
-    assert named(found, "weights, trained").value == what
+    findings = found_in(model)
+    assert levels(findings) == {"weights, trained": level}
+    assert named(findings, "weights, trained").value == what
 
 
 def without(prefix: str) -> Callable[[dict[str, Tensor]], None]:
@@ -194,9 +195,9 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
     half = write_model(tmp_path / "half", change=without("encoder.layers.0.attention.output"))
     assert levels(found_in(half)) == {"heads": "error"}
     masked = write_model(tmp_path / "masked", architecture="BertForMaskedLM")
-    found = found_in(masked)
-    assert levels(found) == {"pooler": "note"}
-    assert "starts a new one" in named(found, "pooler").text
+    findings = found_in(masked)
+    assert levels(findings) == {"pooler": "note"}
+    assert "starts a new one" in named(findings, "pooler").text
     kind = "BertForSequenceClassification"
     whole = write_model(tmp_path / "whole", architecture=kind, labels=("good", "bad"))
     assert levels(found_in(whole)) == {}
@@ -219,9 +220,9 @@ def test_a_model_on_features_is_one_of_ours(tmp_path: Path) -> None:
         architecture=FEATURES,
         labels=("a", "b"),
     )
-    found = found_in(tmp_path / "m")
-    assert levels(found) == {}
-    assert named(found, "heads").value == FEATURES
+    findings = found_in(tmp_path / "m")
+    assert levels(findings) == {}
+    assert named(findings, "heads").value == FEATURES
 
 
 @pytest.mark.parametrize(
@@ -246,9 +247,9 @@ def test_labels_are_read_from_the_folder(tmp_path: Path) -> None:
     edited(model / "config.json", label2id={"a": 0, "b": 2, "c": 1})
     assert levels(found_in(model)) == {"labels": "error"}
     edited(model / "config.json", id2label={"1": "a", "2": "b", "3": "c"})
-    found = found_in(model)
-    assert levels(found) == {"opens": "error"}
-    assert "id2label" in found[0].text
+    findings = found_in(model)
+    assert levels(findings) == {"opens": "error"}
+    assert "id2label" in findings[0].text
 
 
 def test_lengths_against_positions(tmp_path: Path) -> None:
@@ -269,7 +270,7 @@ def test_lengths_against_positions(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """A model that has learned to look around: each sentence of its corpus repeats one word. And the corpus."""
+    """A model that uses the context, because each sentence of its corpus repeats one word; and the corpus."""
     folder = tmp_path_factory.mktemp("learned")
     corpus = write_corpus(folder / "corpus", [[" ".join([word] * 12) for word in WORDS[i::5]] for i in range(5)])
     model = PretrainingModel(small_config(), second_sentence="none")
@@ -285,51 +286,51 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 def test_a_trained_model_beats_guessing_and_uses_the_context(learned: tuple[Any, Any]) -> None:
     model, corpus = learned
-    found = masked_lm_finding(model, LOWER, sample_sentences(corpus))
-    assert found.level == "ok", found
-    assert found.value["loss"] < found.value["without_context"] - 0.5
-    assert found.value["guessing"] == pytest.approx(torch.tensor(float(LOWER.vocab_size)).log().item())
+    finding = masked_lm_finding(model, LOWER, sample_sentences(corpus))
+    assert finding.level == "ok", finding
+    assert finding.value["loss"] < finding.value["without_context"] - 0.5
+    assert finding.value["guessing"] == pytest.approx(torch.tensor(float(LOWER.vocab_size)).log().item())
 
 
 def test_the_masked_loss_is_that_of_a_plain_walk(tmp_path: Path) -> None:
-    """Every place hidden once, a seventh of a row at a time, by the plain forward of the whole model."""
+    """Every position is masked once, a seventh of a row at a time, and the whole model's forward predicts it."""
     model = open_architecture(open_model(str(write_model(tmp_path / "model", initializer_range=0.2))))
     rows = [LOWER.ids([" ".join(WORDS[:17])])[0], LOWER.ids(["river music zebra"])[0]]
-    losses, answers, asked = [], [], []
+    losses, predictions, targets = [], [], []
     for row in rows:
         for shift in range(min(7, len(row))):
             ids = torch.tensor([[LOWER.cls_id, *row, LOWER.sep_id]])
             hidden = list(range(1 + shift, 1 + len(row), 7))
             ids[0, hidden] = LOWER.mask_id
             with torch.no_grad():
-                found = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))["prediction_logits"]
-            shares = found[0, hidden].double().softmax(-1)
-            labelled = [row[place - 1] for place in hidden]
-            losses += [-shares[index, label].log().item() for index, label in enumerate(labelled)]
-            answers.append(shares)
-            asked += labelled
-    mean = torch.cat(answers).mean(0)
+                logits = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))["prediction_logits"]
+            probabilities = logits[0, hidden].double().softmax(-1)
+            labelled = [row[position - 1] for position in hidden]
+            losses += [-probabilities[index, label].log().item() for index, label in enumerate(labelled)]
+            predictions.append(probabilities)
+            targets += labelled
+    mean = torch.cat(predictions).mean(0)
     measured = masked_loss(model, LOWER, rows)
-    assert measured.predictions == len(asked) == sum(map(len, rows))
+    assert measured.predictions == len(targets) == sum(map(len, rows))
     assert measured.loss == pytest.approx(sum(losses) / len(losses), abs=1e-5)
-    assert measured.without_context == pytest.approx(-mean[asked].log().mean().item(), abs=1e-5)
+    assert measured.without_context == pytest.approx(-mean[targets].log().mean().item(), abs=1e-5)
     assert measured.unknown_fraction == 0.0
 
 
 def test_a_swapped_tokenizer_is_worse_than_guessing(learned: tuple[Any, Any]) -> None:
     model, _ = learned
     swapped = Tokenizer(LOWER.pieces[::-1], LOWER.rules)
-    found = masked_lm_finding(model, swapped, swapped.ids([" ".join([word] * 12) for word in WORDS]))
-    assert found.level == "error"
-    assert "worse than guessing" in found.text
-    assert "tokenizer" in found.advice
+    finding = masked_lm_finding(model, swapped, swapped.ids([" ".join([word] * 12) for word in WORDS]))
+    assert finding.level == "error"
+    assert "worse than guessing" in finding.text
+    assert "tokenizer" in finding.advice
 
 
 def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[Any, Any]) -> None:
     model = open_architecture(open_model(str(write_model(tmp_path / "model"))))
-    found = masked_lm_finding(model, LOWER, sample_sentences(learned[1]))
-    assert found.level == "warning"
-    assert "nothing was learned" in found.text
+    finding = masked_lm_finding(model, LOWER, sample_sentences(learned[1]))
+    assert finding.level == "warning"
+    assert "nothing was learned" in finding.text
     english = masked_lm_finding(model, LOWER)
     assert english.level == "warning"
     assert "nothing was learned" in english.text
@@ -355,5 +356,5 @@ def test_what_a_loss_says(loss: float, alone: float, unknown: float, own: str, o
 def test_another_language_is_not_judged(tmp_path: Path) -> None:
     letters = Tokenizer([*SPECIAL, *"가나다라마바사"], Rules(cased=True, strip_accents=False))
     model = open_architecture(open_model(str(write_model(tmp_path / "model", tokenizer=letters))))
-    found = masked_lm_finding(model, letters)
-    assert (found.level, "not judged" in found.text) == ("note", True)
+    finding = masked_lm_finding(model, letters)
+    assert (finding.level, "not judged" in finding.text) == ("note", True)

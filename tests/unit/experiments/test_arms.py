@@ -1,4 +1,4 @@
-"""What arms change of a scale's settings, and what they cannot take of them."""
+"""Settings that arms change, and settings of a scale that their system cannot have."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The data of the experiments: which files are taken, which rows of them, and the corpora."""
+"""Data of the experiments: the files, the rows that are taken of them, and the corpora."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,11 @@ from bertwright.errors import InputError
 from bertwright.experiments.corpora import make_corpora
 from bertwright.experiments.data import PAPER_TASKS, Limits, Subset, chosen, find_source, make_subset
 from bertwright.tasks.classification.spec import get_task
-from bertwright.tasks.classification.task import load_data
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.multiple_choice.spec import SWAG, read_choices
 from bertwright.tasks.question_answering.data import read_questions
 from bertwright.tasks.spec import get_spec
-from bertwright.tasks.tagging.conll import read_lines
+from bertwright.tasks.tagging.conll import read_tag_lines
 from bertwright.tasks.tagging.spec import read_tagged
 from bertwright.text.bpe import BPETokenizer
 from bertwright.text.wordpiece import train_tokenizer
@@ -30,9 +30,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def subset(data: Path, name: str, limits: Limits, out: Path) -> Subset:
-    found = find_source(PAPER_TASKS[name], data)
-    assert found
-    return make_subset(PAPER_TASKS[name], found[1], limits, out)
+    present = find_source(PAPER_TASKS[name], data)
+    assert present
+    return make_subset(PAPER_TASKS[name], present[1], limits, out)
 
 
 def test_own_data_come_before_what_stands_in(data: Path, tmp_path: Path) -> None:
@@ -65,10 +65,11 @@ def test_rows_are_chosen_at_random_and_the_same_ones_each_time() -> None:
 def test_tables_keep_their_layout(data: Path, tmp_path: Path) -> None:
     for name in ("sst2", "cola", "mnli", "stsb"):
         made = subset(data, name, (10, 6), tmp_path)
-        _, train, dev = load_data(get_task(name), made.folder)
-        _, all_train, _ = load_data(
+        read = CLASSIFICATION.read(get_task(name), made.folder)
+        train, dev = read.train, read.validation
+        all_train = CLASSIFICATION.read(
             get_task(name), data / "glue" / {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B"}[name]
-        )
+        ).train
         assert len(train) == 10
         assert {len(part) for part in dev.values()} == {6}
         assert set(train.texts_a) <= set(all_train.texts_a)
@@ -86,7 +87,7 @@ def test_choices_questions_and_sentences_keep_theirs(data: Path, tmp_path: Path)
         assert len(read_questions(made.folder / "dev.json")) == 5
     names = subset(data, "ner", (8, 4), tmp_path)
     for part, count in (("train", 8), ("dev", 4)):
-        sentences = read_tagged(get_spec("ner"), read_lines(names.folder / f"{part}.conll"))
+        sentences = read_tagged(get_spec("ner"), read_tag_lines(names.folder / f"{part}.conll"))
         assert len(sentences) == count
         assert all(len(words) == 6 for words in sentences.words)
 
@@ -95,7 +96,7 @@ def test_lines_between_documents_stay(tmp_path: Path) -> None:
     lines = "".join(f"-DOCSTART- O\n\nAnna{n} B-PER\n\nBerta{n} B-PER\n\n" for n in range(10))
     (tmp_path / "train.txt").write_text(lines)
     made = make_subset(PAPER_TASKS["ner"], {"train": tmp_path / "train.txt"}, (5, None), tmp_path / "out")
-    sentences = read_tagged(get_spec("ner"), read_lines(made.folder / "train.txt"))
+    sentences = read_tagged(get_spec("ner"), read_tag_lines(made.folder / "train.txt"))
     assert made.rows == {"train": (5, 20)}
     assert (len(sentences), len(set(sentences.documents or ()))) == (5, len(sentences.documents or ()))
 
@@ -157,10 +158,10 @@ def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: 
 
 def test_corpora_that_are_given_are_taken_as_they_are(corpus: Path, tmp_path: Path) -> None:
     wanted = [("wordpiece", "documents"), ("wordpiece", "sentences"), ("bytepair", "documents")]
-    found = make_corpora([str(corpus)], tmp_path / "out", vocabulary=400, wanted=wanted, make=True)
-    assert found.folders["wordpiece", "documents"] == corpus
-    assert found.folders["wordpiece", "sentences"].parent == tmp_path / "out"
-    assert found.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
+    corpora = make_corpora([str(corpus)], tmp_path / "out", vocabulary=400, wanted=wanted, make=True)
+    assert corpora.folders["wordpiece", "documents"] == corpus
+    assert corpora.folders["wordpiece", "sentences"].parent == tmp_path / "out"
+    assert corpora.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
     with pytest.raises(InputError, match=r"a second WordPiece corpus beside .*; name one of each kind"):
         make_corpora([str(corpus), str(corpus)], tmp_path, vocabulary=400, wanted=wanted, make=True)
 
@@ -178,8 +179,8 @@ def test_a_byte_pair_corpus_is_made_and_known_again(own_text: Path, tmp_path: Pa
 
 def test_nothing_is_made_where_nothing_shall_be(own_text: Path, tmp_path: Path) -> None:
     wanted = [("wordpiece", "documents")]
-    found = make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=wanted, make=False)
-    assert (found.folders, list(found.missing)) == ({}, wanted)
+    corpora = make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=wanted, make=False)
+    assert (corpora.folders, list(corpora.missing)) == ({}, wanted)
     assert not (tmp_path / "out").exists()
 
 

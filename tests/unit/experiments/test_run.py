@@ -1,4 +1,4 @@
-"""Parts of an experiment that several processes want, and parts that fail: which is noted as what."""
+"""Parts of an experiment that two processes start, and parts that fail."""
 
 from pathlib import Path
 from types import SimpleNamespace

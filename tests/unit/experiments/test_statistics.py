@@ -1,4 +1,4 @@
-"""Verdicts on claims: against Student's t by hand, and what no verdict may be drawn from."""
+"""Verdicts on claims, against Student's t by hand, and data that give no verdict."""
 
 import math
 
@@ -16,21 +16,21 @@ def claim(columns: tuple[str, ...] = ("x",), within: float | None = None) -> Cla
 
 
 def scores(differences: list[float], *, seeds: int = 3, column: str = "x") -> tuple[dict, dict]:
-    """Two arms whose scores differ so, by pre-training and then by fine-tuning seed."""
-    pairs = [divmod(place, seeds) for place in range(len(differences))]
-    base = {pair: 50.0 + 7 * place for place, pair in enumerate(pairs)}
+    """Return the scores of two arms with these differences, ordered by pre-training seed, then fine-tuning seed."""
+    pairs = [divmod(number, seeds) for number in range(len(differences))]
+    base = {pair: 50.0 + 7 * number for number, pair in enumerate(pairs)}
     first = {pair: base[pair] + difference for pair, difference in zip(pairs, differences, strict=True)}
     return {column: first}, {column: base}
 
 
 def test_the_interval_and_p_are_students() -> None:
     values = [1.0, 2.0, 4.0, 3.0]
-    found = judge_claim(claim(), *scores(values, seeds=4))
+    verdict = judge_claim(claim(), *scores(values, seeds=4))
     mean, error = 2.5, stats.tstd(values) / math.sqrt(4)
     half = stats.t.ppf(0.975, df=3) * error
-    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
-    assert found.p == pytest.approx(2 * stats.t.sf(mean / error, df=3))
-    assert len(found.differences) == 4
+    assert (verdict.mean, verdict.low, verdict.high) == pytest.approx((mean, mean - half, mean + half))
+    assert verdict.p == pytest.approx(2 * stats.t.sf(mean / error, df=3))
+    assert len(verdict.differences) == 4
 
 
 @pytest.mark.parametrize(
@@ -85,25 +85,24 @@ def test_which_are_as_good(differences: list[float], word: str) -> None:
 
 
 def test_pre_trainings_that_disagree_decide_nothing() -> None:
-    """Two of three pre-trainings gain a lot and one loses a little: p alone would call it sure."""
+    """Two of three pre-trainings gain a lot and one loses a little: p alone would be significant."""
     differences = [5.0, 5.1, 4.9, 5.0, 5.1, 4.9, -0.1, -0.1, -0.1]
-    found = judge_claim(claim(), *scores(differences))
-    assert found.p is not None
-    assert found.p < 0.05
-    assert found.word == "not decided at this scale"
+    verdict = judge_claim(claim(), *scores(differences))
+    assert verdict.p is not None
+    assert verdict.p < 0.05
+    assert verdict.word == "not decided at this scale"
     agreeing = [abs(value) for value in differences]
     assert judge_claim(claim(), *scores(agreeing)).word == "supported"
 
 
-def test_a_pre_training_without_any_difference_agrees_with_no_other() -> None:
-    """Whichever way the others point."""
+def test_a_pre_training_without_any_difference_supports_no_claim() -> None:
     for sign in (1.0, -1.0):
-        found = judge_claim(
+        verdict = judge_claim(
             claim(), *scores([0.0, 0.0, *(sign * value for value in [5.0, 5.1, 4.9, 5.2, 5.0, 5.1])], seeds=2)
         )
-        assert found.p is not None
-        assert found.p < 0.05
-        assert found.word == "not decided at this scale"
+        assert verdict.p is not None
+        assert verdict.p < 0.05
+        assert verdict.word == "not decided at this scale"
 
 
 def test_fewer_than_two_pairs_give_no_verdict() -> None:
@@ -115,13 +114,13 @@ def test_fewer_than_two_pairs_give_no_verdict() -> None:
 
 def test_the_mean_of_the_columns_and_of_those_both_arms_have() -> None:
     (first, second), (more, less) = scores([2.0, 2.0], column="x"), scores([4.0, 6.0], column="y")
-    found = judge_claim(claim(("x", "y", "z")), {**first, **more, "z": {(0, 0): 1.0}}, {**second, **less})
-    assert found.columns == ("x", "y")
-    assert found.differences == {(0, 0): 3.0, (0, 1): 4.0}
-    assert found.by_column == {"x": 2.0, "y": 5.0}
+    verdict = judge_claim(claim(("x", "y", "z")), {**first, **more, "z": {(0, 0): 1.0}}, {**second, **less})
+    assert verdict.columns == ("x", "y")
+    assert verdict.differences == {(0, 0): 3.0, (0, 1): 4.0}
+    assert verdict.by_column == {"x": 2.0, "y": 5.0}
 
 
 def test_only_pairs_that_all_columns_have_count() -> None:
     (first, second), (more, less) = scores([2.0, 2.0, 2.0], column="x"), scores([4.0, 6.0], column="y")
-    found = judge_claim(claim(("x", "y")), {**first, **more}, {**second, **less})
-    assert sorted(found.differences) == [(0, 0), (0, 1)]
+    verdict = judge_claim(claim(("x", "y")), {**first, **more}, {**second, **less})
+    assert sorted(verdict.differences) == [(0, 0), (0, 1)]

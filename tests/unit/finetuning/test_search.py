@@ -50,13 +50,13 @@ def test_the_papers_grid_and_own_ones() -> None:
         ("seeds=3", "'seeds' is no setting to search over"),
         ("epochs=2,many", "'many' is no value of epochs"),
         ("epochs=2.5", "'2.5' is no value of epochs"),
-        ("epochs=0", "'0' is no value of epochs"),
+        ("epochs=0", "--grid epochs=0: invalid value '0' of epochs"),
         ("learning-rate=", "'' is no value of learning-rate"),
         ("learning-rate=nan", "'nan' is no value of learning-rate"),
         ("epochs=1 epochs=2", "epochs stands there twice"),
         ("epochs=1,2,1", "--grid epochs=1,2,1: the same value stands there twice"),
         ("warmup=0.1,1e-1", "the same value stands there twice"),
-        (" ", "write paper, or NAME=VALUE"),
+        (" ", "--grid: expected paper, or NAME=VALUE,VALUE … such as 'batch-size=16,32"),
     ],
 )
 def test_what_is_no_grid_is_refused(wrong: str, words: str) -> None:
@@ -92,7 +92,7 @@ def test_a_search_that_stopped_goes_on(given: dict[str, Any], tmp_path: Path, mo
         return tune(*arguments, **named)
 
     monkeypatch.setattr(module, "tune", stopping)
-    with pytest.raises(Stopped, match="stopped with 1 of 3 settings done; the same command with --resume goes on"):
+    with pytest.raises(Stopped, match="stopped with 1 of 3 settings done; continue with the same command and --resume"):
         search(FAST, SST2, grid, out=out, **given)
     assert not (out / "model").exists()
     with pytest.raises(InputError, match="already holds a search; continue it with --resume"):

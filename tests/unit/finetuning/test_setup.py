@@ -13,11 +13,13 @@ from bertwright.errors import InputError, Stopped
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.search import parse_grid, search
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import begun, opened, planned, starting, topped
+from bertwright.finetuning.setup import add_bilstm, initial_model, initial_weights, open_initial_model, train_plan
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import PairConfig, System, TopConfig, system_config
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import System, system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.kinds import kind_of
@@ -99,7 +101,7 @@ def test_the_next_task_takes_it_over(models: dict[str, str], data: Path, tmp_pat
     features = FAST.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match=r"--features: .*first has a BiLSTM on top already"):
         finetune(features, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
-    with pytest.raises(InputError, match="frozen features are those of the body alone"):
+    with pytest.raises(InputError, match="frozen features need a backbone without it"):
         load(tmp_path / "first").vectors("a text")
 
 
@@ -107,10 +109,10 @@ def test_rates_layers_and_what_stays(models: dict[str, str], data: Path) -> None
     """It learns at the rate of the head; layers are counted in each of two bodies, wherever they stand."""
     asked = {"bilstm": 16, "head_learning_rate": 1e-2, "layer_decay": 0.5, "new_layers": 1, "frozen_layers": 1}
     settings = FAST.model_copy(update=asked)
-    saved, words = opened(models["pair"], None)
-    saved = topped(settings, saved)
+    saved, words = open_initial_model(models["pair"], None)
+    saved = add_bilstm(settings, saved)
     work = kind_of(SST2).prepare(SST2, data, words, saved.config, settings.max_length)
-    scale = planned(settings, work, saved.config, 0).scale
+    scale = train_plan(settings, work, saved.config, 0).scale
     named = {
         "classifier.linear.weight": 10.0,
         "encoder.lstm.bias_hh_l0": 10.0,
@@ -119,7 +121,7 @@ def test_rates_layers_and_what_stays(models: dict[str, str], data: Path) -> None
         "encoder.inner.right.embeddings.word.weight": 0.125,
     }
     assert {name: pytest.approx(scale(name)) for name in named} == named
-    model = begun(settings, work, starting(settings, work, saved), 0)
+    model = initial_model(settings, work, initial_weights(settings, work, saved), 0)
     learns = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     assert set(named) <= set(learns)
     still = {name for name, does in learns.items() if not does}
@@ -148,7 +150,7 @@ def test_a_search_over_widths_that_goes_on(models: dict[str, str], data: Path, t
     assert {open_model(row["model"]).config.hidden for row in first["rows"]} == {8, 16}
     again = search(FAST, SST2, grid, resume=True, **given)
     assert again["rows"] == first["rows"]
-    with pytest.raises(InputError, match="'7' is no value of bilstm"):
+    with pytest.raises(InputError, match="--grid bilstm=7: invalid value '7' of bilstm"):
         parse_grid("bilstm=7", FAST)
 
 

@@ -11,11 +11,12 @@ from torch import nn
 from bertwright.finetuning.evaluate import evaluate_task
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import opened, with_task_tokens
+from bertwright.finetuning.setup import open_initial_model, with_task_tokens
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import GPTConfig, system_config
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
@@ -24,7 +25,7 @@ from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.embeddings import features_of
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.multiple_choice.spec import Choices, encode_choices
-from bertwright.text.bpe import SPECIAL, BPETokenizer, train_bpe
+from bertwright.text.bpe import TASK_TOKENS, BPETokenizer, train_bpe
 from tests.support.task_examples import PLACES, example_data
 
 FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=60, threads=1, precision="fp32")
@@ -36,7 +37,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     """A folder in transformers' own form, its vocabulary without the three tokens."""
     folder = tmp_path_factory.mktemp("gpt")
     words = train_bpe([own_text.read_text("utf-8"), *PLACES * 3], merges=200)
-    bare = BPETokenizer(words.pieces[: -len(SPECIAL)], words.merges)
+    bare = BPETokenizer(words.pieces[: -len(TASK_TOKENS)], words.merges)
     bare.save(folder / "tok")
     config = system_config("gpt", "tiny", bare.vocab_size, max_positions=64)
     model = nn.ModuleDict({"encoder": build_backbone(config)})
@@ -47,17 +48,17 @@ def published(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
 
 def test_a_vocabulary_without_the_tokens_grows_and_its_table_with_it(published: str) -> None:
     before, bare = open_model(published), open_tokenizer(open_model(published))
-    saved, words = opened(published, None)
+    saved, words = open_initial_model(published, None)
     assert before.weights is not None
     assert saved.weights is not None
-    assert words.pieces == [*bare.pieces, *SPECIAL]
+    assert words.pieces == [*bare.pieces, *TASK_TOKENS]
     assert saved.config == before.config.model_copy(update={"vocab_size": words.vocab_size})
     assert torch.equal(saved.weights[WORD][: bare.vocab_size], before.weights[WORD])
     new = saved.weights[WORD][bare.vocab_size :]
     assert new.shape == (3, 128)
     assert abs(float(new.mean())) < 0.005
     assert float(new.std()) == pytest.approx(0.02, rel=0.15)
-    again, _ = opened(published, None)
+    again, _ = open_initial_model(published, None)
     assert again.weights is not None
     assert torch.equal(again.weights[WORD], saved.weights[WORD])
     assert with_task_tokens(saved, words) == (saved, words)
@@ -69,7 +70,7 @@ def test_the_tuned_folder_has_them_and_answers(published: str, tmp_path: Path) -
     found = finetune(FAST, task, model=published, data=data, out=tmp_path / "run")
     saved = open_model(str(tmp_path / "run"))
     words = open_tokenizer(saved)
-    assert words.pieces[-3:] == list(SPECIAL)
+    assert words.pieces[-3:] == list(TASK_TOKENS)
     assert not (tmp_path / "run" / "tokenizer").exists()
     assert evaluate_task(task, model=str(tmp_path / "run"), data=data)["f1"] == pytest.approx(found["mean"])
     model, _, max_length = open_classifier(saved)
@@ -86,7 +87,7 @@ def test_the_tuned_folder_has_them_and_answers(published: str, tmp_path: Path) -
         expected = state @ model.classifier.linear.weight.T + model.classifier.linear.bias
     np.testing.assert_allclose(predict_logits(model, encoded), expected.numpy(), atol=1e-5)
     # a second task takes the three over, and draws none anew
-    second, _ = opened(str(tmp_path / "run"), None)
+    second, _ = open_initial_model(str(tmp_path / "run"), None)
     assert second.config == saved.config
     assert second.weights is not None
     assert saved.weights is not None
@@ -94,7 +95,7 @@ def test_the_tuned_folder_has_them_and_answers(published: str, tmp_path: Path) -
 
 
 def test_choices_are_read_one_by_one_behind_the_context(published: str) -> None:
-    words = opened(published, None)[1]
+    words = open_initial_model(published, None)[1]
     start, delimiter, classify = words.special_ids[1:]
     rows = Choices(("The tower",), (("falls", "sings a song"),), None, "here", (1,))
     context, falls, sings = words.ids(["The tower", "falls", "sings a song"])
@@ -105,7 +106,7 @@ def test_choices_are_read_one_by_one_behind_the_context(published: str) -> None:
 
 
 def test_random_weights_and_estimators_get_them_too(published: str, tmp_path: Path) -> None:
-    saved, words = opened("random:gpt:tiny", Path(published))
+    saved, words = open_initial_model("random:gpt:tiny", Path(published))
     assert saved.weights is None
     assert isinstance(saved.config, GPTConfig)
     assert saved.config.vocab_size == words.vocab_size == open_model(published).config.vocab_size + 3
@@ -114,7 +115,7 @@ def test_random_weights_and_estimators_get_them_too(published: str, tmp_path: Pa
     fitted = sklearn.BertClassifier(published, epochs=1, max_length=30, precision="fp32", threads=1)
     fitted.fit(texts, labels)
     fitted.save(tmp_path / "saved")
-    assert open_tokenizer(open_model(str(tmp_path / "saved"))).pieces[-3:] == list(SPECIAL)
+    assert open_tokenizer(open_model(str(tmp_path / "saved"))).pieces[-3:] == list(TASK_TOKENS)
     answers = load(tmp_path / "saved", precision="fp32")(texts)
     expected = fitted.predict_proba(texts)
     np.testing.assert_allclose([[one.probabilities[label] for label in "01"] for one in answers], expected, atol=1e-6)

@@ -18,8 +18,8 @@ from bertwright.interop.checkpoint import ForeignCheckpoint, write_checkpoint
 from bertwright.interop.google import is_google_checkpoint, read_google
 from bertwright.interop.import_model import import_model
 from bertwright.model.bert import Bert, open_architecture
+from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import open_model
-from bertwright.model.hf_weights import to_foreign
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.bundle_writer import write_bundle
 from tests.support.google_values import CONFIG, HEADS, PIECES, batch, encoder, values, variables
@@ -94,7 +94,7 @@ def test_every_weight_arrives_bit_by_bit(checkpoint: str) -> None:
         field_name(name): array.T if name.endswith("kernel") else array
         for name, array in weights_of(checkpoint).items()
     }
-    found = to_foreign(foreign.weights)
+    found = BERT_FAMILY.weights_to_foreign(foreign.weights)
     assert set(found) == set(expected)
     for name, array in expected.items():
         assert found[name].dtype == torch.float32

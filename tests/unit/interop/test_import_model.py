@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from bertwright import load
 from bertwright.cli import main
 from bertwright.errors import InputError
-from bertwright.finetuning.evaluate import predict
+from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.import_model import import_model
@@ -217,7 +217,7 @@ def test_a_model_of_spans_is_of_the_squad_that_is_said(
         found = import_model(str(tmp_path / "m"), tmp_path / f"own-{task}", task=task)
         assert found["task"] == (task or "squad1")
         assert ("taken for a model of SQuAD 1.1" in capsys.readouterr().err) is (task is None)
-        predict(str(tmp_path / f"own-{task}"), str(source), str(tmp_path / "answers.jsonl"))
+        predict_file(str(tmp_path / f"own-{task}"), str(source), str(tmp_path / "answers.jsonl"))
         answer = json.loads((tmp_path / "answers.jsonl").read_text("utf-8"))
         best = context[places[i][0] : places[j][1]]
         assert answer["answer"] == ("" if task == "squad2" and odds > 0 else best)
@@ -239,7 +239,7 @@ def test_a_model_of_choices_answers_after_its_import(tmp_path: Path, pieces: lis
         wanted = theirs(**{name: values[None] for name, values in rows.items()}).logits[0].softmax(-1).tolist()
     source = tmp_path / "asked.jsonl"
     source.write_text(json.dumps({"context": context, "choices": choices}) + "\n", "utf-8")
-    predict(str(tmp_path / "own"), str(source), str(tmp_path / "answers.jsonl"))
+    predict_file(str(tmp_path / "own"), str(source), str(tmp_path / "answers.jsonl"))
     answer = json.loads((tmp_path / "answers.jsonl").read_text("utf-8"))
     assert answer["probabilities"] == pytest.approx(wanted, abs=1e-5)
     assert answer["label"] == int(np.argmax(wanted))
@@ -402,7 +402,7 @@ BAD = {
     "a missing tensor": (lambda m: without(m, "bert.pooler.dense.bias"), "missing: pooler.dense.bias"),
     "a surplus tensor": (
         lambda m: with_tensor(m, "bert.adapter.weight", torch.ones(1)),
-        "no place in a BERT: bert.adapter",
+        "do not belong to a BERT: bert.adapter",
     ),
     "a surplus layer": (
         lambda m: with_tensor(m, "bert.encoder.layer.2.output.dense.bias", torch.ones(32)),
@@ -429,12 +429,15 @@ BAD = {
     ),
     "one name twice": (
         lambda m: with_tensor(m, "pooler.dense.bias", torch.ones(32)),
-        "is there twice, spelled in two ways and with two values",
+        "is stored twice, under two names and with different values",
     ),
     "no model type": (lambda m: change(m, model_type=None), "model_type is None"),
     "an odd activation": (lambda m: change(m, hidden_act=[]), r"hidden_act is \[\]; allowed are gelu"),
     "an odd note": (lambda m: change(m, bertwright=3), "bertwright is 3; it must be an object"),
-    "an odd class": (lambda m: change(m, architectures="BertModel"), "architectures is 'BertModel'; a list"),
+    "an odd class": (
+        lambda m: change(m, architectures="BertModel"),
+        "class name in architectures, got 'BertModel'",
+    ),
     "an odd size": (lambda m: change(m, hidden_size="wide"), "hidden_size is 'wide'"),
     "an enormous size": (lambda m: change(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
     "a negative padding": (lambda m: change(m, pad_token_id=-1), "pad_token_id is -1"),
@@ -517,7 +520,7 @@ def test_a_folder_of_ours_keeps_the_labels_of_its_task(tmp_path: Path, pieces: l
     for note in ("x", {"labels": 3}):
         config["bertwright"]["task"] = note
         (tmp_path / "ours" / "config.json").write_text(json.dumps(config))
-        with pytest.raises(InputError, match=r"config\.json notes a task that is not known here"):
+        with pytest.raises(InputError, match=r"ours: config\.json notes a task that is not known here: 'x'"):
             import_model(str(tmp_path / "ours"), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -568,9 +571,9 @@ def test_a_model_of_a_task_made_elsewhere_is_told_to_be_imported(
 ) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification")
     (tmp_path / "rows.tsv").write_text("text\na\n", "utf-8")
-    wanted = f"made elsewhere; import it to answer with it: bertwright import {tmp_path / 'm'} --out MODEL"
+    wanted = f"was fine-tuned by another program; import it first: bertwright import {tmp_path / 'm'} --out MODEL"
     with pytest.raises(InputError, match=re.escape(wanted)):
-        predict(str(tmp_path / "m"), str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
+        predict_file(str(tmp_path / "m"), str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
     with pytest.warns(UserWarning, match="as it is, it gives vectors"):
         assert load(tmp_path / "m").labels == ()
     (tmp_path / "m" / "modules.json").write_text("[]", "utf-8")

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.interop.openai import import_gpt, is_gpt1, read_gpt_folder
+from bertwright.model.families.gpt import GPT_ARCHITECTURE
 from bertwright.model.folder import open_model
-from bertwright.model.hf_config import gpt_described, read_gpt_config
+from bertwright.model.hf_config import describe_model, read_description
 from bertwright.text.bpe import BPETokenizer
 from tests.support.gpt_files import HIDDEN, LAYERS, POSITIONS, Code, edited, published, same, theirs, vocabulary
 
@@ -111,7 +112,7 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     "truncated": (lambda f: os.truncate(f / "model.safetensors", 900), r"model\.safetensors: broken or truncated"),
     "a head of its own": (
         weights_with(lambda t: t.update({"score.weight": torch.zeros(2, HIDDEN)})),
-        "1 of 27 tensors have no place in a GPT-1: score.weight",
+        "1 of 27 tensors do not belong to a GPT-1: score.weight",
     ),
     "another output": (
         weights_with(lambda t: t.update({"lm_head.weight": t[WORDS] + 1})),
@@ -181,9 +182,9 @@ def test_rows_without_a_piece_may_follow_the_vocabulary(tmp_path: Path) -> None:
 def test_what_fills_a_row_up_is_noted(tmp_path: Path) -> None:
     published(tmp_path / "theirs")
     import_gpt(tmp_path / "theirs", tmp_path / "out")
-    read, _ = read_gpt_config(tmp_path / "out" / "config.json")
-    described = gpt_described(read.model_copy(update={"pad_id": 7}))
-    (tmp_path / "config.json").write_text(json.dumps(described))
-    assert read_gpt_config(tmp_path / "config.json")[0].pad_id == 7
-    (tmp_path / "config.json").write_text(json.dumps({**described, "pad_token_id": None}))
-    assert read_gpt_config(tmp_path / "config.json")[0].pad_id == 0
+    config = read_description(tmp_path / "out" / "config.json").config
+    padded = describe_model(config.model_copy(update={"pad_id": 7}), GPT_ARCHITECTURE, ())
+    (tmp_path / "config.json").write_text(json.dumps(padded))
+    assert read_description(tmp_path / "config.json").config.pad_id == 7
+    (tmp_path / "config.json").write_text(json.dumps({**padded, "pad_token_id": None}))
+    assert read_description(tmp_path / "config.json").config.pad_id == 0

@@ -5,8 +5,10 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.model.attention_init import init_attention
-from bertwright.model.config import GPTConfig, Start, size_config
-from bertwright.model.encoder import GPT, Encoder, init_weights, kept
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import Start, size_config
+from bertwright.model.encoder import Encoder, init_weights, visible_keys
+from bertwright.model.families.gpt import GPTConfig
 
 SPECIAL = (0, 1, 2, 3, 4)
 FIVE_TIMES = 5 / 40
@@ -39,7 +41,7 @@ def shares(body: Encoder, layer: int, ids: torch.Tensor) -> torch.Tensor:
     mask = torch.ones_like(ids, dtype=torch.bool)
     with torch.no_grad():
         hidden = body(ids, segments, mask, all_hidden=True).hidden[layer]
-        return body.layers[layer].attention.probabilities(hidden, kept(mask, body.config.attends))
+        return body.layers[layer].attention.probabilities(hidden, visible_keys(mask, body.config.attends))
 
 
 @pytest.mark.parametrize("start", ["local", "matching"])
@@ -79,10 +81,10 @@ def test_what_is_no_piece_of_a_text_is_not_looked_for() -> None:
 
 def test_gpt_1_begins_where_its_states_have_gone_through_layer_norm() -> None:
     shape = size_config("4x128", 200, **SHAPE).model_dump(exclude_defaults=True)
-    body = begun(GPT(GPTConfig.model_validate(shape)), "matching")
+    body = begun(build_backbone(GPTConfig.model_validate(shape)), "matching")
     assert float(shares(body, 1, rows())[:, 0].diagonal(-1, 1, 2).mean()) > 0.4
     assert float(shares(body, 2, rows())[:, 1, 23:27, 3:7].diagonal(0, 1, 2).mean()) > FIVE_TIMES
-    shallow = GPT(GPTConfig.model_validate({**shape, "layers": 2}))
+    shallow = build_backbone(GPTConfig.model_validate({**shape, "layers": 2}))
     begun(shallow, "local")
     with pytest.raises(InputError, match="start matching needs at least 3 layers, and this model has 2"):
         begun(shallow, "matching")

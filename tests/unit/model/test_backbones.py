@@ -10,20 +10,12 @@ from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.model.backbones import Backbone, build_backbone, places
-from bertwright.model.config import (
-    SYSTEMS,
-    BackboneConfig,
-    EncoderConfig,
-    LSTMConfig,
-    PairConfig,
-    System,
-    TopConfig,
-    encoder_shape,
-    system_config,
-    with_dropout,
-)
+from bertwright.model.config import BackboneConfig, EncoderConfig, encoder_shape, with_dropout
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import LSTMConfig, PairConfig
 from bertwright.model.folder import load_weights, open_model, save_model
+from bertwright.model.system import SYSTEMS, System, system_config
 from tests.support.other_weights import put
 
 VOCABULARY, LENGTH = 50, 9
@@ -169,7 +161,7 @@ def test_a_pair_is_its_halves_and_a_right_lstm_a_left_one_of_reversed_rows() -> 
 
 
 def test_what_lies_on_top_has_no_features() -> None:
-    with pytest.raises(InputError, match="frozen features are those of the body alone"):
+    with pytest.raises(InputError, match="frozen features need a backbone without it"):
         made(BODIES["bilstm on bert"])(*batch(), all_hidden=True)
 
 
@@ -226,7 +218,7 @@ def test_where_the_parts_of_a_body_stand() -> None:
 
 
 def test_pairs_that_are_none() -> None:
-    with pytest.raises(ValueError, match=r"the two models attend to 'left' and 'left'; due are left and right"):
+    with pytest.raises(ValueError, match="attend to the left and to the right, got left and left"):
         PairConfig(left=one("lstm-left"), right=one("lstm-left"))
     wider: Any = system_config("lstm-right", "tiny", VOCABULARY + 1)
     with pytest.raises(ValueError, match="vocab_size is 50 in one of the two models and 51 in the other"):
@@ -238,10 +230,13 @@ def test_pairs_that_are_none() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "bertwright-elmo"}, r"body is .*; one of bert, gpt, lstm, pair, top with its figures is due"),
-        ({"body": 7}, "an object with the figures of a lstm is due"),
+        (
+            {"model_type": "bertwright-elmo"},
+            "expected one of bert, gpt, lstm, pair, top with its configuration as body",
+        ),
+        ({"body": 7}, "expected an object with the configuration of lstm as body, got .7."),
         ({"body": {"hidden": 8}}, "(?s)body of kind lstm: .*vocab_size"),
-        ({"architectures": []}, "architectures is"),
+        ({"architectures": []}, "expected a list with a class name in architectures"),
         ({"bertwright": []}, "must be an object"),
     ],
 )
@@ -272,7 +267,7 @@ def test_weights_that_do_not_fit_their_description(tmp_path: Path) -> None:
 def test_only_a_bert_is_a_bert() -> None:
     assert encoder_shape(one("bert"), "m") == one("bert")
     for name in ("bert-left", "gpt", "lstm-left", "two lstms"):
-        with pytest.raises(InputError, match="m: is no BERT, whose tokens attend to both sides"):
+        with pytest.raises(InputError, match="m: expected a BERT, whose tokens attend to both sides"):
             encoder_shape(BODIES[name], "m")
 
 

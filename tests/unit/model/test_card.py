@@ -6,8 +6,11 @@ import pytest
 
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.card import finetuning_card, origin
-from bertwright.model.config import BackboneConfig, PairConfig, TopConfig, system_config
-from bertwright.model.hf_config import FEATURES
+from bertwright.model.config import BackboneConfig
+from bertwright.model.families.bert import FEATURES
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
+from bertwright.model.system import system_config
 
 BERT, GPT, LEFT = (system_config(system, "tiny", 400) for system in ("bert", "gpt", "bert-left"))
 PAIR = PairConfig(left=system_config("lstm-left", "tiny", 400), right=system_config("lstm-right", "tiny", 400))

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from bertwright.errors import InputError
 from bertwright.model.config import SIZES, EncoderConfig, size_config
 from bertwright.model.encoder import Encoder, Pooler, dropout, init_weights
+from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead
-from bertwright.model.hf_weights import from_foreign, to_foreign
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.settings import PretrainSettings
@@ -90,7 +90,10 @@ def test_any_shape_has_a_size(name: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("4x100", r"64 wide, and 100 is no multiple of that; name the heads as well: 4x100xHEADS"),
+        (
+            "4x100",
+            r"have width 64, and 100 is not a multiple of it; name the number of heads as well: 4x100xHEADS",
+        ),
         ("4x128x3", r"hidden 128 is not a multiple of 3 heads"),
         *(
             (name, "not known")
@@ -205,11 +208,11 @@ def test_initial_weights_are_cut_normals() -> None:
 
 def test_names_on_disk_are_those_of_the_field_and_come_back() -> None:
     model = built(small())
-    foreign = to_foreign(model.state_dict())
+    foreign = BERT_FAMILY.weights_to_foreign(model.state_dict())
     assert "bert.encoder.layer.1.attention.self.key.weight" in foreign
     assert "cls.predictions.bias" in foreign
     assert foreign["bert.encoder.layer.0.attention.self.query.weight"].shape == (16, 16)
-    back = from_foreign(foreign)
+    back = BERT_FAMILY.weights_from_foreign(foreign, "m")
     assert set(back) == set(model.state_dict())
     assert all(torch.equal(back[name], tensor) for name, tensor in model.state_dict().items())
 
@@ -268,5 +271,5 @@ def test_weights_without_a_place_are_named(tmp_path: Path, tokenizer_folder: Pat
     put(tmp_path / "m", {**weights, "bert.embeddings.position_ids": torch.arange(9)})  # as older versions wrote it
     assert open_model(str(tmp_path / "m")).architecture == "BertForPreTraining"
     put(tmp_path / "m", {**weights, "bert.encoder.layer.0.adapter.weight": torch.ones(2)})
-    with pytest.raises(InputError, match=r"1 of [0-9]+ tensors have no place in a BERT: .*adapter\.weight"):
+    with pytest.raises(InputError, match=r"1 of [0-9]+ tensors do not belong to a BERT: .*adapter\.weight"):
         open_model(str(tmp_path / "m"))

@@ -30,7 +30,7 @@ from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.shipped import place_of
-from bertwright.sklearn import BertClassifier
+from bertwright.sklearn.estimators import BertClassifier
 from bertwright.tasks.classification.spec import get_task
 from tests.support.doctor_patients import levels, named, write_model
 

@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.model.config import SYSTEMS, LSTMConfig, SingleBackboneConfig, System, system_config
+from bertwright.model.config import SingleBackboneConfig
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.objectives.batches import TokenBatch, cut
 from bertwright.objectives.language_model import (
     LanguageInputs,

@@ -1,4 +1,4 @@
-"""Whether a run's step is compiled: who decides, what is said, what a resumed run does."""
+"""The choice of a compiled step: by settings, by a trial, and in a resumed run; and its messages."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ def run_of(compile: Any, minutes: float) -> Any:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[bool, float]:
-    """Seconds of a step, by whether it is compiled; instead of measured ones."""
+    """Seconds of a step, compiled (True) and not compiled (False), in place of measured ones."""
     seconds: dict[bool, float] = {}
     monkeypatch.setattr(compiling, "_longest_phase_seconds", lambda _, numerics: seconds[numerics.compiled])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -55,7 +55,7 @@ def test_on_is_compiled_however_short(steps: dict[bool, float], capsys: pytest.C
     assert "torch.compile took" in capsys.readouterr().err
 
 
-def test_without_a_compiler_the_run_goes_on_uncompiled(
+def test_without_a_compiler_the_step_is_not_compiled(
     steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -63,7 +63,7 @@ def test_without_a_compiler_the_run_goes_on_uncompiled(
     assert "no C++ compiler found" in capsys.readouterr().err
 
 
-def test_a_failing_compiler_does_not_end_the_run(
+def test_a_failing_compiler_does_not_stop_the_run(
     steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*_: object) -> float:
@@ -88,8 +88,8 @@ def test_records_of_earlier_runs_are_understood(recorded: bool | str, meant: str
     assert PretrainSettings.model_validate({"compile": recorded, "steps": 1}).compile == meant
 
 
-def test_steps_are_judged_by_their_work(steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """1e9 operations a second, of which 0.3 are the usual MFU: 100 steps of 1.08e10 operations last an hour."""
+def test_the_expected_time_follows_from_flops(steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 1e9 FLOP/s and the usual MFU of 0.3, 100 steps of 1.08e10 operations take an hour."""
     monkeypatch.setattr(compiling, "trainable_of", lambda _: SimpleNamespace(flops=lambda rows: rows))
     steps |= {True: 0.5, False: 1.0}
     for work, world, compiled in ((1.07e10, 1, False), (1.09e10, 1, True), (1.09e10, 2, False), (2.18e10, 2, True)):

@@ -1,4 +1,4 @@
-"""What a run will take: against figures computed by hand, real files, and what the run then does."""
+"""The plan of a run against numbers computed by hand, real files, and the run itself."""
 
 import json
 from pathlib import Path
@@ -288,7 +288,7 @@ def test_warnings(folder: Path, changes: dict[str, Any], phases: list[PhasePlan]
     assert len(left) == int(wanted not in ("tiny learned with 1e-3 to 2e-3", "--start local"))
 
 
-def test_settings_that_were_measured_well_are_warned_of_nothing_but_the_small_vocabulary(folder: Path) -> None:
+def test_good_settings_give_no_warning_but_that_of_the_small_vocabulary(folder: Path) -> None:
     good = {"learning_rate": 2e-3, "bias_correction": True, "warmup": 0.05}
     settings, data = settings_of(optimizer=good, start="local", batch_size=32, steps=9825), Corpus.open(folder)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)

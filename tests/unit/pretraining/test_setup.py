@@ -1,4 +1,4 @@
-"""How a pre-training run's steps are cut into phases and micro-batches; which recorded settings it goes on from."""
+"""Phases and micro-batches of a pre-training run; the record from which a run resumes; the initial model."""
 
 import json
 import math
@@ -21,7 +21,8 @@ from bertwright.pretraining.evaluate import ValidationRows, evaluate_pretraining
 from bertwright.pretraining.run import pretrain, resolve_run
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
-from bertwright.text.wordpiece import Rules, Tokenizer, train_tokenizer
+from bertwright.text.vocabulary import Rules
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.hardware import resolve_numerics
 from bertwright.training.run_folder import start_run
 from bertwright.training.run_lock import locked
@@ -51,7 +52,7 @@ def test_phases_follow_one_another_and_rows_are_cut_by_tokens(corpus: Corpus) ->
     assert [inputs.ids.shape for inputs in batches(39)] == [(2, 32)] * 3
 
 
-def test_a_phase_goes_on_in_the_rows_of_earlier_ones_of_its_length(corpus: Corpus) -> None:
+def test_a_phase_continues_after_the_rows_of_earlier_phases_of_its_length(corpus: Corpus) -> None:
     phases = [Phase(length=length, share=share) for length, share in ((16, 0.5), (32, 0.25), (16, 0.25))]
     torn, whole = prepared(corpus, phases=phases).batches(40), prepared(corpus).batches(40)
     for step, same in ((0, 0), (19, 19), (30, 20), (39, 29)):
@@ -60,7 +61,7 @@ def test_a_phase_goes_on_in_the_rows_of_earlier_ones_of_its_length(corpus: Corpu
             assert torch.equal(inputs.picked, wanted.picked)
 
 
-def test_a_run_notes_the_processor_that_it_goes_on_with(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_run_notes_the_processor_that_it_resumes_on(corpus: Corpus, tmp_path: Path) -> None:
     trained, here = prepared(corpus), resolve_numerics("fp32", threads=1)
     run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
     resolve_run(trained, run, here, allow_other=False)
@@ -108,7 +109,7 @@ def model_for(corpus: Corpus, second_sentence: str, init_from: Path | None = Non
     return build_model(settings, config, open_model(str(init_from)) if init_from else None, corpus).eval()
 
 
-def test_masked_lm_is_measured_on_the_same_rows_and_order_on_its_own(corpus: Corpus) -> None:
+def test_masked_lm_is_evaluated_on_the_same_rows_and_sentence_order_on_its_own(corpus: Corpus) -> None:
     ordered, following = model_for(corpus, "order"), model_for(corpus, "next")  # the same weights
     validation = ValidationRows.of([(corpus, 1.0)], "order", rows=60, length=32)
     with torch.inference_mode():
@@ -127,7 +128,7 @@ def test_masked_lm_is_measured_on_the_same_rows_and_order_on_its_own(corpus: Cor
 
 @pytest.mark.parametrize("system", ["bert", "bert-left"])
 def test_a_run_without_pairs_has_one_segment(corpus: Corpus, tmp_path: Path, system: str) -> None:
-    """Nothing was learned of the second: pairs of texts, and the held-out rows, would meet what was drawn for it."""
+    """The second segment is not trained: tasks with pairs, and validation rows, would read random numbers."""
     settings = PretrainSettings.model_validate(
         {
             "system": system,
@@ -186,7 +187,7 @@ def test_the_head_of_another_objective_is_not_taken_over(corpus: Corpus, tmp_pat
 
 @pytest.fixture
 def begun(corpus: Corpus, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Pre-train two steps in the folder of that name below `tmp_path`; run.json."""
+    """Return a function that pre-trains two steps in a folder below `tmp_path` and returns its run.json."""
 
     def run(name: str, *, resume: bool = False, allow_other_numerics: bool = False, **given: Any) -> dict[str, Any]:
         place = {"init_from": given.pop("init_from", None), "held_out": given.pop("held_out", None)}
@@ -200,7 +201,7 @@ def begun(corpus: Corpus, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
-def test_what_a_model_brings_need_not_be_given(
+def test_settings_default_to_those_of_the_initial_model(
     begun: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun("first", initializer_range=0.07)
@@ -218,9 +219,7 @@ def test_what_a_model_brings_need_not_be_given(
         begun("third", init_from="random:tiny")
 
 
-def test_the_model_that_a_run_began_from_is_known_by_its_weights(
-    begun: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_the_initial_model_is_identified_by_its_weights(begun: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     for seed in (1, 2):
         begun(f"from{seed}", seed=seed, initializer_range=0.05)
     record = begun("run", init_from=str(tmp_path / "from1"))
@@ -243,7 +242,7 @@ def test_a_refused_process_leaves_the_record_of_the_other(begun: Callable[..., d
     assert found["settings"]["micro_tokens"] == 64
 
 
-def test_measuring_on_what_is_trained_on_is_said(
+def test_validation_on_a_training_corpus_is_reported(
     begun: Callable[..., dict[str, Any]], corpus: Corpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun("run", held_out=corpus.folder, evaluations=1)

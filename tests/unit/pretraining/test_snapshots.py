@@ -1,4 +1,4 @@
-"""The model as it was on the way: kept after shares of the steps, also by a run that was stopped before or after."""
+"""Snapshots: the model after shares of the steps, also in a run that was stopped before or after them."""
 
 import signal
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_the_steps_of_shares() -> None:
     assert snapshot_steps((0.5, 0.01, 0.51, 0.99), 10) == [1, 5]  # no step at all, twice the same, the end
 
 
-def test_a_model_on_the_way_is_that_of_a_run_that_stopped_there(own_corpus: Path, tmp_path: Path) -> None:
+def test_a_snapshot_is_the_model_of_a_run_that_ended_there(own_corpus: Path, tmp_path: Path) -> None:
     pretrain(settings_of(snapshots=SHARES), corpus=own_corpus, out=tmp_path / "run")
     kept = snapshots(tmp_path / "run")
     assert sorted(kept) == ["step-000000002", "step-000000004", "step-000000006"]
@@ -45,10 +45,10 @@ def test_a_model_on_the_way_is_that_of_a_run_that_stopped_there(own_corpus: Path
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5])
-def test_a_resumed_run_has_them_too(
+def test_a_resumed_run_has_all_snapshots(
     own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
-    """Stopped before and after a snapshot: with a checkpoint (1), and killed without one since the last (3, 5)."""
+    """The run stops around a snapshot: with a checkpoint (1), and killed without a newer checkpoint (3, 5)."""
     settings = settings_of(snapshots=SHARES)
     pretrain(settings, corpus=own_corpus, out=tmp_path / "calm")
     really = loop.Loop.step
@@ -67,8 +67,8 @@ def test_a_resumed_run_has_them_too(
     assert snapshots(tmp_path / "torn") == snapshots(tmp_path / "calm")
 
 
-def test_a_signal_at_the_end_is_told(own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that comes while the last step is computed is too late to stop the run, and whoever has more to do asks."""
+def test_a_signal_at_the_end_is_reported(own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal during the last step is too late to stop the run; the result reports it to the caller."""
     really = loop.Loop.log
 
     def interrupted(self: Any, done: int) -> None:
@@ -80,7 +80,7 @@ def test_a_signal_at_the_end_is_told(own_corpus: Path, tmp_path: Path, monkeypat
     assert (found["stopped"], found["signalled"]) == (False, True)
 
 
-def test_disk_counts_them(own_corpus: Path) -> None:
+def test_the_disk_of_a_run_includes_snapshots(own_corpus: Path) -> None:
     plain, more = (
         estimate_disk(1000, 2000, tokenizer=own_corpus / "tokenizer", saves=1, keep=2, snapshots=n) for n in (0, 3)
     )

@@ -1,4 +1,4 @@
-"""What a system leaves open, what it refuses, and the recipe of GPT-1's paper."""
+"""Settings of each system, combinations that are refused, and the recipe of GPT-1's paper."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,11 @@ from pydantic import ValidationError
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.config import SYSTEMS, EncoderConfig, GPTConfig, LSTMConfig, PairConfig, System, system_config
+from bertwright.model.config import EncoderConfig
+from bertwright.model.families.elmo import LSTMConfig, PairConfig
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, save_model
+from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.objectives.language_model import LanguageModel
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.resources import activation_bytes, count_parameters, meta_model
@@ -62,7 +65,7 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: st
 
 
 def test_gpts_paper() -> None:
-    """§4.1 of its paper; epsilon, correction and clipping are those of its code for fine-tuning."""
+    """Values of §4.1 of the paper; epsilon, correction and clipping are those of its code for fine-tuning."""
     found = resolve_settings("paper-gpt", {})
     assert (found.system, found.size, found.batch_size, found.steps) == ("gpt", "base", 64, 1_000_000)
     assert [(phase.length, phase.share) for phase in found.phases] == [(512, 1.0)]
@@ -114,7 +117,7 @@ def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.Monkey
         ("bert-left", {"system": "bert-left", "activation": "gelu_tanh"}, "activation is gelu, and gelu_tanh"),
     ],
 )
-def test_a_start_from_what_is_something_else(
+def test_an_initial_model_of_another_system_is_refused(
     folder: Path, tmp_path: Path, system: System, asked: dict[str, Any], message: str
 ) -> None:
     config = system_config(system, "tiny", 400)

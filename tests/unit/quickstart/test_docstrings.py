@@ -1,4 +1,4 @@
-"""The quickstart's text: prose out of documentation strings, the corpus and the task made of it."""
+"""The quickstart's text: prose from documentation strings, and the corpus and the task made from it."""
 
 import ast
 import re
@@ -162,7 +162,7 @@ def test_any_text_gives_clean_lines(text: str) -> None:
 
 
 def test_long_lines_take_no_time_to_refuse() -> None:
-    # Each of these once kept a backtracking pattern busy for longer than anyone would wait.
+    # A pattern that backtracks takes minutes for each of these.
     for part in ("word/", "name, ", "`a", "(a", "f(", "*a ", "`a <b", ":a:`", "a (b) "):
         assert prose(part * 4000) == ()
 
@@ -174,7 +174,7 @@ BOMB = "import pathlib\npathlib.Path({path!r}).write_text('imported')\n"
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Path:
-    """A small package with every kind of file."""
+    """Small package with every kind of source file."""
     root = tmp_path / "farm"
     (root / "tests").mkdir(parents=True)
     (root / "__init__.py").write_text(
@@ -317,7 +317,7 @@ TIMES = ("morning", "evening", "night", "winter", "summer", "spring")
 
 
 def farms(*, modules: int = 40) -> Documentation:
-    """Libraries whose modules hold twelve sentences of their own, and one that stands in every module."""
+    """Return libraries whose modules have twelve sentences of their own, and one that stands in every module."""
     libraries = []
     for name, walks in (("torch", "runs"), ("sympy", "swims"), ("networkx", "flies")):
         found: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The report: well formed, escaped, complete without held-out figures, and two runs on one page."""
+"""The report: well formed, escaped, complete without validation, and two runs on one page."""
 
 import os
 import re
@@ -20,7 +20,7 @@ VOID = {"meta"}
 
 
 class Checked(HTMLParser):
-    """Refuses tags that do not close in order; gathers texts and everything that could be fetched or run."""
+    """Parser that refuses tags which do not close in order, and gathers texts, tags and links."""
 
     def __init__(self) -> None:
         super().__init__()

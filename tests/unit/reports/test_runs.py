@@ -1,4 +1,4 @@
-"""What run folders say: states from locks and notes, speed from lines, time left, broken folders."""
+"""Runs from their folders: states from locks and notes, speed from lines, remaining time, broken folders."""
 
 import json
 import os
@@ -33,8 +33,8 @@ def made(folder: Path, steps: int = 100) -> RunFolder:
 
 
 def state(folder: Path) -> tuple[str, str]:
-    found = read_run(folder)
-    return found.state, found.detail
+    run = read_run(folder)
+    return run.state, run.detail
 
 
 def test_states_as_sessions_end(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 def killed(folder: Path) -> None:
-    """A process that holds a session and is killed by SIGKILL."""
+    """Start a process that holds a session, and kill it by SIGKILL."""
     code = (
         "import os, signal, sys; from pathlib import Path; from bertwright.training.run_lock import session; "
         "from bertwright.training.run_folder import RunFolder; run = RunFolder(Path(sys.argv[1]), {}); "

@@ -13,6 +13,7 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.commands import serving as commands
+from bertwright.console import Status
 from bertwright.serving.app import create_app
 from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
@@ -337,6 +338,37 @@ def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Asking) -> None:
     layers = (1, 9, 2, 1)
     found = ask(*[("POST", "/v1/inside", {"text": "rain", "layer": layer}) for layer in layers], together=True)
     assert [response.status_code for response in found] == [200, 422, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "num_texts"),
+    [
+        ("/v1/predict", {"model": "sst", "inputs": TEXTS}, 4),
+        ("/v1/predict", {"model": "pair", "inputs": [TEXTS[:2]]}, 2),
+        ("/v1/fill", {"model": "lm", "inputs": ["the [MASK]", "a [MASK]"]}, 2),
+        ("/v1/embeddings", {"model": "lm", "input": TEXTS}, 4),
+        ("/v1/next-sentence", {"model": "lm", "first": TEXTS[0], "second": TEXTS[1]}, 2),
+        ("/v1/inside", {"model": "lm", "text": "the harbour"}, 1),
+    ],
+)
+def test_a_text_is_tokenised_once_and_batched_once(
+    models: dict[str, Predictor],
+    ask: Asking,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: dict[str, Any],
+    num_texts: int,
+) -> None:
+    """The inputs of a request make one batch, without a progress display."""
+    tokenised = []
+    tokenizer = models[body["model"]].tokenizer
+    ids = tokenizer.ids
+    monkeypatch.setattr(tokenizer, "ids", lambda texts, **how: tokenised.extend(texts) or ids(texts, **how))
+    monkeypatch.setattr(Status, "__init__", lambda *_, **__: pytest.fail("a progress display was made"))
+    answer, metrics = ask(("POST", path, body), ("GET", "/metrics"))
+    assert answer.status_code == 200, answer.text
+    assert len(tokenised) == num_texts
+    assert "bertwright_batch_inputs_count 1.0" in metrics.text.splitlines()
 
 
 def test_too_much_at_once_is_refused_and_the_rest_answered(models: dict[str, Predictor]) -> None:

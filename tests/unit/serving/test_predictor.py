@@ -242,7 +242,7 @@ def test_vectors(models: dict[str, Predictor]) -> None:
         ("lm", "\ud800 [MASK]", r"^holds half of a character \(position 0\)"),
         ("lm", "no mask here", "'no mask here' holds no .MASK"),
         ("lm", ["a [MASK]", "none"], "input 1: 'none' holds no .MASK"),
-        ("lm", "[MASK] " + "harbour " * 80, r"the text has \d+ pieces; this model takes at most 64"),
+        ("lm", "[MASK] " + "harbour " * 80, r"the text has \d+ tokens; this model takes at most 64"),
     ],
 )
 def test_bad_input_is_named(models: dict[str, Predictor], name: str, given: Any, words: str) -> None:
@@ -280,7 +280,7 @@ def test_a_folder_that_is_no_model_is_refused(folders: dict[str, str], tmp_path:
 
 def test_numbers_that_are_none_are_no_answer(folders: dict[str, str], tmp_path: Path) -> None:
     model = load(broken(folders["sst"], tmp_path / "nan"))
-    with pytest.raises(RunFailed, match=r"nan: t: the model's output holds numbers that are not finite"):
+    with pytest.raises(RunFailed, match="nan: t: the model's logits are not all finite"):
         model("rain")
 
 
@@ -321,7 +321,7 @@ def test_without_the_products_of_bytes_it_warns_and_answers_in_fp32(
     folders: dict[str, str], models: dict[str, Predictor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    with pytest.warns(UserWarning, match="no exact products of 8 bits here"):
+    with pytest.warns(UserWarning, match="lacks exact 8-bit products"):
         model = load(folders["sst"], precision="int8")
     for one, other in zip(model(TEXTS), models["sst"](TEXTS), strict=True):
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)

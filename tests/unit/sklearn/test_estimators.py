@@ -29,14 +29,15 @@ import bertwright
 from bertwright import load
 from bertwright.cli import main
 from bertwright.errors import InputError, MissingExtra
-from bertwright.finetuning.evaluate import predict
+from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
-from bertwright.sklearn import BertClassifier, BertRegressor, BertTagger, BertVectorizer, EstimatorError
-from bertwright.sklearn.inputs import Texts
+from bertwright.sklearn.estimators import BertClassifier, BertRegressor, BertVectorizer
+from bertwright.sklearn.inputs import EstimatorError, Texts
+from bertwright.sklearn.tagger import BertTagger
 from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.tasks.tagging.spec import Tagged
 from bertwright.text.wordpiece import train_tokenizer
@@ -317,7 +318,7 @@ def test_the_weights_of_classes_are_kept(weight: Any, tmp_path: Path) -> None:
 
 
 def test_a_command_in_a_message_stays_one(models: Path) -> None:
-    with pytest.raises(EstimatorError, match="make one with: bertwright finetune TASK --model"):
+    with pytest.raises(EstimatorError, match="run: bertwright finetune TASK --model"):
         BertClassifier.load("model")
 
 
@@ -363,7 +364,7 @@ def test_tags_are_learned(scheme: str, tmp_path: Path) -> None:
 def test_tags_are_written_as_the_entities_that_they_are_read_as(monkeypatch: pytest.MonkeyPatch) -> None:
     model = BertTagger("model", **ONCE).fit(WORDS, TAGS)
     raw = Tagged((("O", "I-PER", "I-PER", "O"),), np.ones(4))
-    monkeypatch.setattr("bertwright.tasks.tagging.task.decode", lambda *_: raw)
+    monkeypatch.setattr("bertwright.tasks.tagging.task.decode_tags", lambda *_: raw)
     found = model.predict([["a", "b", "c", "d"]])
     assert found == [["O", "B-PER", "I-PER", "O"]]
     assert model.score([["a", "b", "c", "d"]], found) == 1.0
@@ -380,7 +381,7 @@ def test_a_fit_that_ends_too_early_leaves_the_older_one(trouble: type, monkeypat
     def fails(*_: Any, **__: Any) -> None:
         raise trouble
 
-    monkeypatch.setattr("bertwright.sklearn.fit.learn", fails)
+    monkeypatch.setattr("bertwright.sklearn.fit.fit_model", fails)
     with pytest.raises(trouble):
         model.fit([(text, text) for text in X], np.arange(len(X)) % 3)
     with pytest.raises(EstimatorError):
@@ -417,7 +418,7 @@ def test_what_is_saved_is_a_model_folder_like_any_other(fitted: BertClassifier, 
     told = bertwright.load(tmp_path / "m", precision="fp32")(X)
     assert [one.label for one in told] == Y.tolist()
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in X))
-    predict(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
+    predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     assert [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == Y.tolist()
     for other in (BertRegressor, BertTagger):
         with pytest.raises(EstimatorError, match=f"is a model for classify, and {other.__name__} is not"):
@@ -533,7 +534,7 @@ def test_what_cannot_be_is_said(parameters: dict[str, Any], given: dict[str, Any
 
 def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> None:
     tagger = BertTagger("model")
-    with pytest.raises(EstimatorError, match=r"y\[1\]: 1 tags; X\[1\] has 2 words"):
+    with pytest.raises(EstimatorError, match=r"y\[1\]: expected 2 tags, one per word of X\[1\], got 1"):
         tagger.fit([["a"], ["b", "c"]], [["O"], ["O"]])
     with pytest.raises(EstimatorError, match=r"X\[1\]\[1\]: NoneType None; a word is due"):
         tagger.fit([["a"], ["b", None]], [["O"], ["O", "O"]])

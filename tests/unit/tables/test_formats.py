@@ -22,12 +22,12 @@ from pyarrow import parquet
 
 from bertwright.cli import main
 from bertwright.errors import InputError
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tables import writer as asked_module
 from bertwright.tables.reader import Table, add_columns, open_table, read_table
-from bertwright.tables.writer import Asked, answer_tables, as_format, write_table
+from bertwright.tables.writer import PredictRequest, answer_tables, as_format, write_table
 from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.tasks.classification.spec import get_task, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG, add_answers, choices_of
@@ -80,7 +80,7 @@ def test_other_columns_keep_their_types_and_bytes(tmp_path: Path) -> None:
         "small": pa.array([1, None, 3], pa.uint8()),
     }
     path = as_parquet(tmp_path / "a.parquet", columns, row_group_size=2)
-    asked = Asked(str(path), str(tmp_path / "b.parquet"))
+    asked = PredictRequest(str(path), str(tmp_path / "b.parquet"))
     assert answer_tables(asked, answered) == 3
     before, after = parquet.read_table(path), parquet.read_table(tmp_path / "b.parquet")
     assert after.drop_columns(["score"]).equals(before)
@@ -127,21 +127,21 @@ def test_the_outputs_ending_says_the_format(tmp_path: Path, source: str, ending:
         lines = [f'{n},"{text}"' if source == "csv" else f"{n}\t{text}" for n, text in enumerate(texts, 1)]
         path.write_text("\n".join([",".join(("id", "text")) if source == "csv" else "id\ttext", *lines]) + "\n")
     target = tmp_path / f"out.{ending}"
-    assert answer_tables(Asked(str(path), str(target)), answered) == 3
+    assert answer_tables(PredictRequest(str(path), str(target)), answered) == 3
     table = read_table(target)
     assert table.columns == ("id", "text", "score")
     assert table.texts("id") == ("1", "2", "3")
     assert table.texts("text") == tuple(texts)
     assert [float(str(score)) for score in table.column("score")] == [4.0, 3.0, 0.0]
     again = tmp_path / f"again.{ending}"
-    answer_tables(Asked(str(path), str(again)), answered)
+    answer_tables(PredictRequest(str(path), str(again)), answered)
     assert again.read_bytes() == target.read_bytes()
 
 
 @pytest.mark.parametrize(("ending", "unpack"), [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
 def test_an_output_is_packed_as_it_is_called(tmp_path: Path, ending: str, unpack: Callable[..., Any]) -> None:
     (tmp_path / "in.tsv").write_text("text\na\n")
-    answer_tables(Asked(str(tmp_path / "in.tsv"), f"{tmp_path}/out.tsv{ending}"), answered)
+    answer_tables(PredictRequest(str(tmp_path / "in.tsv"), f"{tmp_path}/out.tsv{ending}"), answered)
     with unpack(tmp_path / f"out.tsv{ending}") as stream:
         assert stream.read() == b"text\tscore\na\t1.0\n"
 
@@ -156,7 +156,7 @@ def test_the_same_format_gives_the_same_bytes_in_blocks(tmp_path: Path, monkeypa
         for size in (10, 1, 2):
             monkeypatch.setattr(asked_module, "BLOCK_ROWS", size)
             for format in ("jsonl", "csv", "parquet"):
-                answer_tables(Asked(f"{tmp_path}/in.{ending}", f"{tmp_path}/{size}.{format}"), answered)
+                answer_tables(PredictRequest(f"{tmp_path}/in.{ending}", f"{tmp_path}/{size}.{format}"), answered)
         for format in ("jsonl", "csv"):
             assert len({(tmp_path / f"{size}.{format}").read_bytes() for size in (10, 1, 2)}) == 1
         tables = [parquet.read_table(tmp_path / f"{size}.parquet") for size in (10, 1, 2)]
@@ -178,10 +178,10 @@ def test_a_field_that_comes_later_does_not_change_what_answers_are_called(
     with pytest.raises(
         InputError, match=r"in\.jsonl: rows from line 3 on have a field 'label', which is the name of an ans"
     ):
-        answer_tables(Asked(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
+        answer_tables(PredictRequest(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
     assert not (tmp_path / "out.jsonl").exists()
     (tmp_path / "in.jsonl").write_text("".join(['{"text": "0", "label": null}\n', *lines]))
-    answer_tables(Asked(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
+    answer_tables(PredictRequest(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["predicted_label"] for row in found] == [0] * 4
     assert [row.get("label", "absent") for row in found] == [None, "absent", "absent", 1]
@@ -205,7 +205,7 @@ def test_a_pipe_is_answered_as_its_rows_come(monkeypatch: pytest.MonkeyPatch, ca
         seen.append(capsysbinary.readouterr().out)
         return answered(table, out)
 
-    assert answer_tables(Asked("-", "-"), watched) == 3
+    assert answer_tables(PredictRequest("-", "-"), watched) == 3
     assert seen == [b"", b"text\tscore\na\t1.0\n", b"bb\t2.0\n"]
 
 
@@ -214,7 +214,9 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
 ) -> None:
     def piped(data: bytes, **formats: Any) -> bytes:
         given(data, monkeypatch)
-        answer_tables(Asked("-", "-", **formats), answered, headerless=("text",) if "lines" in str(formats) else ())
+        answer_tables(
+            PredictRequest("-", "-", **formats), answered, headerless=("text",) if "lines" in str(formats) else ()
+        )
         found: bytes = capsysbinary.readouterr().out
         return found
 
@@ -246,13 +248,15 @@ def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"--output .*out\.xlsx: not a table's name; allowed .*\.parquet.*--output-form"
     ):
-        answer_tables(Asked(f"{tmp_path}/rows.dat", f"{tmp_path}/out.xlsx", input_format="jsonl"), answered)
-    asked = Asked(f"{tmp_path}/rows.dat", f"{tmp_path}/out", input_format="jsonl", output_format="csv")
+        answer_tables(PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out.xlsx", input_format="jsonl"), answered)
+    asked = PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out", input_format="jsonl", output_format="csv")
     answer_tables(asked, answered)
     assert (tmp_path / "out").read_text() == "text,score\na,1.0\n"
-    answer_tables(Asked(f"{tmp_path}/rows.dat", "/dev/null", input_format="jsonl"), answered)
+    answer_tables(PredictRequest(f"{tmp_path}/rows.dat", "/dev/null", input_format="jsonl"), answered)
     with pytest.raises(InputError, match=r"Parquet is compressed inside; leave \.gz out"):
-        answer_tables(Asked(f"{tmp_path}/rows.dat", f"{tmp_path}/o.parquet.gz", input_format="jsonl"), answered)
+        answer_tables(
+            PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/o.parquet.gz", input_format="jsonl"), answered
+        )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +281,7 @@ def test_a_parquet_file_that_cannot_be_is_told(tmp_path: Path, columns: dict[str
     path = as_parquet(tmp_path / "a.parquet", columns)
     for target in ("out.parquet", "out.csv"):
         with pytest.raises(InputError, match=words):
-            answer_tables(Asked(str(path), str(tmp_path / target)), answered)
+            answer_tables(PredictRequest(str(path), str(tmp_path / target)), answered)
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
@@ -310,10 +314,10 @@ def test_a_text_that_is_not_utf8_is_told_with_its_row(tmp_path: Path) -> None:
 def test_json_lines_of_several_kinds_are_no_column(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "two"}\n')
     with pytest.raises(InputError, match=r"a\.jsonl: 'n' cannot be a column of Parquet.*write JSON lines"):
-        answer_tables(Asked(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.parquet"), answered)
+        answer_tables(PredictRequest(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.parquet"), answered)
     (tmp_path / "b.csv").write_text("text,x,x\na,1,2\n")
     with pytest.raises(InputError, match=r"b\.csv: expected one column 'x', got several; jsonl holds one"):
-        answer_tables(Asked(f"{tmp_path}/b.csv", f"{tmp_path}/b.jsonl"), answered)
+        answer_tables(PredictRequest(f"{tmp_path}/b.csv", f"{tmp_path}/b.jsonl"), answered)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.csv"]
 
 
@@ -328,7 +332,7 @@ def test_labels_of_every_kind_are_read_from_parquet(tmp_path: Path) -> None:
     assert task.labels == ("x", "y")
     assert read_examples(task, path).targets.tolist() == [[True, False], [False, False], [True, True]]
     path = as_parquet(tmp_path / "c.parquet", {"text": list("abc"), "label": pa.array([1, None, 2], pa.float32())})
-    with pytest.raises(InputError, match=r"c\.parquet: row 2: 'label' is None; a finite number is due"):
+    with pytest.raises(InputError, match=r"c\.parquet: row 2: expected a finite number in column 'label', got None"):
         read_examples(get_task("regress"), path)
 
 
@@ -381,7 +385,7 @@ def test_models_answer_parquet_and_the_same_in_every_format(tuned: Path, tmp_pat
     text: Any = {"text": ("a", "b")} if name == "regress" else {}
     assert evaluate_task(task, model=str(tuned / name), data=data.parent, **text)["examples"] == 16
     for ending in ("parquet", "jsonl", "csv"):
-        found = predict(str(tuned / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
+        found = predict_file(str(tuned / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
         assert found["rows"] == 16
     kept = parquet.read_table(tmp_path / "out.parquet")
     before = parquet.read_table(data)

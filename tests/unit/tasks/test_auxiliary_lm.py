@@ -14,16 +14,18 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import begun
+from bertwright.finetuning.setup import initial_model
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import System, TopConfig, system_config, with_dropout
+from bertwright.model.config import with_dropout
 from bertwright.model.encoder import init_weights
+from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.heads import TiedOutput
+from bertwright.model.system import System, system_config
 from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.serving.predictor import load
-from bertwright.tasks.auxiliary_lm import COUNT, TERM, Heard, language_loss, overheard, with_language
-from bertwright.tasks.binding import Work, open_tokenizer
+from bertwright.tasks.auxiliary_lm import COUNT, TERM, BackboneCall, language_loss, recorded, with_language
+from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import get_spec
 from bertwright.text.wordpiece import train_tokenizer
@@ -52,13 +54,13 @@ def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
     return {system: str(folder / system) for system in (*LEFT, "bert-right")}
 
 
-def bound(model: str, task: str, folder: Path) -> tuple[Work[Any], nn.Module]:
+def bound(model: str, task: str, folder: Path) -> tuple[BoundTask, nn.Module]:
     """A task with the next-token loss at weight 2, and the model before its first step."""
     saved, spec = open_model(model), get_spec(task)
     data = example_data(spec, folder).data
     work = kind_of(spec).prepare(spec, data, open_tokenizer(saved), saved.config, FAST.max_length)
     work = with_language(work, saved, 2.0)
-    return work, begun(FAST.model_copy(update={"lm_weight": 2.0}), work, saved, 3)
+    return work, initial_model(FAST.model_copy(update={"lm_weight": 2.0}), work, saved, 3)
 
 
 def plain_loss(model: Any, system: System, ids: Tensor, mask: Tensor) -> Tensor:
@@ -69,7 +71,7 @@ def plain_loss(model: Any, system: System, ids: Tensor, mask: Tensor) -> Tensor:
         last = model.encoder(alone, torch.zeros_like(alone), torch.ones_like(alone, dtype=torch.bool)).last[0]
         words = model.encoder.embeddings.word.weight
         if system == "gpt":
-            logits = model.encoder.logits(last)
+            logits = F.linear(last, words)
         elif system == "bert-left":
             logits = model.masked_lm(last, words)
         else:
@@ -129,7 +131,7 @@ def test_a_body_is_overheard_only_within(models: dict[str, str]) -> None:
     at = torch.tensor([[6, 0], [3, 3]])
     with torch.inference_mode():
         before = body(*rows, at=at).last
-        with overheard(body) as calls:
+        with recorded(body) as calls:
             assert torch.allclose(body(*rows, at=at).last, before, atol=1e-6)
             assert torch.allclose(body.summary(*rows), body(*rows).last[:, -1], atol=1e-6)
             assert [call.last.shape for call in calls] == [(2, 7, body.config.hidden)] * 3
@@ -147,7 +149,7 @@ def test_what_pads_a_row_is_not_predicted(models: dict[str, str]) -> None:
     with torch.no_grad():
         for given, real in ((ids, mask), wider):
             last = model["encoder"](given, torch.zeros_like(given), real).last
-            losses.append(float(language_loss(model, Heard(given, real, last))))
+            losses.append(float(language_loss(model, BackboneCall(given, real, last))))
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -199,15 +201,21 @@ def test_who_is_refused(models: dict[str, str], tmp_path: Path) -> None:
     where: Any = {"data": tmp_path / "data", "out": tmp_path / "run"}
     asked = FAST.model_copy(update={"lm_weight": 0.5})
     words = Path(models["gpt"])
-    with pytest.raises(InputError, match=r"--lm-weight 0\.5: random:tiny has states that know the tokens behind them"):
+    with pytest.raises(
+        InputError,
+        match=r"--lm-weight 0\.5: random:tiny has states that depend on later tokens",
+    ):
         finetune(asked, get_spec("squad1"), model="random:tiny", tokenizer=words, **where)
-    with pytest.raises(InputError, match=r"--lm-weight 0\.5: .*bert-right has states that know the tokens behind"):
+    with pytest.raises(
+        InputError,
+        match=r"--lm-weight 0\.5: bert-right has states that depend on later tokens",
+    ):
         finetune(asked, get_spec("squad1"), model=models["bert-right"], **where)
-    topped = asked.model_copy(update={"bilstm": 16})
-    with pytest.raises(InputError, match="gpt with a BiLSTM on top has states that know the tokens behind them"):
-        finetune(topped, get_spec("squad1"), model=models["gpt"], **where)
+    add_bilstm = asked.model_copy(update={"bilstm": 16})
+    with pytest.raises(InputError, match="gpt with a BiLSTM on top has states that depend on later tokens"):
+        finetune(add_bilstm, get_spec("squad1"), model=models["gpt"], **where)
     features = asked.model_copy(update={"features": "last"})
-    with pytest.raises(InputError, match="no --bilstm, no --lm-weight"):
+    with pytest.raises(InputError, match="leave --bilstm and --lm-weight out"):
         finetune(features, get_spec("squad1"), model=models["gpt"], **where)
     assert not (tmp_path / "run").exists()
 
@@ -225,8 +233,8 @@ def test_what_gpts_settings_are_where_none_are_named() -> None:
     assert named.rate(shapes["gpt"]) == 1e-4
     frozen = FinetuneSettings(features="last")
     assert (frozen.language_weight(shapes["gpt"]), frozen.warmup_of(shapes["gpt"])) == (0.0, 0.1)
-    topped = TopConfig.model_validate({"inner": shapes["gpt"], "width": 16})
-    assert (plain.rate(topped), plain.warmup_of(topped)) == (6.25e-5, 0.002)
+    add_bilstm = TopConfig.model_validate({"inner": shapes["gpt"], "width": 16})
+    assert (plain.rate(add_bilstm), plain.warmup_of(add_bilstm)) == (6.25e-5, 0.002)
 
 
 def test_records_of_earlier_runs_have_todays_defaults() -> None:

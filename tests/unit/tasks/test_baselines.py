@@ -7,7 +7,7 @@ import pytest
 
 from bertwright.errors import MissingExtra
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
-from bertwright.tasks.classification.examples import Examples
+from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import get_task, with_labels
 
 FILLERS = np.array("the of a tree in some house by our river near that old road with new stones".split())
@@ -15,7 +15,9 @@ FILLERS = np.array("the of a tree in some house by our river near that old road 
 
 def make_examples(texts_a, targets, texts_b=None):
     lines = tuple(range(len(texts_a)))
-    return Examples(tuple(texts_a), None if texts_b is None else tuple(texts_b), np.asarray(targets), "made up", lines)
+    return TextExamples(
+        tuple(texts_a), None if texts_b is None else tuple(texts_b), np.asarray(targets), "made up", lines
+    )
 
 
 def sentences(count, seed, length=8):
@@ -110,7 +112,7 @@ def test_dev_does_not_change_what_is_learned():
 def test_without_labels_and_without_the_extra(monkeypatch):
     task, train = get_task("sst2"), make_examples(["up", "down"], [1, 0])
     with pytest.raises(ValueError, match="needs examples with labels"):
-        majority_baseline(task, Examples(("a",), None, None, "made up", (1,)), train)
+        majority_baseline(task, TextExamples(("a",), None, None, "made up", (1,)), train)
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     with pytest.raises(MissingExtra, match=r"the bag-of-words baseline needs the extra 'tasks'"):
         bag_of_words_baseline(task, train, train)

@@ -12,11 +12,11 @@ import torch
 
 import bertwright
 from bertwright.errors import InputError
-from bertwright.model.config import System, system_config
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
+from bertwright.model.system import System, system_config
 from bertwright.objectives.language_model import LanguageModel, language_architecture
-from bertwright.sklearn import BertVectorizer
+from bertwright.sklearn.estimators import BertVectorizer
 from bertwright.tasks import embeddings as features
 from bertwright.tasks.embeddings import parse_layers, write_features
 from bertwright.text.wordpiece import train_tokenizer
@@ -115,12 +115,18 @@ def test_the_first_token_of_a_model_that_looks_to_the_left_is_refused(own_text: 
             architecture=language_architecture(config),
         )
     texts, left = str(tmp_path / "texts.txt"), str(tmp_path / "bert-left")
-    with pytest.raises(InputError, match="pool cls: this model looks to the left"):
+    with pytest.raises(
+        InputError, match="pool cls: the first token of this model attends only to itself; use mean or max"
+    ):
         write_features(left, texts, tmp_path / "out", layers="last", pool="cls")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="take mean or max"):
+    with pytest.raises(
+        ValueError, match="pool cls: the first token of this model attends only to itself; use mean or max"
+    ):
         BertVectorizer(left, pool="cls").fit(["rain"])
-    with pytest.raises(InputError, match="take mean or max"):
+    with pytest.raises(
+        InputError, match="pool cls: the first token of this model attends only to itself; use mean or max"
+    ):
         bertwright.load(left).vectors("rain", pool="cls")
     write_features(left, texts, tmp_path / "mean", layers="last", pool="mean")
     write_features(str(tmp_path / "bert-right"), texts, tmp_path / "cls", layers="last", pool="cls")
@@ -173,17 +179,21 @@ def test_bad_input_is_named_and_nothing_written(published: tuple[Path, Any], tmp
         write_features(str(folder), str(latin), latin)
     assert latin.read_bytes().startswith(b"fine")
     for source, given, words in (
-        (str(tmp_path / "absent"), {}, "absent: there is no such file"),
-        (str(empty), {}, "holds no line of text"),
+        (str(tmp_path / "absent"), {}, "absent: no such file; expected a file with one text per line"),
+        (str(empty), {}, r"empty\.txt: expected lines of text, found none"),
         (str(latin), {}, r"latin.txt:2: not UTF-8 text \(byte 1 of the line\)"),
-        (str(folder / "texts.txt"), {"layers": "4"}, r"--layers 4: write all, last, or numbers"),
-        (str(folder / "texts.txt"), {"max_length": 51}, "max_length 51: allowed are 3 to 50"),
-        (str(folder / "texts.txt"), {"max_length": 0}, "max_length 0: allowed are 3 to 50"),
+        (
+            str(folder / "texts.txt"),
+            {"layers": "4"},
+            r"--layers 4: expected all, last, or numbers from 0 \(the embeddings\) to 3, separated by",
+        ),
+        (str(folder / "texts.txt"), {"max_length": 51}, "max_length 51: expected 3 to 50, the positions of this model"),
+        (str(folder / "texts.txt"), {"max_length": 0}, "max_length 0: expected 3 to 50"),
     ):
         with pytest.raises(InputError, match=words):
             write_features(str(folder), source, out, **given)
         assert list(tmp_path.glob("*.npz*")) == []
-    with pytest.raises(InputError, match="random weights have learned nothing"):
+    with pytest.raises(InputError, match="expected a model folder or a run"):
         write_features("random:tiny", str(latin), out)
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from bertwright.errors import InputError
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import WAYS
@@ -20,7 +20,7 @@ from bertwright.model.folder import open_model
 from bertwright.tasks import frozen_features as frozen
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.spec import get_task
-from bertwright.tasks.classification.task import places_of
+from bertwright.tasks.classification.task import positions_of
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.frozen_features import Recurrent, states_of
 from bertwright.tasks.multiple_choice.spec import SWAG
@@ -60,7 +60,7 @@ def test_states_are_kept_in_a_file_that_need_not_fit_into_memory(
     """The file has numpy's own bytes; where the disk has no room, nothing is computed and nothing is left."""
     words = Tokenizer.load(given["tokenizer"])
     encoder = frozen_encoder(open_model("random:tiny", tokenizer=given["tokenizer"], vocab_size=words.vocab_size))
-    wanted = places_of(encode(words, ["the river is wide", "no"], max_length=16))
+    wanted = positions_of(encode(words, ["the river is wide", "no"], max_length=16))
     filled = []
     really = frozen._fill
     monkeypatch.setattr(frozen, "_fill", lambda *given: (filled.append(given[0]), really(*given)))
@@ -93,7 +93,10 @@ def test_a_way_names_its_states() -> None:
         list(range(13)),
     ]
     assert states_of("concat-last-four", 2) == [1, 2]
-    with pytest.raises(InputError, match="'first' is no way to use features; there are embeddings, second"):
+    with pytest.raises(
+        InputError,
+        match="unknown way 'first'; allowed: embeddings, second-to-last, last,",
+    ):
         states_of("first", 12)  # type: ignore[arg-type]
 
 
@@ -135,7 +138,7 @@ def test_states_are_those_of_the_encoder(given: dict[str, Any]) -> None:
     saved = open_model("random:tiny", tokenizer=given["tokenizer"], vocab_size=words.vocab_size)
     encoder = frozen_encoder(saved)
     encoded = encode(words, ["The river.", "A mill stands by the water."], ["No", "It turns all day."], max_length=24)
-    found = frozen.states_for(encoder, places_of(encoded), [0, 2])
+    found = frozen.states_for(encoder, positions_of(encoded), [0, 2])
     for row, ids in enumerate(encoded.ids):
         given_ids = torch.from_numpy(ids)[None].long()
         segments = (torch.arange(len(ids)) >= int(encoded.first[row])).long()[None]
@@ -152,7 +155,7 @@ def test_it_learns_answers_and_comes_back(given: dict[str, Any], tmp_path: Path,
     folder = tmp_path / "run"
     assert evaluate_task(SST2, model=str(folder), data=given["data"])["accuracy"] == 1.0
     (tmp_path / "in.tsv").write_text("sentence\nthe river is wide 99\nno 98\n")
-    predict(str(folder), str(tmp_path / "in.tsv"), str(tmp_path / "out.tsv"))
+    predict_file(str(folder), str(tmp_path / "in.tsv"), str(tmp_path / "out.tsv"))
     assert [line.split("\t")[1] for line in (tmp_path / "out.tsv").read_text().splitlines()] == [
         "label",
         "positive",
@@ -204,7 +207,7 @@ def test_pairs_and_numbers(given: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "numbers.tsv").write_text(f"sentence1\tsentence2\tscore\n{lines}")
     found = finetune(FAST, STSB, **{**given, "data": tmp_path / "numbers.tsv", "out": tmp_path / "run"})
     assert np.isfinite(found["mean"])
-    predict(str(tmp_path / "run"), str(tmp_path / "numbers.tsv"), str(tmp_path / "out.tsv"))
+    predict_file(str(tmp_path / "run"), str(tmp_path / "numbers.tsv"), str(tmp_path / "out.tsv"))
     assert (tmp_path / "out.tsv").read_text().startswith("sentence1\tsentence2\tscore\tpredicted_score\n")
 
 
@@ -216,14 +219,16 @@ def test_nobodys_auto_model_opens_it(given: dict[str, Any], tmp_path: Path) -> N
 
 
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--new-layers and --frozen-layers do not go with it"):
+    with pytest.raises(InputError, match="--features freezes every layer; leave --new-layers and --frozen-layers out"):
         finetune(FAST.model_copy(update={"frozen_layers": 1}), SST2, out=tmp_path / "run", **given)
     for ignored in ({"layer_decay": 0.5}, {"activation_checkpointing": True}):
-        with pytest.raises(InputError, match="--layer-decay and --activation-checkpointing do not go with it"):
+        with pytest.raises(
+            InputError, match="--features freezes every layer; leave --layer-decay and --activation-checkpointing out"
+        ):
             finetune(FAST.model_copy(update=ignored), SST2, out=tmp_path / "run", **given)
     (tmp_path / "swag.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "label": 0}\n' * 4)
     with pytest.raises(InputError, match="--features: swag cannot be learned from features"):
         finetune(FAST, SWAG, **{**given, "data": tmp_path / "swag.jsonl", "out": tmp_path / "run"})
     assert not (tmp_path / "run").exists()
-    with pytest.raises(InputError, match="BiLSTM of width 7: must be even"):
+    with pytest.raises(InputError, match="BiLSTM width 7: expected an even number"):
         Recurrent("last", states=1, hidden=4, width=7, dropout=0.0)

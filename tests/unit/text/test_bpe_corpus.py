@@ -22,7 +22,8 @@ from bertwright.tasks.question_answering.spec import SQUAD1
 from bertwright.tasks.question_answering.windows import encode_windows, padded_rows
 from bertwright.tasks.tagging.model import windows_of
 from bertwright.text.bpe import BPETokenizer, train_bpe
-from bertwright.text.documents import TextSettings, read_documents
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
 from bertwright.text.wordpiece import train_tokenizer
 from tests.support.eight_sentences import made_of
 

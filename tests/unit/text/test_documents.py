@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from bertwright.errors import InputError
 from bertwright.text import decompress as opening
-from bertwright.text.documents import Document, TextSettings, find_inputs, read_all, read_documents, read_sources
+from bertwright.text.document import Document, TextSettings
+from bertwright.text.documents import find_inputs, read_all, read_documents, read_sources
 
 OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 PACK: dict[str, Callable[[bytes], bytes]] = {

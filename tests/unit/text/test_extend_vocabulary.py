@@ -17,8 +17,8 @@ from bertwright.errors import InputError
 from bertwright.pretraining.init_from import extend_rows
 from bertwright.text import extend_vocabulary as extension
 from bertwright.text.extend_vocabulary import Extension, extend_tokenizer, new_pieces, split_piece
-from bertwright.text.vocabulary import Base
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer, train_tokenizer
+from bertwright.text.vocabulary import SPECIAL, Base, Rules
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 LETTERS = "abcdefgh골목길"
 RULES = Rules(cased=False, strip_accents=False)

@@ -18,7 +18,8 @@ import pytest
 from pyarrow import parquet
 
 from bertwright.errors import InputError
-from bertwright.text.documents import TextSettings, read_documents, read_sources
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents, read_sources
 from bertwright.text.wordpiece import train_tokenizer
 
 TEXTS = ["One line.\nAnother\xa0line.", "", None, "  ", "Last \U0001f642."]

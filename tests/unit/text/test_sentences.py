@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from bertwright.cli import main
-from bertwright.text.documents import Document, TextSettings, read_documents
+from bertwright.text.document import Document, TextSettings
+from bertwright.text.documents import read_documents
 from bertwright.text.sentences import split_sentences
 
 OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"

@@ -10,7 +10,8 @@ import pytest
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.text.documents import TextSettings, read_documents
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
 from bertwright.text.wikipedia import LARGEST_PAGE
 from bertwright.text.wordpiece import train_tokenizer
 

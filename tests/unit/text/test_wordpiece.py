@@ -18,10 +18,12 @@ import pytest
 from bertwright.errors import InputError
 from bertwright.text import wordpiece as module
 from bertwright.text.bpe import train_bpe
-from bertwright.text.documents import TextSettings, read_documents
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
 from bertwright.text.extend_vocabulary import extend_tokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
-from bertwright.text.wordpiece import SPECIAL, Rules, Tokenizer, import_vocabulary, train_tokenizer
+from bertwright.text.vocabulary import SPECIAL, Rules
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
 
 OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")

@@ -1,5 +1,5 @@
-"""Where things are computed. There is no GPU in most places: torch's `meta` device, which has shapes and no numbers,
-takes its place, and tells as a GPU would of a tensor that was left behind.
+"""Every tensor is on the device of the model. Most machines have no GPU: torch's `meta` device, which has shapes and no
+numbers, replaces it, and reports a tensor on another device as a GPU does.
 """
 
 import json
@@ -17,9 +17,9 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.files import read_json
 from bertwright.finetuning import run as finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import SYSTEMS, System
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import SYSTEMS, System
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining import measure
 from bertwright.pretraining import run as pretraining_run
@@ -61,7 +61,7 @@ def test_all_tensors_of_a_batch_are_moved() -> None:
 
 
 def computed_elsewhere(trainable: Any, batch: Any) -> None:
-    """The step of a batch that lies here, and its gradients: all of it there."""
+    """Assert that a step on a batch in main memory, and its gradients, are computed on the meta device."""
     engine = Engine(trainable, compiled=False, device=ELSEWHERE)
     assert module_device(trainable.module) == ELSEWHERE
     terms = engine.losses(batch)
@@ -91,15 +91,15 @@ def test_a_step_leaves_no_tensor_behind(system: System, tmp_path: Path) -> None:
     computed_elsewhere(trainable_of(model), batch)
 
 
-def test_what_is_left_behind_would_be_told() -> None:
-    """The stand-in does tell."""
+def test_the_meta_device_reports_a_tensor_on_another_device() -> None:
+    """The meta device would report an error in the tests below."""
     model = tiny_run.built(kind=torch.float32).to(ELSEWHERE)
     with pytest.raises(RuntimeError, match="device"):
         model.encoder.layers[0](torch.zeros(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_held_out_figures_are_computed_where_the_model_is(system: System, tmp_path: Path) -> None:
+def test_validation_metrics_are_computed_on_the_models_device(system: System, tmp_path: Path) -> None:
     model, batch = rows_and_model(system, tmp_path)
     model.to(ELSEWHERE).eval()
     with torch.inference_mode(), pytest.raises(RuntimeError, match="meta tensors"):  # only at the figure itself
@@ -119,7 +119,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_task_is_learned_and_measured_where_the_model_is(name: str, encoder: str, tmp_path: Path) -> None:
+def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, encoder: str, tmp_path: Path) -> None:
     saved = open_model(encoder)
     example = example_data(TASKS[name], tmp_path)
     work = kind_of(TASKS[name]).prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
@@ -133,14 +133,15 @@ def test_a_task_is_learned_and_measured_where_the_model_is(name: str, encoder: s
 
 
 @pytest.mark.parametrize("name", ["sst2", "ner"])
-def test_features_are_computed_and_read_where_the_model_is(name: str, encoder: str, tmp_path: Path) -> None:
+def test_features_are_computed_and_read_on_the_models_device(name: str, encoder: str, tmp_path: Path) -> None:
     saved, example = open_model(encoder), example_data(TASKS[name], tmp_path)
-    bound: Any = kind_of(TASKS[name]).features
-    data = bound(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
-    states = states_for(frozen_encoder(saved), data.train, [0, 1, 2])
-    head = FrozenHead(saved.config, "elmo", outputs=data.outputs, width=8, each=data.each).to(ELSEWHERE)
+    kind = kind_of(TASKS[name])
+    bound = kind.prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
+    positions = kind.feature_positions(*bound.train)
+    states = states_for(frozen_encoder(saved), positions, [0, 1, 2])
+    head = FrozenHead(saved.config, "elmo", outputs=2, width=8, each=kind.feature_unit == "position").to(ELSEWHERE)
     for compute in (
-        lambda: states_for(frozen_encoder(saved).to(ELSEWHERE), data.train, [0, 1, 2]),
+        lambda: states_for(frozen_encoder(saved).to(ELSEWHERE), positions, [0, 1, 2]),
         lambda: predicted(head, states),
     ):
         with pytest.raises(NotImplementedError, match="copy out of meta"):
@@ -148,14 +149,14 @@ def test_features_are_computed_and_read_where_the_model_is(name: str, encoder: s
 
 
 def test_features_are_learned_in_bf16(encoder: str, tmp_path: Path) -> None:
-    """What `auto` means on nearly every GPU."""
+    """`auto` chooses bf16 on nearly every GPU."""
     task, example = TASKS["sst2"], example_data(TASKS["sst2"], tmp_path)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="bf16", features="last")
     found = finetune.finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
     assert 0.0 <= found["mean"] <= 1.0
 
 
-def test_a_gpu_that_is_not_there_is_said(
+def test_a_missing_gpu_is_an_error(
     tmp_path: Path, own_corpus: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -196,11 +197,11 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(InputError, match="--precision int8: is for processors"):
+    with pytest.raises(InputError, match="--precision int8 needs --device cpu"):
         choose("int8", device="cuda")
 
 
-def test_a_run_goes_on_with_other_roundings_only_where_asked(tmp_path: Path, capsys: Any) -> None:
+def test_a_run_resumes_with_other_numerics_only_where_they_are_allowed(tmp_path: Path, capsys: Any) -> None:
     begun = PretrainSettings(steps=3)
     start_run(tmp_path / "run", kind="pretrain", settings=begun, data={}, resume=False)
     other = begun.model_copy(update={"device": "cuda", "micro_tokens": 1024})
@@ -223,7 +224,7 @@ def test_a_run_goes_on_with_other_roundings_only_where_asked(tmp_path: Path, cap
         start_run(tmp_path / "run", settings=longer, allow_other_numerics=True, **again)
 
 
-def test_what_fits_into_a_full_gpu_is_found_by_halving() -> None:
+def test_the_rows_that_fit_into_a_gpu_are_found_by_halving() -> None:
     tried = []
 
     def compute(rows: int) -> None:
@@ -245,7 +246,7 @@ def as_if_begun_on_a_gpu(folder: Path) -> None:
     (folder / "run.json").write_text(json.dumps(record))
 
 
-def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
+def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
     tmp_path: Path, own_corpus: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -274,7 +275,7 @@ def test_a_full_gpu_ends_a_pretraining_with_the_batch_that_fits(
     assert [record["settings"]["device"], record["resolved"]["numerics"]["device"]] == ["cpu", "cpu"]
 
 
-def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
+def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
     tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = TASKS["sst2"]
@@ -317,7 +318,7 @@ def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
     assert record["resolved"]["ranks"] == 1
 
 
-def test_a_fine_tuning_notes_the_processor_that_it_goes_on_with(tmp_path: Path) -> None:
+def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) -> None:
     settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Together()
     run = start_run(tmp_path / "run", kind="finetune", settings={}, data={}, resume=False)
     begun, _ = finetune._resolved(settings, run, together, allow_other=False)
@@ -332,10 +333,10 @@ def test_a_fine_tuning_notes_the_processor_that_it_goes_on_with(tmp_path: Path) 
     assert finetune._resolved(settings, run, together, allow_other=False)[0] == found
 
 
-def test_an_epoch_measured_again_and_otherwise_keeps_figures_and_weights_together(
+def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_together(
     tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after the best epoch was saved and before the next checkpoint, it goes on where numbers are others."""
+    """The run is killed between the save of the best epoch and the next checkpoint; resumed, its metrics differ."""
     task = TASKS["sst2"]
     measured: list[float] = []
     prepared = finetune._prepare
@@ -363,7 +364,7 @@ def test_an_epoch_measured_again_and_otherwise_keeps_figures_and_weights_togethe
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == second
 
 
-def test_a_search_goes_on_with_another_device_where_asked(tmp_path: Path, encoder: str, capsys: Any) -> None:
+def test_a_search_resumes_on_another_device_where_that_is_allowed(tmp_path: Path, encoder: str, capsys: Any) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data
     command = ["finetune", "sst2", "--model", encoder, "--data", str(data), "--out", str(tmp_path / "run")]
     command += ["--epochs", "1", "--max-length", "40", "--threads", "1", "--seeds", "1", "--grid", "batch-size=4,8"]
@@ -376,7 +377,7 @@ def test_a_search_goes_on_with_another_device_where_asked(tmp_path: Path, encode
     assert main([*command, "--resume", "--allow-other-numerics"]) == 0
 
 
-def test_a_full_gpu_is_no_traceback_where_a_model_answers(
+def test_a_full_gpu_is_an_error_without_traceback_in_evaluation(
     tmp_path: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data

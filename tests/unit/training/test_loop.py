@@ -81,7 +81,7 @@ def test_it_learns() -> None:
 
 @pytest.fixture
 def hears_hangups() -> Iterator[None]:
-    """As a program that nobody started with nohup."""
+    """Handle SIGHUP as a program that was not started with nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -135,7 +135,7 @@ def test_steps_computed_again_leave_no_line_twice(tmp_path: Path) -> None:
 
 
 def kept_lines(run: RunFolder, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """The log with some of its lines; without the file where none is kept."""
+    """Keep some lines of the log; remove the file where none is kept."""
     lines = [json.dumps(entry) + "\n" for entry in run.metrics() if keep(entry)]
     (run.folder / "metrics.jsonl").write_text("".join(lines))
     if not lines:
@@ -158,10 +158,10 @@ def kept_lines(run: RunFolder, keep: Callable[[dict[str, Any]], bool]) -> None:
         (lambda entry: entry["step"] not in (6, 12), "lines of steps 4 to 6, 10 to 12 are missing; .* lacks them"),
     ],
 )
-def test_lines_that_are_gone_are_told(
+def test_lines_that_a_log_lacks_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: Callable[[dict[str, Any]], bool], says: str | None
 ) -> None:
-    """The loop logs every third step; between two lines, what is not logged yet lies in the checkpoint."""
+    """The loop logs every third step; a checkpoint holds the sums of the steps that are not logged yet."""
     given = plan(save_every=16, evaluate=lambda done: {"score": float(done)}, evaluate_at=frozenset({5, 10, 15, 20}))
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
     train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
@@ -177,7 +177,7 @@ def test_lines_that_are_gone_are_told(
     assert [entry["step"] for entry in run.metrics() if "held_out" not in entry][-2:] == [18, 20]
 
 
-def test_lines_of_the_last_steps_are_told_at_the_very_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_lines_of_the_last_steps_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
     train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
     kept_lines(run, lambda entry: entry["step"] < 18)
@@ -206,7 +206,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 
 def test_every_flipped_bit_of_a_state_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The step decides which rows come next, and the notes what is logged and stopped for."""
+    """The step decides the next rows; the notes decide the log and the loss guard."""
     module = torch.nn.Linear(2, 2)
     optimizer = build_optimizer(module, OptimizerSettings())
     for step in (11, 12):
@@ -243,7 +243,7 @@ def test_a_checkpoint_under_the_name_of_another_step_is_damaged(tmp_path: Path) 
     assert load_checkpoint(tmp_path, module, optimizer) == (11, {})
 
 
-def test_damaged_checkpoints_of_later_steps_crowd_out_no_good_one(tmp_path: Path) -> None:
+def test_damaged_checkpoints_of_later_steps_do_not_displace_good_ones(tmp_path: Path) -> None:
     module = torch.nn.Linear(2, 2)
     optimizer = build_optimizer(module, OptimizerSettings())
     for step in (10, 20, 30):
@@ -285,7 +285,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> No
     assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
 
 
-def test_a_gradient_that_is_not_finite_is_called_so(tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_is_reported(tmp_path: Path) -> None:
     def steep(batch: Batch) -> dict[str, tuple[Tensor, str]]:
         loss = module(batch[0]).sum()
         loss.register_hook(lambda gradient: gradient * float("inf"))
@@ -297,11 +297,11 @@ def test_a_gradient_that_is_not_finite_is_called_so(tmp_path: Path) -> None:
 
 
 def spoiled(bad: dict[int, float]) -> Callable[[int], list[Batch]]:
-    """The rows, with goals of some steps multiplied."""
+    """Return rows whose goals are multiplied in some steps."""
     return lambda step: [(values, goals * bad.get(step, 1.0)) for values, goals in rows(step)]
 
 
-def test_bad_steps_are_left_out_and_counted_where_that_is_asked(
+def test_bad_steps_are_skipped_and_counted_with_skip_loss_spikes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
@@ -319,15 +319,15 @@ def test_bad_steps_are_left_out_and_counted_where_that_is_asked(
     assert all(entry["loss"] < 100 for entry in run.metrics())
 
 
-def test_a_leap_stops_where_nothing_else_is_asked() -> None:
+def test_a_loss_spike_stops_the_run_by_default() -> None:
     leaping = plan(watch_spikes=True)
     with pytest.raises(RunFailed, match=r"step 12: loss spike: .*, after .* on average"):
         train(trainable(line()), spoiled({11: 1e6}), plan=leaping, numerics=NUMERICS, quiet=True)
     train(trainable(line()), spoiled({11: 1e6}), plan=plan(), numerics=NUMERICS, quiet=True)  # other tasks' losses may
 
 
-def test_weights_that_a_loss_leaps_with_are_no_last_good_ones(tmp_path: Path) -> None:
-    """The update before may be the cause: from weights after it nobody could ever go on."""
+def test_weights_with_a_loss_spike_are_not_saved(tmp_path: Path) -> None:
+    """An earlier update may be the cause; a run could not continue from the weights after it."""
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
     leaping = plan(watch_spikes=True, save_every=5)
     with pytest.raises(
@@ -350,7 +350,7 @@ def test_weights_that_a_loss_leaps_with_are_no_last_good_ones(tmp_path: Path) ->
 def test_lines_are_on_disk_before_the_checkpoint_that_follows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut nothing computes lines again that a checkpoint lies behind."""
+    """After a power cut no lines are missing before the checkpoint from which the run resumes."""
     synced: list[str] = []
     real = os.fsync
 
@@ -368,7 +368,7 @@ def test_lines_are_on_disk_before_the_checkpoint_that_follows_them(
         assert between.index("metrics.jsonl") < between.index("state.json")
 
 
-def test_where_a_run_goes_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_step_that_a_run_continues_from_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
     train(trainable(line()), rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
     assert capsys.readouterr().err == ""
@@ -383,7 +383,7 @@ def test_where_a_run_goes_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "has no checkpoint, though it reached step 20; starting from step 0" in capsys.readouterr().err
 
 
-def test_a_persons_copies_of_checkpoints_stay(tmp_path: Path) -> None:
+def test_copies_of_checkpoints_under_other_names_stay(tmp_path: Path) -> None:
     module = torch.nn.Linear(2, 2)
     optimizer = build_optimizer(module, OptimizerSettings())
     save_checkpoint(tmp_path, module, optimizer, step=1, notes={})
@@ -396,13 +396,13 @@ def test_a_persons_copies_of_checkpoints_stay(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, module, optimizer) == (1_000_000_001, {})
 
 
-def test_too_many_bad_steps_stop_all_the_same() -> None:
+def test_too_many_bad_steps_stop_the_run() -> None:
     bad = dict.fromkeys(range(3, 20), float("inf"))
     with pytest.raises(RunFailed, match=r"step 14: .*after 10 skipped steps"):
         train(trainable(line()), spoiled(bad), plan=plan(skip_loss_spikes=True), numerics=NUMERICS, quiet=True)
 
 
-def test_what_was_skipped_and_what_is_usual_survive_a_restart(tmp_path: Path) -> None:
+def test_skipped_steps_and_the_usual_loss_survive_a_restart(tmp_path: Path) -> None:
     bad = {4: float("nan"), 15: 1e6}
     logs = []
     for name, stops in (("calm", ()), ("torn", (9,))):
@@ -435,7 +435,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
     assert outcome.finished
 
 
-def test_measuring_leaves_the_weights_alone() -> None:
+def test_trial_steps_restore_the_weights() -> None:
     module = line()
     before = weights(module)
     assert measure_step_seconds(trainable(module), rows, plan=plan(100), numerics=NUMERICS, seconds=0.01) > 0
@@ -451,7 +451,7 @@ def test_measuring_leaves_the_weights_alone() -> None:
         (True, [60, 0.5, 0.5, 0.5, 60], 0.5),  # a shape that is new to the fifth
     ],
 )
-def test_what_compiling_takes_is_not_a_steps_time(
+def test_compiling_does_not_count_as_the_time_of_a_step(
     compiled: bool, taken: list[float], expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
@@ -487,7 +487,7 @@ def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:
     assert [entry["held_out"]["score"] for entry in run.metrics() if "held_out" in entry] == [5.0, 20.0]
 
 
-def test_what_decides_nothing_may_change_on_resuming(tmp_path: Path) -> None:
+def test_settings_that_decide_no_result_may_change_on_resuming(tmp_path: Path) -> None:
     start: Any = {"kind": "t", "data": {}}
     start_run(tmp_path / "r", settings=PretrainSettings(steps=5), resume=False, **start)
     start_run(tmp_path / "r", settings=PretrainSettings(steps=5, keep=7, skip_loss_spikes=True), resume=True, **start)

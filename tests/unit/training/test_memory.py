@@ -1,4 +1,4 @@
-"""The memory and the processor time that may be used, from control groups of both versions."""
+"""Usable memory and processor time, from control groups of both versions."""
 
 import mmap
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_the_quota_of_version_1(tmp_path: Path, written: str, quota: float | Non
     assert processor_quota(tmp_path / "proc", tmp_path / "fs") == quota
 
 
-def test_the_peak_begins_anew() -> None:
+def test_the_peak_is_reset() -> None:
     with mmap.mmap(-1, 50_000_000) as big:  # given back at once, unlike memory of the C allocator
         big.write(bytes(50_000_000))
     high = peak_bytes()

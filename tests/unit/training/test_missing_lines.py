@@ -1,4 +1,4 @@
-"""A pre-training and a fine-tuning that are resumed without their log say so."""
+"""A pre-training and a fine-tuning that are resumed without their log report the missing lines."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from bertwright.tasks.classification.spec import get_task
 from bertwright.training import loop
 
 
-def test_a_pretraining_without_its_log_says_so(
+def test_a_resumed_pretraining_reports_a_missing_log(
     own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings: Any = {"phases": (Phase(length=16, share=1.0),), "steps": 8, "batch_size": 4, "threads": 1}
@@ -35,7 +35,7 @@ def test_a_pretraining_without_its_log_says_so(
     ) in capsys.readouterr().err
 
 
-def test_a_finetuning_without_the_log_of_a_finished_seed_says_so(
+def test_a_resumed_fine_tuning_reports_the_missing_log_of_a_finished_seed(
     own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "data"

@@ -1,4 +1,4 @@
-"""Muon against exact singular values, against torch's own, and in the groups of the optimiser."""
+"""Muon against exact singular values, against torch's Muon, and in the groups of the optimiser."""
 
 import copy
 import math
@@ -122,7 +122,7 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
     assert 0.9 < float(torch.linalg.matrix_norm(wide, 2)) / (0.02 * math.sqrt(4)) < 1.25
 
 
-def test_what_is_not_muons_moves_as_without_it() -> None:
+def test_parameters_outside_of_muon_move_as_without_it() -> None:
     with_it, without = Model(), Model()
     without.load_state_dict(with_it.state_dict())
     learn(with_it, optimizer_of(with_it), range(3))
@@ -136,7 +136,7 @@ def test_what_is_not_muons_moves_as_without_it() -> None:
     }
 
 
-def test_a_run_goes_on_from_its_momentum(tmp_path: Path) -> None:
+def test_a_run_resumes_with_its_momentum(tmp_path: Path) -> None:
     whole = Model()
     first, second = copy.deepcopy(whole), copy.deepcopy(whole)
     learn(whole, optimizer_of(whole), range(6))
@@ -157,7 +157,7 @@ def test_a_rate_for_matrices_that_nothing_uses_is_refused() -> None:
         PretrainSettings(system="lstm-left", steps=1, optimizer=MUON)
 
 
-def test_the_command_learns_by_it(own_corpus: Path, tmp_path: Path) -> None:
+def test_the_command_trains_with_muon(own_corpus: Path, tmp_path: Path) -> None:
     given = ["pretrain", "--corpus", str(own_corpus), "--steps", "8", "--lengths", "16", "--batch-size", "4"]
     given += ["--threads", "1", "--compile", "off", "--precision", "fp32", "--learning-rate", "1e-3"]
     runs = {}

@@ -92,7 +92,7 @@ def test_clipping_bounds_the_global_norm() -> None:
 
 
 def test_the_norm_of_a_large_vocabularys_gradient_is_exact() -> None:
-    """torch's own is 7e-5 too small here, and clips to more than the limit."""
+    """The norm of torch's own function is 7e-5 too small here, so that it clips to more than the limit."""
     table, bias = (torch.zeros(size, requires_grad=True) for size in ((30_000, 128), (30_000,)))
     table.grad = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
     bias.grad = torch.full_like(bias, 1e-3)

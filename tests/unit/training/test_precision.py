@@ -1,4 +1,4 @@
-"""What `--precision auto` means."""
+"""The precision that `--precision auto` chooses."""
 
 from collections.abc import Callable
 
@@ -29,8 +29,8 @@ def test_elsewhere_the_measurement_decides(monkeypatch: pytest.MonkeyPatch) -> N
     assert machine.choose_precision(RATES) == "bf16"
 
 
-def test_what_cannot_be_chosen_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product in bf16 takes seconds on a processor without instructions for it, and every command measures."""
+def test_a_precision_that_cannot_be_chosen_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bf16 product takes seconds on a processor without bf16 instructions, and every command measures."""
     asked: list[torch.dtype] = []
 
     def rates(dtypes: list[torch.dtype], shape: tuple[int, int, int], *, device: torch.device) -> list[float]:
@@ -49,7 +49,7 @@ def test_what_cannot_be_chosen_is_not_measured(monkeypatch: pytest.MonkeyPatch) 
 
 
 def clocked(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[torch.dtype, int], float]) -> list[torch.dtype]:
-    """The kinds in the order in which their products are timed; the n-th product of all takes `seconds(kind, n)`."""
+    """Record dtypes in the order in which products are timed; the n-th product takes `seconds(dtype, n)`."""
     timed: list[torch.dtype] = []
     now = 0.0
 
@@ -70,8 +70,8 @@ def test_a_slow_product_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timed == [torch.float32, torch.bfloat16, *[torch.float32] * 6]
 
 
-def test_who_disturbs_the_timing_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """bf16 is twice as fast; from the seventh product on, all take four times as long, by another program."""
+def test_another_program_does_not_change_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 is twice as fast; from the seventh product on, another program makes all four times as slow."""
     clocked(monkeypatch, lambda kind, done: (0.01 if kind == torch.bfloat16 else 0.02) * (4 if done >= 7 else 1))
     rates = machine.measure_peak_flops([torch.float32, torch.bfloat16], (10, 10, 10))
     assert rates[1] == pytest.approx(2 * rates[0])

@@ -1,4 +1,4 @@
-"""AdamW on a table with sparse gradients beside torch's on the whole table."""
+"""AdamW on a table with sparse gradients against torch's AdamW on the whole table."""
 
 import copy
 from pathlib import Path
@@ -98,8 +98,8 @@ def test_a_resumed_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_sparse_table_and_a_whole_one_go_on_from_each_other(tmp_path: Path, begun: bool) -> None:
-    """Several processes train whole tables, one process sparse ones."""
+def test_a_sparse_table_and_a_dense_one_resume_from_each_other(tmp_path: Path, begun: bool) -> None:
+    """Several processes train dense tables, one process trains sparse ones."""
     undisturbed, first, second = Reader(sparse=False), Reader(sparse=begun), Reader(sparse=not begun)
     train(undisturbed, build_optimizer(undisturbed, SETTINGS), range(STEPS))
     optimizer = build_optimizer(first, SETTINGS)

@@ -1,4 +1,4 @@
-"""How many threads a process takes where nobody gives it a number."""
+"""The default number of threads of a process."""
 
 import os
 
@@ -10,14 +10,14 @@ from bertwright.training import hardware as machine
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A process that may run on four cores, in an environment that says nothing."""
+    """A process on four cores, without environment variables for threads."""
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     for name in ("LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
 
-def test_without_a_word_there_is_a_thread_for_each_core(four_cores: pytest.MonkeyPatch) -> None:
+def test_by_default_there_is_a_thread_for_each_core(four_cores: pytest.MonkeyPatch) -> None:
     assert machine.usable_cores() == 4
 
 
@@ -45,7 +45,7 @@ def test_waiting_threads_soon_sleep_unless_somebody_says_otherwise(
 
 
 def test_processes_of_torchrun_share_the_cores(four_cores: pytest.MonkeyPatch) -> None:
-    """torchrun sets OMP_NUM_THREADS to 1 by itself, which is nobody's wish."""
+    """torchrun sets OMP_NUM_THREADS to 1 by default, so the variable does not count there."""
     four_cores.setenv("LOCAL_WORLD_SIZE", "2")
     four_cores.setenv("OMP_NUM_THREADS", "1")
     assert machine.usable_cores() == 2

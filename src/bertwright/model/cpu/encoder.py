@@ -136,15 +136,15 @@ class PackedLayer(nn.Module):
         if 0 < hidden.shape[0] * hidden.shape[1] <= self.most_fused and keep.shape[1:3] == (1, 1):
             self._fused = self._fused or FusedLayer(self)
             return self._fused(hidden, keep, rows)
-        every = padded_rows(hidden.flatten(0, 1))
-        before = every if at is None else padded_rows(rows.flatten(0, 1))
+        every = with_zero_rows(hidden.flatten(0, 1))
+        before = every if at is None else with_zero_rows(rows.flatten(0, 1))
         narrow, scales = self.query.narrow(every)
         key_value = _unpadded(kernels.finish(self.key_value(narrow), scales, self.key_value.bias), hidden)  # [B, T, 2D]
         if at is not None:
             narrow, scales = self.query.narrow(before)
         query = _unpadded(kernels.finish(self.query(narrow), scales, self.query.bias), rows)  # [B, Q, D]
         context = kernels.attend(query, key_value, keep, heads=self.heads)
-        narrow, scales = self.output.narrow(padded_rows(context.flatten(0, 1)))
+        narrow, scales = self.output.narrow(with_zero_rows(context.flatten(0, 1)))
         middle = kernels.add_norm(self.output(narrow), scales, self.output.bias, before, self.attention_norm)
         narrow, scales = self.expand.narrow(middle)
         narrow, scales = self.expand.activated(self.expand(narrow), scales, self.approximate)
@@ -152,7 +152,7 @@ class PackedLayer(nn.Module):
         return _unpadded(out, rows)
 
 
-def padded_rows(rows: Tensor) -> Tensor:
+def with_zero_rows(rows: Tensor) -> Tensor:
     """Return rows [N, D] with zero rows appended, so that few different N occur; 2 % more rows on average.
 
     oneDNN compiles a product for each N and keeps it: half a megabyte each, a part of which is never freed.

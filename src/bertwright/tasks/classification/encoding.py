@@ -1,8 +1,9 @@
-"""… → task: what becomes of a text, or of a pair, that has more tokens than fit.
+"""texts or pairs → rows of token ids; logits → predictions and metrics of sentence tasks.
 
-Three ways: cut the end off (`truncate`), give up the middle (`head-tail`: what decides a label often stands where a
-text begins or ends), or make several rows of it that overlap by half (`windows`). All take time and memory in
-proportion to the number of tokens. The room is what the special tokens leave.
+There are three ways to encode a text or a pair that is too long: cut its end (`truncate`), cut its middle
+(`head-tail`, because the beginning and the end often decide the label), or make several rows that overlap by half
+(`windows`). Time and memory are proportional to the number of tokens. The room is the maximal length without the
+special tokens.
 """
 
 from collections.abc import Sequence
@@ -19,24 +20,24 @@ from bertwright.tasks.metrics import measure
 from bertwright.tasks.tagging.entities import Counts
 from bertwright.text.base_tokenizer import Pieces
 
-Part = tuple[list[int], list[int]]
+TokenPair = tuple[list[int], list[int]]
 
 
-def shortened(a: Sequence[int], b: Sequence[int], room: int, *, middle: bool) -> Part:
-    """Both sides, together of at most `room` tokens; the longer one gives way first, the second on ties.
+def shortened(a: Sequence[int], b: Sequence[int], room: int, *, middle: bool) -> TokenPair:
+    """Return both texts with at most `room` tokens together; the longer one is cut first, the second on ties.
 
-    From its end, as in the original's classifier, or from its middle: a quarter of what remains is then its beginning.
+    The end is cut, or with `middle` the middle: the kept part then starts with a quarter of its tokens.
     """
     keep_a, keep_b = _fit(len(a), len(b), room)
     cut = _without_middle if middle else _without_end
     return cut(a, keep_a), cut(b, keep_b)
 
 
-def windows(a: Sequence[int], b: Sequence[int], room: int) -> tuple[list[Part], bool]:
-    """Rows of at most `room` tokens that together hold everything, and whether something is lost all the same.
+def windows(a: Sequence[int], b: Sequence[int], room: int) -> tuple[list[TokenPair], bool]:
+    """Return rows of at most `room` tokens that together hold all tokens, and True where some are cut all the same.
 
-    Each window begins half a window after the one before. Of a pair, the side that takes up more than half of the room
-    is cut into windows, and the other one stands whole in each row; where both do, the first is cut to half the room.
+    Each window begins half a window after the previous one. In a pair, the text that takes more than half of the room
+    is cut into windows, and each row has the whole other text. Where both take more, the first is cut to half the room.
     """
     half = room // 2
     if len(a) + len(b) <= room:
@@ -53,7 +54,7 @@ def _windows(tokens: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _fit(num_a: int, num_b: int, room: int) -> tuple[int, int]:
-    """How many tokens of each side remain, in closed form: until both are equal the longer, then B and A in turn."""
+    """Return the numbers of tokens kept of A and of B; the longer text is cut until both are equally long."""
     keep_a = min(num_a, max((room + 1) // 2, room - num_b))
     return keep_a, min(num_b, room - keep_a)
 
@@ -71,24 +72,24 @@ def _without_middle(tokens: Sequence[int], keep: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """N rows of token ids, ragged: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; with a GPT-1's tokens in their places."""
+    """N rows of token ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. GPT-1 has tokens of its own in these places."""
 
     ids: tuple[NDArray[np.int32], ...]
-    first: NDArray[np.int32]  # [N] tokens of segment 0: [CLS], A and what follows it
-    cut: NDArray[np.bool_]  # [examples] which of them lost tokens
-    begins: NDArray[np.int64] | None = None  # [examples] the first row of each; None: each example is one row
+    first: NDArray[np.int32]  # [N] number of tokens in segment 0: [CLS], A and the next special token
+    cut: NDArray[np.bool_]  # [examples] True where tokens were cut
+    begins: NDArray[np.int64] | None = None  # [examples] first row of each example; None where each has one row
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def num_truncated(self) -> int:
-        """How many examples lost tokens."""
+        """Return the number of examples that were cut."""
         return int(self.cut.sum())
 
     @property
     def num_rows(self) -> NDArray[np.int64]:
-        """[examples] how many rows each has: one, or one for each of its windows."""
+        """Return the number of rows of each example [examples]."""
         if self.begins is None:
             return np.ones(len(self.ids), dtype=np.int64)
         return np.diff(self.begins, append=len(self.ids))
@@ -96,10 +97,10 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Predictions:
-    """N answers."""
+    """Predictions for N examples."""
 
-    values: NDArray[Any]  # [N] int64 label ids, [N, labels] which ones apply, or float64 numbers in the targets' unit
-    labels: tuple[Any, ...] | None  # [N] names, or tuples of all that apply; None for a regression
+    values: NDArray[Any]  # [N] int64 label ids, [N, labels] bool, or float64 numbers in the targets' unit
+    labels: tuple[Any, ...] | None  # [N] names, or tuples of names; None for a regression
     probabilities: NDArray[np.float64] | None  # [N, labels]; None for a regression
 
 
@@ -111,11 +112,11 @@ def encode(
     max_length: int,
     long: Long = "truncate",
 ) -> Encoded:
-    """Token ids of at most `max_length` a row; what is too long is cut, or made several rows, as `long` says."""
+    """Return rows of at most `max_length` token ids; `long` says how longer texts are encoded."""
     num_special = 2 if texts_b is None else 3
     room = max_length - num_special
     if room < 1:
-        raise InputError(f"a maximal length of {max_length} leaves no room for text; at least {num_special + 1}")
+        raise InputError(f"maximal length {max_length}: expected at least {num_special + 1}, to have room for text")
     sides_a = tokenizer.ids(texts_a)
     sides_b = [[] for _ in sides_a] if texts_b is None else tokenizer.ids(texts_b)
     begin, between, end = [tokenizer.begin_id], [tokenizer.between_id], [tokenizer.end_id]
@@ -126,10 +127,10 @@ def encode(
     for a, b in zip(sides_a, sides_b, strict=True):
         begins.append(len(rows))
         if long == "windows":
-            parts, loses = windows(a, b, room)
+            parts, is_cut = windows(a, b, room)
         else:
-            parts, loses = [shortened(a, b, room, middle=long == "head-tail")], len(a) + len(b) > room
-        cut.append(loses)
+            parts, is_cut = [shortened(a, b, room, middle=long == "head-tail")], len(a) + len(b) > room
+        cut.append(is_cut)
         for part_a, part_b in parts:
             tail = [] if texts_b is None else between + part_b
             rows.append(np.array(begin + part_a + tail + end, dtype=np.int32))
@@ -143,7 +144,7 @@ def encode(
 
 
 def loss_targets(task: ClassificationTask, targets: NDArray[Any]) -> NDArray[Any]:
-    """What the logits are compared with: label ids; numbers centred and scaled, or which labels apply, in float32."""
+    """Return the targets of the loss: label ids, scaled numbers, or for each label 1 where it applies (float32)."""
     if task.kind == "classification":
         return targets
     if task.kind == "multilabel":
@@ -152,10 +153,10 @@ def loss_targets(task: ClassificationTask, targets: NDArray[Any]) -> NDArray[Any
 
 
 def decode(task: ClassificationTask, logits: NDArray[Any]) -> Predictions:
-    """Answers from logits [N, num_outputs] (a regression's may be [N]); RunFailed where they are not finite."""
+    """Return predictions from logits [N, num_outputs], or [N] of a regression. Raises RunFailed unless all finite."""
     logits = np.asarray(logits, dtype=np.float64).reshape(len(logits), task.num_outputs)
     if not np.all(np.isfinite(logits)):
-        raise RunFailed(f"{task.name}: the model's output holds numbers that are not finite")
+        raise RunFailed(f"{task.name}: the model's logits are not all finite")
     if task.kind == "regression":
         return Predictions(values=logits[:, 0] * task.spread + task.centre, labels=None, probabilities=None)
     if task.kind == "multilabel":
@@ -163,7 +164,7 @@ def decode(task: ClassificationTask, logits: NDArray[Any]) -> Predictions:
         return Predictions(
             values=applies,
             labels=tuple(tuple(task.labels[label] for label in np.flatnonzero(row)) for row in applies),
-            probabilities=0.5 * (1.0 + np.tanh(0.5 * logits)),  # the logistic function, which never overflows so
+            probabilities=0.5 * (1.0 + np.tanh(0.5 * logits)),  # the logistic function in a form that does not overflow
         )
     values = np.argmax(logits, axis=1)
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -175,35 +176,37 @@ def decode(task: ClassificationTask, logits: NDArray[Any]) -> Predictions:
 
 
 def score(task: ClassificationTask, logits: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
-    """The task's metrics; `targets` as in Examples, in their own unit."""
+    """Return the task's metrics; `targets` are in the unit of the data, as in TextExamples."""
     return score_values(task, decode(task, logits).values, targets)
 
 
 def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
-    """The task's metrics of label ids, labels that apply, or numbers (a baseline's, say)."""
+    """Return the task's metrics of label ids, of bool labels [N, labels], or of numbers."""
     positive = task.labels.index(task.positive) if task.positive else None
     return measure(task.metrics, values, targets, positive=positive)
 
 
 def score_labels(task: ClassificationTask, values: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
-    """LABEL.f1, LABEL.precision, LABEL.recall and LABEL.examples, how many have it, of each label; none of a number."""
+    """Return LABEL.f1, LABEL.precision, LABEL.recall and LABEL.examples of each label; nothing for a regression."""
     if not task.has_labels:
         return {}
-    found, there = (one if one.ndim == 2 else one[:, None] == np.arange(task.num_outputs) for one in (values, targets))
-    figures: dict[str, float] = {}
+    predicted, true = (
+        array if array.ndim == 2 else array[:, None] == np.arange(task.num_outputs) for array in (values, targets)
+    )
+    metrics: dict[str, float] = {}
     for number, label in enumerate(task.labels):
-        ours, theirs = found[:, number], there[:, number]
+        ours, theirs = predicted[:, number], true[:, number]
         counts = Counts(int((ours & theirs).sum()), int(ours.sum()), int(theirs.sum()))
-        figures |= {f"{label}.{name}": value for name, value in counts.figures.items()}
-        figures[f"{label}.examples"] = counts.there
-    return figures
+        metrics |= {f"{label}.{name}": value for name, value in counts.metrics.items()}
+        metrics[f"{label}.examples"] = counts.true
+    return metrics
 
 
 def add_predictions(task: ClassificationTask, table: Table, predictions: Predictions) -> Table:
-    """The table with the answers on its right: label (all that apply, as they are read) and probabilities, or score.
+    """Return the table with new columns on the right: the label and the probabilities, or the score.
 
-    JSON lines get an object `probabilities`, other tables a column `probability_LABEL` for each. Where the table has a
-    column `label` (`score`) of its own, the answer is called `predicted_label` (`predicted_score`).
+    JSON lines get an object `probabilities`, other tables a column `probability_LABEL` for each label. Where the table
+    already has a column `label` (`score`), the new column is `predicted_label` (`predicted_score`).
     """
     answer = "score" if predictions.labels is None else "label"
     name = f"predicted_{answer}" if answer in table.available else answer
@@ -221,12 +224,13 @@ def add_predictions(task: ClassificationTask, table: Table, predictions: Predict
 
 
 def _label_cells(task: ClassificationTask, table: Table, answers: Sequence[tuple[str, ...]]) -> list[object]:
-    """The labels of each row as they are read: a list where cells may be, else joined; InputError where no cell is."""
+    """Return the cell of each row's labels: a list in JSON lines and Parquet, else labels joined by SEPARATOR."""
     if table.format in ("jsonl", "parquet"):
         return [list(names) for names in answers]
-    torn = [label for label in task.labels if SEPARATOR in label]
-    if torn:
+    ambiguous = [label for label in task.labels if SEPARATOR in label]
+    if ambiguous:
         raise InputError(
-            f"{table.source}: the label '{torn[0]}' holds '{SEPARATOR}', which parts labels there; use JSON lines"
+            f"{table.source}: the label '{ambiguous[0]}' contains '{SEPARATOR}', which separates labels in this "
+            "format; use JSON lines"
         )
     return [SEPARATOR.join(names) for names in answers]

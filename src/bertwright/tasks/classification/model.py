@@ -1,4 +1,4 @@
-"""encoder → task: the classifier on C, its batches and its losses (paper §3.2 and 4.1).
+"""rows → logits: the classifier on the state of [CLS], and its batches (paper §3.2 and 4.1).
 
 Shapes: B batch, T tokens, L outputs, N examples.
 """
@@ -10,28 +10,28 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import BackboneConfig, GPTConfig, TopConfig
+from bertwright.model.config import BackboneConfig
 from bertwright.model.encoder import Pooler
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import ClassificationHead, for_loss
+from bertwright.model.heads import ClassificationHead
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.spec import ClassificationTask, with_labels
 from bertwright.tasks.inference import answered_batches, ready
-from bertwright.training.distributed import Trainable
 from bertwright.training.hardware import module_device, move_to_device
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A padded batch: `ids`, `segments` [B, T], `mask` [B, T], `targets` [B] or [B, L]; `weights` [B], None: all 1.
+class TextBatch:
+    """A padded batch: `ids`, `segments`, `mask` [B, T]; `targets` [B] or [B, L]; `weights` [B], None where all are 1.
 
-    Where `orders` is 2, ids, segments and mask are [2·B, T]: behind all pairs they stand again, the second text first.
+    Where `orders` is 2, ids, segments and mask are [2·B, T]: all pairs, then all pairs with the texts exchanged.
     """
 
     ids: Tensor
@@ -42,15 +42,15 @@ class Rows:
     orders: Literal[1, 2] = 1
 
     def __len__(self) -> int:
-        """B."""
+        """Return B."""
         return len(self.ids) // self.orders
 
 
 class Classifier(nn.Module):
-    """Encoder, pooler and one linear layer on the state that knows the whole row.
+    """Encoder, pooler and one linear layer on the state that summarises the row.
 
-    GPT-1 has no pooler (GPT §3.2), and a new BiLSTM on top is read as it is. `both_orders`: pairs are read in both, and
-    their two states are added (GPT §3.3).
+    GPT-1 has no pooler (GPT paper §3.2), and neither has a new BiLSTM on top. With `both_orders`, pairs are read in
+    both orders and the two states are added (GPT paper §3.3).
     """
 
     def __init__(self, config: BackboneConfig, num_outputs: int, *, both_orders: bool = False) -> None:
@@ -60,8 +60,8 @@ class Classifier(nn.Module):
         self.classifier = ClassificationHead(config.hidden, num_outputs, config.hidden_dropout)
         self.both_orders = both_orders
 
-    def forward(self, rows: Rows) -> Tensor:
-        """Logits [B, L]."""
+    def forward(self, rows: TextBatch) -> Tensor:
+        """Return logits [B, L]."""
         state = self.encoder.summary(rows.ids, rows.segments, rows.mask)
         state = state.unflatten(0, (rows.orders, -1)).sum(0)  # [O·B, D] → [B, D]
         logits: Tensor = self.classifier(self.pooler(state))
@@ -69,40 +69,8 @@ class Classifier(nn.Module):
 
 
 def reads_both_orders(task: ClassificationTask, config: BackboneConfig) -> bool:
-    """Whether pairs are read in both orders: by GPT-1, for which the first text cannot know the second (GPT §3.3)."""
+    """Return whether pairs are read in both orders: only by GPT-1, which attends to the left (GPT paper §3.3)."""
     return task.symmetric and len(task.text) == 2 and isinstance(config, GPTConfig)
-
-
-def classifier_task(model: Classifier, task: ClassificationTask) -> Trainable[Rows]:
-    """What the loop trains: a sum over rows, each times its weight; their count is the sum of the weights.
-
-    Cross entropy, the squared error of a regression, or the binary cross entropies of all labels, added up.
-    """
-
-    def step(rows: Rows) -> dict[str, tuple[Tensor, str]]:
-        logits = for_loss(model(rows))
-        assert rows.targets is not None
-        if rows.weights is None:
-            return {"loss": (_loss(task, logits, rows.targets, "sum"), "rows")}
-        each = _loss(task, logits, rows.targets, "none").view(len(logits), -1).sum(1)  # [B, L] or [B] → [B]
-        return {"loss": ((each * rows.weights).sum(), "rows")}
-
-    return Trainable(
-        module=model,
-        blocks=model.encoder.blocks(),
-        step=step,
-        counts=lambda rows: {"rows": float(len(rows) if rows.weights is None else rows.weights.sum())},
-        flops=lambda rows: 3.0 * len(rows.ids) * model.encoder.flops(rows.ids.shape[1], 1),
-        tokens=lambda rows: int(rows.mask.sum()),
-    )
-
-
-def _loss(task: ClassificationTask, logits: Tensor, targets: Tensor, reduction: Literal["sum", "none"]) -> Tensor:
-    if task.kind == "regression":
-        return F.mse_loss(logits[:, 0], targets, reduction=reduction)
-    if task.kind == "multilabel":
-        return F.binary_cross_entropy_with_logits(logits, targets, reduction=reduction)
-    return F.cross_entropy(logits, targets, reduction=reduction)
 
 
 def padded(
@@ -113,52 +81,55 @@ def padded(
     targets: NDArray[Any] | None = None,
     weights: NDArray[np.float32] | None = None,
     both_orders: bool = False,
-) -> Rows:
-    """The given rows of `encoded`, padded to the longest of them; `targets` and `weights` are those of all its rows."""
-    given, first = [encoded.ids[row] for row in rows], encoded.first[np.asarray(rows)]
+) -> TextBatch:
+    """Return these rows of `encoded`, padded to the longest; `targets` and `weights` belong to all its rows."""
+    sequences, first = [encoded.ids[row] for row in rows], encoded.first[np.asarray(rows)]
     if both_orders:
-        turned = [_turned(ids, begin) for ids, begin in zip(given, first, strict=True)]
-        given, first = [*given, *turned], np.concatenate((first, [len(ids) for ids in given] - first + 1))
-    lengths = np.array([len(ids) for ids in given])
+        turned = [_turned(ids, begin) for ids, begin in zip(sequences, first, strict=True)]
+        sequences, first = [*sequences, *turned], np.concatenate((first, [len(ids) for ids in sequences] - first + 1))
+    lengths = np.array([len(ids) for ids in sequences])
     filled = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
-    for place, ids in enumerate(given):
-        filled[place, : lengths[place]] = ids
+    for index, ids in enumerate(sequences):
+        filled[index, : lengths[index]] = ids
     columns = np.arange(lengths.max())
     mask = columns < lengths[:, None]
     segments = ((columns >= first[:, None]) & mask).astype(np.int32)
     of_rows = [None if part is None else torch.from_numpy(part[np.asarray(rows)]) for part in (targets, weights)]
     inputs = [torch.from_numpy(part) for part in (filled, segments, mask)]
-    return Rows(inputs[0], inputs[1], inputs[2], of_rows[0], of_rows[1], 2 if both_orders else 1)
+    return TextBatch(inputs[0], inputs[1], inputs[2], of_rows[0], of_rows[1], 2 if both_orders else 1)
 
 
 def _turned(ids: NDArray[np.int32], first: int) -> NDArray[np.int32]:
-    """begin A between B end → begin B between A end; `first` is where B begins."""
+    """Return the pair with its texts exchanged: begin A between B end → begin B between A end; B starts at `first`."""
     return np.concatenate((ids[:1], ids[first:-1], ids[first - 1 : first], ids[1 : first - 1], ids[-1:]))
 
 
 def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
-    """Logits [examples, L] in their order, computed in batches of like length with dropout off.
+    """Return logits [examples, L] in order, computed in batches of similar length with dropout off.
 
-    Those of an example with several rows are the mean over its rows.
+    An example with several rows gets the mean of its rows' logits.
     """
     was_training = model.training
     model.eval()
     lengths = np.array([len(ids) for ids in encoded.ids])
-    found = np.zeros((len(lengths), model.classifier.linear.out_features), dtype=np.float32)
+    logits = np.zeros((len(lengths), model.classifier.linear.out_features), dtype=np.float32)
     pad_id = model.encoder.config.pad_id
     with torch.inference_mode():
         for rows in answered_batches(lengths):
-            given = padded(encoded, rows, pad_id=pad_id, both_orders=model.both_orders)
-            found[rows] = model(move_to_device(given, module_device(model))).float().cpu().numpy()
+            batch = padded(encoded, rows, pad_id=pad_id, both_orders=model.both_orders)
+            logits[rows] = model(move_to_device(batch, module_device(model))).float().cpu().numpy()
     model.train(was_training)
     if encoded.begins is None:
-        return found
-    sums = np.add.reduceat(found, encoded.begins, axis=0, dtype=np.float64)
+        return logits
+    sums = np.add.reduceat(logits, encoded.begins, axis=0, dtype=np.float64)
     return (sums / encoded.num_rows[:, None]).astype(np.float32)
 
 
 def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Classifier, ClassificationTask]:
-    """A regression learned on centred, scaled targets, the scale folded into its head: its outputs are the numbers."""
+    """Return the model and its task with the scale of a regression folded into the head.
+
+    The head then predicts the numbers in their own unit.
+    """
     if task.kind != "regression" or (task.centre, task.spread) == (0.0, 1.0):
         return model, task
     folded = copy.deepcopy(model)
@@ -169,7 +140,7 @@ def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Class
 
 
 def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, int]:
-    """The classifier of a fine-tuned model folder, its task with the folder's labels, and its maximal length."""
+    """Return the classifier of a fine-tuned model folder, its task with the folder's labels, and its maximal length."""
     task, max_length = noted_task(saved)
     model = Classifier(saved.config, task.num_outputs, both_orders=reads_both_orders(task, saved.config))
     load_weights(model, saved)
@@ -177,10 +148,10 @@ def open_classifier(saved: SavedModel) -> tuple[Classifier, ClassificationTask, 
 
 
 def noted_task(saved: SavedModel) -> tuple[ClassificationTask, int]:
-    """The task that a model folder notes, with the folder's labels, and its maximal length."""
+    """Return the task stored in a model folder, with the folder's labels, and its maximal length."""
     if "task" not in saved.extra:
         raise InputError(
-            f"{saved.place}: is no fine-tuned classifier; make one with: bertwright finetune TASK --model …"
+            f"{saved.place}: not a fine-tuned classifier; fine-tune one with: bertwright finetune TASK --model …"
         )
     task = ClassificationTask.model_validate(saved.extra["task"])
     if task.has_labels:

@@ -1,4 +1,4 @@
-"""sentence or pair → label, labels or number: the kind of task that GLUE's are of, bound to its data (paper §4.1)."""
+"""sentence or pair → label, labels or number: the kind of task of GLUE (paper §4.1)."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import file_digest
-from bertwright.model.config import BackboneConfig, need_segments
+from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import SavedModel
+from bertwright.model.heads import for_loss
 from bertwright.tables.reader import Table
-from bertwright.tables.writer import Asked, answer_tables
-from bertwright.tasks.binding import Answered, Kind, Work
+from bertwright.tables.writer import PredictRequest, answer_tables
+from bertwright.tasks.binding import LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.encoding import (
     Encoded,
     add_predictions,
@@ -27,11 +31,11 @@ from bertwright.tasks.classification.encoding import (
     score_values,
 )
 from bertwright.tasks.classification.examples import (
-    Examples,
+    TextExamples,
     dev_files,
     examples_of,
-    learn,
     read_examples,
+    read_training,
     row_weights,
     split_dev,
     train_file,
@@ -39,7 +43,7 @@ from bertwright.tasks.classification.examples import (
 )
 from bertwright.tasks.classification.model import (
     Classifier,
-    classifier_task,
+    TextBatch,
     in_natural_units,
     noted_task,
     open_classifier,
@@ -48,128 +52,211 @@ from bertwright.tasks.classification.model import (
     reads_both_orders,
 )
 from bertwright.tasks.classification.spec import ClassificationTask, with_columns, with_labels, with_texts_of
-from bertwright.tasks.feature_based import FeatureData, open_with_features
-from bertwright.tasks.frozen_features import Places
+from bertwright.tasks.feature_based import open_with_features
+from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.metrics import collapsed
 from bertwright.text.base_tokenizer import BaseTokenizer
 
-Dev = Mapping[str, tuple[Encoded, NDArray[Any]]]
+Targets = tuple[NDArray[Any], NDArray[np.float32] | None]
+"""Targets of the loss and weights of all rows."""
 
 
-def load_data(task: ClassificationTask, data: Path) -> tuple[ClassificationTask, Examples, dict[str, Examples]]:
-    """The task as its training data complete it, train, and dev by name (a tenth of train without a dev file)."""
-    path = train_file(data)
-    task = learn(task, path)
-    train_examples = read_examples(task, path)
-    files = dev_files(task, data) if data.is_dir() else {}
-    if files:
-        dev = {name: read_examples(task, file) for name, file in files.items()}
-        return weigh(task, train_examples), train_examples, dev
-    say(f"{data}: no dev file; a tenth of {path.name}, chosen by label and text, is kept for measuring")
-    train_examples, kept = split_dev(train_examples)
-    return weigh(task, train_examples), train_examples, {"dev": kept}
+class ClassificationKind(TaskKind):
+    """Sentence, pair and regression tasks."""
+
+    spec = ClassificationTask
+    architecture = "BertForSequenceClassification"
+    feature_unit = "row"
+
+    def read(self, task: ClassificationTask, data: Path) -> LabelledData:
+        """Read the tables of a folder, or one table; without a validation file a tenth of the rows is kept."""
+        path = train_file(data)
+        task, train = read_training(task, path)
+        files = dev_files(task, data) if data.is_dir() else {}
+        validation = {name: read_examples(task, file) for name, file in files.items()}
+        if not files:
+            say(f"{data}: no dev file; a tenth of {path.name}, chosen by label and text, is kept for validation")
+            train, kept = split_dev(train)
+            validation = {"dev": kept}
+        digests = {"train": file_digest(path), "dev": {name: file_digest(file) for name, file in files.items()}}
+        return LabelledData(weigh(task, train), train, validation, digests)
+
+    def check(self, data: LabelledData, config: BackboneConfig) -> None:
+        """Raise InputError for pairs without segments, and MissingExtra without the libraries of the metrics."""
+        super().check(data, config)
+        for rows in data.validation.values():
+            score_values(data.task, rows.targets, rows.targets)
+
+    def has_pairs(self, rows: TextExamples) -> bool:
+        """Return whether the examples are pairs."""
+        return rows.texts_b is not None
+
+    def encode(
+        self,
+        task: ClassificationTask,
+        tokenizer: BaseTokenizer,
+        rows: TextExamples,
+        max_length: int,
+        *,
+        train: bool = False,
+    ) -> Encoded:
+        """Return the token ids of examples; print how many are too long."""
+        encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
+        say_what_is_long(encoded, rows, max_length)
+        return encoded
+
+    def targets(
+        self,
+        task: ClassificationTask,
+        rows: TextExamples,
+        inputs: Encoded,
+        weights: NDArray[np.float64] | None = None,
+    ) -> Targets:
+        """Return targets and weights of all rows."""
+        goals = np.repeat(self.feature_targets(task, rows), inputs.num_rows, axis=0)
+        assert rows.targets is not None
+        return goals, row_weights(task, rows.targets, inputs, weights)
+
+    def tokens(
+        self, task: ClassificationTask, rows: TextExamples, lengths: NDArray[np.int64], config: BackboneConfig
+    ) -> NDArray[np.int64]:
+        """Return the number of tokens of each row, twice where both orders of a pair are read."""
+        return 2 * lengths if reads_both_orders(task, config) else lengths
+
+    def collate(
+        self,
+        task: ClassificationTask,
+        inputs: Encoded,
+        targets: Targets,
+        chosen: NDArray[np.int64],
+        config: BackboneConfig,
+    ) -> TextBatch:
+        """Return a padded batch of the chosen rows."""
+        both, (goals, weights) = reads_both_orders(task, config), targets
+        return padded(inputs, chosen, pad_id=config.pad_id, targets=goals, weights=weights, both_orders=both)
+
+    def model(self, task: ClassificationTask, config: BackboneConfig) -> Classifier:
+        """Build the classifier."""
+        return Classifier(config, task.num_outputs, both_orders=reads_both_orders(task, config))
+
+    def loss(self, task: ClassificationTask, model: nn.Module, batch: TextBatch) -> Tensor:
+        """Return the loss summed over rows, each times its weight.
+
+        It is the cross entropy, the squared error of a regression, or the sum of all labels' binary cross entropies.
+        """
+        logits = for_loss(model(batch))
+        assert batch.targets is not None
+        reduction = "sum" if batch.weights is None else "none"
+        if task.kind == "regression":
+            loss = F.mse_loss(logits[:, 0], batch.targets, reduction=reduction)
+        elif task.kind == "multilabel":
+            loss = F.binary_cross_entropy_with_logits(logits, batch.targets, reduction=reduction)
+        else:
+            loss = F.cross_entropy(logits, batch.targets, reduction=reduction)
+        # [B, L] or [B] → [B] → a sum
+        return loss if batch.weights is None else torch.sum(loss.view(len(logits), -1).sum(1) * batch.weights)
+
+    def count(self, batch: TextBatch) -> float:
+        """Return the number of rows, or the sum of their weights."""
+        return float(len(batch) if batch.weights is None else batch.weights.sum())
+
+    def logits(self, model: Classifier, inputs: Encoded) -> NDArray[np.float32]:
+        """Return logits [examples, L]."""
+        return predict_logits(model, inputs)
+
+    def metrics(
+        self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
+    ) -> dict[str, float]:
+        """Return the task's metrics."""
+        assert rows.targets is not None
+        is_collapsed = collapsed(decode(task, logits).values, rows.targets, task.labels) is not None
+        return {**score(task, logits, rows.targets), "collapsed": float(is_collapsed)}
+
+    def label_names(self, task: ClassificationTask) -> tuple[str, ...]:
+        """Return the labels, or the name of the number."""
+        return task.labels if task.has_labels else (task.label,)
+
+    def to_save(
+        self, task: ClassificationTask, model: nn.Module, metrics: Mapping[str, float], max_length: int
+    ) -> ModelToSave:
+        """Return the model as it is saved: a regression predicts numbers in their own unit."""
+        if isinstance(model, Classifier):
+            model, task = in_natural_units(model, task)
+        return super().to_save(task, model, metrics, max_length)
+
+    def check_features(self, task: ClassificationTask) -> None:
+        """Raise InputError for several labels, class weights and windows."""
+        if task.kind == "multilabel" or task.class_weights != "none" or task.long == "windows":
+            raise InputError(
+                "--features: expected a task with one label or number per row, without class weights and windows; "
+                f"{task.name} has {task.kind}, class weights {task.class_weights}, long {task.long}"
+            )
+
+    def feature_positions(self, rows: TextExamples, inputs: Encoded) -> FeaturePositions:
+        """Return every token of every row."""
+        return positions_of(inputs)
+
+    def feature_targets(self, task: ClassificationTask, rows: TextExamples) -> NDArray[Any]:
+        """Return the targets of the loss by example."""
+        assert rows.targets is not None
+        return loss_targets(task, rows.targets)
+
+    def evaluate(
+        self, task: ClassificationTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path
+    ) -> dict[str, Any]:
+        """Return the metrics on the validation files; the task may name other columns than in training."""
+        trained, max_length = noted_task(saved)
+        task = with_labels(task, trained.labels) if task.has_labels else task
+        if task.kind != trained.kind:
+            raise InputError(
+                f"{saved.place}: expected a model for {task.kind} ({task.name}), got one for {trained.kind} "
+                f"({trained.name})"
+            )
+        scale = {"centre": trained.centre, "spread": trained.spread, "long": trained.long}
+        task = with_texts_of(task.model_copy(update=scale), trained, saved.place)
+        files = dev_files(task, data)
+        if not files:
+            raise InputError(f"{data}: expected a dev file of {task.name}, found none; give the path of a file")
+        logits_of = cache(lambda: open_logits(saved))
+        metrics: dict[str, Any] = {}
+        for name, path in files.items():
+            rows = read_examples(task, path)
+            values = decode(task, logits_of()(self.encode(task, tokenizer, rows, max_length))).values
+            assert rows.targets is not None
+            found = {**score_values(task, values, rows.targets), "examples": len(rows)}
+            found |= score_labels(task, values, rows.targets)
+            prefix = "" if len(files) == 1 else f"{name}."
+            metrics |= {f"{prefix}{key}": value for key, value in found.items()}
+        return metrics
+
+    def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
+        """Predict for every row of a table: the label and the probabilities, or the score, are new columns."""
+        task, max_length = noted_task(saved)
+        if request.input_format == "lines" and len(task.text) > 1:
+            raise InputError(
+                f"--input-format lines: {saved.place} is a model for pairs ({task.name}), which need a table with the "
+                f"columns {', '.join(task.text)}"
+            )
+        task = with_texts_of(with_columns(task, text=request.text), task, saved.place)
+        logits_of = cache(lambda: open_logits(saved))
+        long = LongTexts(max_length)
+
+        def answered(table: Table, written: Table) -> Table:
+            rows = examples_of(task, table, require_label=False)
+            encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
+            long.count(encoded, rows)
+            return add_predictions(task, written, decode(task, logits_of()(encoded)))
+
+        names = task.text if request.input_format == "lines" else task.columns
+        num_rows = answer_tables(request, answered, headerless=names)
+        long.say()
+        return {"rows": num_rows}
 
 
-def prepare(
-    task: ClassificationTask, data: Path, words: BaseTokenizer, config: BackboneConfig, max_length: int
-) -> Work[Any]:
-    """The task bound to the tables of a folder, or to one table."""
-    task, examples, dev = load_data(task, data)
-    return bound(task, examples, dev, words, config, max_length, digests=_digests(task, data))
-
-
-def bound(
-    task: ClassificationTask,
-    examples: Examples,
-    dev: Mapping[str, Examples],
-    words: BaseTokenizer,
-    config: BackboneConfig,
-    max_length: int,
-    *,
-    digests: Mapping[str, Any],
-    weights: NDArray[np.float64] | None = None,
-) -> Work[Any]:
-    """The task bound to examples, wherever they come from; `weights` [examples] is how much each of them counts."""
-
-    def encoded(part: Examples) -> Encoded:
-        rows = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
-        say_what_is_long(rows, part, max_length)
-        return rows
-
-    if examples.texts_b is not None:
-        need_segments(config, task.name)
-    rows, both = encoded(examples), reads_both_orders(task, config)
-    assert examples.targets is not None
-    goals = np.repeat(loss_targets(task, examples.targets), rows.num_rows, axis=0)
-    of_rows = row_weights(task, examples.targets, rows, weights)
-    lengths = np.array([len(ids) for ids in rows.ids])
-    measured = {name: (encoded(part), part.targets) for name, part in dev.items() if part.targets is not None}
-    for _, targets in measured.values():
-        score_values(task, targets, targets)  # asks for the metrics' libraries before anything is trained
-
-    def answered(model: Any) -> Answered:
-        natural, own = in_natural_units(model, task)
-        labels = own.labels if own.has_labels else (own.label,)
-        extra = {"task": own.model_dump(mode="json"), "max_length": max_length}
-        return Answered(natural, "BertForSequenceClassification", labels, extra)
-
-    return Work(
-        task=task,
-        digests=digests,
-        lengths=lengths,
-        tokens=2 * lengths if both else None,
-        head="classifier",
-        build=lambda shape: Classifier(shape, task.num_outputs, both_orders=both),
-        batch=lambda chosen: padded(
-            rows, chosen, pad_id=config.pad_id, targets=goals, weights=of_rows, both_orders=both
-        ),
-        trainable=lambda model: classifier_task(_classifier(model), task),
-        evaluate=lambda model: _dev_figures(_classifier(model), task, measured),
-        answered=answered,
-    )
-
-
-def features(
-    task: ClassificationTask, data: Path, words: BaseTokenizer, config: BackboneConfig, max_length: int
-) -> FeatureData:
-    """The task for the feature-based way: all tokens of a row are read, and the row is answered as a whole."""
-    if task.kind == "multilabel" or task.class_weights != "none" or task.long == "windows":
-        raise InputError(
-            f"--features: {task.name} is learned from them with one label or number a row, without class weights and "
-            f"without windows; asked for were {task.kind}, class weights {task.class_weights}, long {task.long}"
-        )
-    task, examples, dev = load_data(task, data)
-
-    def encoded(part: Examples) -> Encoded:
-        rows = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
-        say_what_is_long(rows, part, max_length)
-        return rows
-
-    parts = {name: encoded(part) for name, part in dev.items()}
-    train = encoded(examples)
-    assert examples.targets is not None
-
-    def figures(logits: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
-        return _figures(task, {name: (logits[name], _known(part.targets)) for name, part in dev.items()})
-
-    return FeatureData(
-        task=task,
-        digests=_digests(task, data),
-        train=places_of(train),
-        dev={name: places_of(part) for name, part in parts.items()},
-        targets=loss_targets(task, examples.targets),
-        outputs=task.num_outputs,
-        each=False,
-        figures=figures,
-        labels=task.labels if task.has_labels else (task.label,),
-        extra={"task": task.model_dump(mode="json"), "max_length": max_length},
-    )
-
-
-def places_of(encoded: Encoded) -> Places:
-    """Every token of every row."""
+def positions_of(encoded: Encoded) -> FeaturePositions:
+    """Return every token of every row."""
     ends = np.cumsum([0, *map(len, encoded.ids)])
-    return Places(
+    return FeaturePositions(
         [
             (ids, np.arange(len(ids)), np.arange(begin, begin + len(ids)))
             for ids, begin in zip(encoded.ids, ends[:-1], strict=True)
@@ -179,68 +266,16 @@ def places_of(encoded: Encoded) -> Places:
     )
 
 
-def evaluate(task: ClassificationTask, saved: SavedModel, words: BaseTokenizer, data: Path) -> dict[str, Any]:
-    """The metrics on the dev files of a folder, or on one file; the task may name other columns than in training."""
-    trained, max_length = noted_task(saved)
-    asked = with_labels(task, trained.labels) if task.has_labels else task
-    if asked.kind != trained.kind:
-        raise InputError(
-            f"{saved.place}: was fine-tuned for {trained.kind} ({trained.name}); {task.name} is {task.kind}"
-        )
-    asked = with_texts_of(
-        asked.model_copy(update={"centre": trained.centre, "spread": trained.spread}), trained, saved.place
-    )
-    files = dev_files(asked, data)
-    if not files:
-        raise InputError(f"{data}: holds no dev file of {task.name}; name a file")
-    figures: dict[str, Any] = {}
-    for name, path in files.items():
-        part = read_examples(asked, path)
-        encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=trained.long)
-        say_what_is_long(encoded, part, max_length)
-        values = decode(asked, open_logits(saved)(encoded)).values
-        prefix = "" if len(files) == 1 else f"{name}."
-        assert part.targets is not None
-        of_part = {**score_values(asked, values, part.targets), "examples": len(part)}
-        of_part |= score_labels(asked, values, part.targets)
-        figures |= {f"{prefix}{key}": value for key, value in of_part.items()}
-    return figures
-
-
-def predict(saved: SavedModel, words: BaseTokenizer, asked: Asked) -> dict[str, Any]:
-    """Answer every row of a table; order and fields are kept, label and probabilities (or score) are added."""
-    task, max_length = noted_task(saved)
-    if asked.input_format == "lines" and len(task.text) > 1:
-        raise InputError(
-            f"--input-format lines: is one text a line; {saved.place} is a model of pairs ({task.name}), and a table "
-            f"has a column for each: {', '.join(task.text)}"
-        )
-    task = with_texts_of(with_columns(task, text=asked.text), task, saved.place)
-    opened = cache(lambda: open_logits(saved))
-    long = LongTexts(max_length)
-
-    def answered(table: Table, written: Table) -> Table:
-        part = examples_of(task, table, require_label=False)
-        encoded = encode(words, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
-        long.count(encoded, part)
-        return add_predictions(task, written, decode(task, opened()(encoded)))
-
-    names = task.text if asked.input_format == "lines" else task.columns
-    rows = answer_tables(asked, answered, headerless=names)
-    long.say()
-    return {"rows": rows}
-
-
 class LongTexts:
-    """How many examples exceed the maximal length, of one or several parts of a file."""
+    """Counts the examples of a file that exceed the maximal length."""
 
     def __init__(self, max_length: int) -> None:
         self._max_length = max_length
         self._source = ""
         self._examples = self._cut = self._several = self._rows = 0
 
-    def count(self, rows: Encoded, part: Examples) -> None:
-        """Count those of a part."""
+    def count(self, rows: Encoded, part: TextExamples) -> None:
+        """Count those of a part of the file."""
         self._source = part.source
         self._examples += len(part)
         self._cut += rows.num_truncated
@@ -248,7 +283,7 @@ class LongTexts:
         self._rows += len(rows)
 
     def say(self) -> None:
-        """Tell the person how many there are, and what becomes of them."""
+        """Print how many there are, and how they are encoded."""
         exceed = f"of {self._examples} examples exceed {self._max_length} tokens"
         if self._cut:
             say(f"{self._source}: {self._cut} {exceed} and are cut")
@@ -256,50 +291,20 @@ class LongTexts:
             say(f"{self._source}: {self._several} {exceed}: with their windows, {self._rows} rows")
 
 
-def say_what_is_long(rows: Encoded, part: Examples, max_length: int) -> None:
-    """Tell the person how many examples exceed the maximal length, and what becomes of them."""
+def say_what_is_long(rows: Encoded, part: TextExamples, max_length: int) -> None:
+    """Print how many examples exceed the maximal length, and how they are encoded."""
     long = LongTexts(max_length)
     long.count(rows, part)
     long.say()
 
 
 def open_logits(saved: SavedModel) -> Callable[[Encoded], NDArray[np.float32]]:
-    """A fine-tuned model, or one on features, ready to answer: rows → logits [examples, L]."""
+    """Return a function rows → logits [examples, L] of a fine-tuned or a feature-based model."""
     if "features" in saved.extra:
-        answered = open_with_features(saved)
-        return lambda encoded: answered(places_of(encoded))
+        logits_of = open_with_features(saved)
+        return lambda encoded: logits_of(positions_of(encoded))
     model = open_classifier(saved)[0]
     return lambda encoded: predict_logits(model, encoded)
 
 
-def _classifier(model: Any) -> Classifier:
-    assert isinstance(model, Classifier)
-    return model
-
-
-def _dev_figures(model: Classifier, task: ClassificationTask, dev: Dev) -> dict[str, float]:
-    return _figures(task, {name: (predict_logits(model, encoded), targets) for name, (encoded, targets) in dev.items()})
-
-
-def _figures(task: ClassificationTask, dev: Mapping[str, tuple[NDArray[np.float32], NDArray[Any]]]) -> dict[str, float]:
-    """Dev figures from logits and targets by name."""
-    figures: dict[str, float] = {}
-    for name, (logits, targets) in dev.items():
-        prefix = "" if len(dev) == 1 else f"{name}."
-        figures |= {f"{prefix}{key}": value for key, value in score(task, logits, targets).items()}
-        values = decode(task, logits).values
-        figures[f"{prefix}collapsed"] = float(collapsed(values, targets, task.labels) is not None)
-    return figures
-
-
-def _digests(task: ClassificationTask, data: Path) -> dict[str, Any]:
-    dev = {name: file_digest(path) for name, path in dev_files(task, data).items()} if data.is_dir() else {}
-    return {"train": file_digest(train_file(data)), "dev": dev}
-
-
-def _known(targets: NDArray[Any] | None) -> NDArray[Any]:
-    assert targets is not None
-    return targets
-
-
-CLASSIFICATION = Kind(ClassificationTask, prepare, evaluate, predict, features)
+CLASSIFICATION = ClassificationKind()

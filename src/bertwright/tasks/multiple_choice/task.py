@@ -1,4 +1,4 @@
-"""encoder → task: every choice scored by one vector on C, softmax over a row's choices (paper §4.4).
+"""choices → logits → the best choice: one vector on C scores each choice, softmax over a row's choices (paper §4.4).
 
 Shapes: B rows of a batch, C choices of the row that has most, R choices of all rows, T tokens.
 """
@@ -19,15 +19,15 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import file_digest
-from bertwright.model.config import BackboneConfig, need_segments
+from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
 from bertwright.tables.reader import Table
-from bertwright.tables.writer import Asked, answer_tables
-from bertwright.tasks.binding import Answered, Kind, Work
+from bertwright.tables.writer import PredictRequest, answer_tables
+from bertwright.tasks.binding import LabelledData, TaskKind
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.examples import named_table, split_rows, train_file
-from bertwright.tasks.classification.model import Classifier, Rows, padded, predict_logits
+from bertwright.tasks.classification.model import Classifier, TextBatch, padded, predict_logits
 from bertwright.tasks.inference import ready
 from bertwright.tasks.multiple_choice.spec import (
     Choices,
@@ -39,159 +39,162 @@ from bertwright.tasks.multiple_choice.spec import (
     read_choices,
 )
 from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.training.distributed import Trainable
 
 
 @dataclass(frozen=True)
 class ChoiceBatch:
-    """All choices of some rows, padded [R, T]; `place` [B, C] says which of them are a row's, and -1 is none."""
+    """All choices of some rows, padded [R, T]; `index` [B, C] has the choices of each row, and -1 for none."""
 
-    rows: Rows
-    place: Tensor
+    rows: TextBatch
+    index: Tensor
     targets: Tensor
 
     @property
+    def ids(self) -> Tensor:
+        """Return the ids of the choices [R, T]."""
+        return self.rows.ids
+
+    @property
     def mask(self) -> Tensor:
-        """That of the choices [R, T]."""
+        """Return the mask of the choices [R, T]."""
         return self.rows.mask
 
 
-def prepare(task: ChoiceTask, data: Path, words: BaseTokenizer, config: BackboneConfig, max_length: int) -> Work[Any]:
-    """The task bound to the tables of a folder, or to one table, of which a tenth is then kept for measuring."""
-    need_segments(config, task.name)
-    train, dev = load_data(task, data)
-    encoded, measured = (encode_choices(words, part, max_length=max_length) for part in (train, dev))
-    for part, rows in ((train, encoded), (dev, measured)):
-        _say_what_is_cut(part, rows, max_length)
-    longest = np.array([max(len(encoded.ids[choice]) for choice in range(*span)) for span in pairwise(train.first)])
-    dev_file = named_table(data, task.dev)
+class ChoiceKind(TaskKind):
+    """Multiple-choice tasks."""
 
-    def evaluated(model: Any) -> dict[str, float]:
-        best, _ = decode_choices(predict_logits(model, measured)[:, 0], dev.first)
-        assert dev.targets is not None
-        accuracy = float((best == dev.targets).mean())
-        same = len(np.unique(best)) == 1 < len(np.unique(dev.targets))
-        return {"accuracy": accuracy, "collapsed": float(same)}
+    spec = ChoiceTask
+    architecture = "BertForMultipleChoice"
 
-    return Work(
-        task=task,
-        digests={
-            "train": file_digest(train_file(data)),
-            "dev": {dev_file.name: file_digest(dev_file)} if dev_file else {},
-        },
-        lengths=longest,
-        tokens=longest * np.diff(train.first),
-        head="classifier",
-        build=lambda shape: Classifier(shape, 1),
-        batch=lambda chosen: choice_batch(encoded, train, chosen, pad_id=config.pad_id),
-        trainable=lambda model: choice_trainable(_chooser(model)),
-        evaluate=lambda model: evaluated(_chooser(model)),
-        answered=lambda model: Answered(
-            model, "BertForMultipleChoice", (), {"task": task.model_dump(mode="json"), "max_length": max_length}
-        ),
-    )
+    def read(self, task: ChoiceTask, data: Path) -> LabelledData:
+        """Read the tables of a folder, or one table; without a validation file a tenth of the rows is kept."""
+        path, dev_path = train_file(data), named_table(data, task.dev)
+        train = read_choices(task, path)
+        digests = {"train": file_digest(path), "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {}}
+        if dev_path:
+            return LabelledData(task, train, {"dev": read_choices(task, dev_path)}, digests)
+        say(f"{data}: no dev file; a tenth of the rows, chosen by their texts, is kept for validation")
+        texts = ["\n".join([context, *row]) for context, row in zip(train.contexts, train.choices, strict=True)]
+        kept, chosen = split_rows(texts, train.source)
+        return LabelledData(task, train.select(kept), {"dev": train.select(chosen)}, digests)
 
+    def has_pairs(self, rows: Any) -> bool:
+        """Return True."""
+        return True
 
-def load_data(task: ChoiceTask, data: Path) -> tuple[Choices, Choices]:
-    """Train and dev."""
-    train = read_choices(task, train_file(data))
-    path = named_table(data, task.dev)
-    if path:
-        return train, read_choices(task, path)
-    say(f"{data}: no dev file; a tenth of the rows, chosen by their texts, is kept for measuring")
-    texts = ["\n".join([context, *given]) for context, given in zip(train.contexts, train.choices, strict=True)]
-    kept, measured = split_rows(texts, train.source)
-    return train.select(kept), train.select(measured)
+    def encode(
+        self, task: ChoiceTask, tokenizer: BaseTokenizer, rows: Choices, max_length: int, *, train: bool = False
+    ) -> Encoded:
+        """Return the token ids of all choices; print how many are too long."""
+        encoded = encode_choices(tokenizer, rows, max_length=max_length)
+        if cut := encoded.num_truncated:
+            say(f"{rows.source}: {cut} of {len(encoded)} choices exceed {max_length} tokens and are cut")
+        return encoded
+
+    def targets(
+        self, task: ChoiceTask, rows: Choices, inputs: Encoded, weights: NDArray[np.float64] | None = None
+    ) -> Choices:
+        """Return the rows, which know their choices and the right ones."""
+        return rows
+
+    def lengths(self, rows: Choices, inputs: Encoded) -> NDArray[np.int64]:
+        """Return the number of tokens of each row's longest choice [N]."""
+        return np.array([max(len(inputs.ids[choice]) for choice in range(*span)) for span in pairwise(rows.first)])
+
+    def tokens(
+        self, task: ChoiceTask, rows: Choices, lengths: NDArray[np.int64], config: BackboneConfig
+    ) -> NDArray[np.int64]:
+        """Return the number of tokens of each row's choices, padded to the longest [N]."""
+        return lengths * np.diff(rows.first)
+
+    def collate(
+        self, task: ChoiceTask, inputs: Encoded, targets: Choices, chosen: NDArray[np.int64], config: BackboneConfig
+    ) -> ChoiceBatch:
+        """Return a padded batch of the chosen rows."""
+        return choice_batch(inputs, targets, chosen, pad_id=config.pad_id)
+
+    def model(self, task: ChoiceTask, config: BackboneConfig) -> Classifier:
+        """Build the model: a classifier with one output."""
+        return Classifier(config, 1)
+
+    def loss(self, task: ChoiceTask, model: Classifier, batch: ChoiceBatch) -> Tensor:
+        """Return the cross entropy over the choices of each row, summed over rows."""
+        scores = for_loss(model(batch.rows)[:, 0])  # [R]
+        by_row = scores[batch.index.clamp(min=0)].masked_fill(batch.index < 0, -torch.inf)  # [B, C]
+        return F.cross_entropy(by_row, batch.targets, reduction="sum")
+
+    def count(self, batch: ChoiceBatch) -> float:
+        """Return the number of rows."""
+        return float(len(batch.targets))
+
+    def logits(self, model: Classifier, inputs: Encoded) -> NDArray[np.float32]:
+        """Return one logit for each choice [R]."""
+        return predict_logits(model, inputs)[:, 0]
+
+    def metrics(
+        self, task: ChoiceTask, logits: NDArray[np.float32], rows: Choices, inputs: Encoded
+    ) -> dict[str, float]:
+        """Return the accuracy."""
+        best, _ = decode_choices(logits, rows.first)
+        assert rows.targets is not None
+        same = len(np.unique(best)) == 1 < len(np.unique(rows.targets))
+        return {"accuracy": float((best == rows.targets).mean()), "collapsed": float(same)}
+
+    def evaluate(self, task: ChoiceTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:
+        """Return the accuracy on the validation file of a folder, or on one file."""
+        path = named_table(data, task.dev) if data.is_dir() else data
+        if path is None:
+            raise InputError(
+                f"{data}: expected a dev file ({', '.join(task.dev)}), found none; give the path of a file"
+            )
+        rows = read_choices(task, path)
+        model, max_length = open_chooser(saved)
+        inputs = self.encode(task, tokenizer, rows, max_length)
+        accuracy = self.metrics(task, self.logits(model, inputs), rows, inputs)["accuracy"]
+        return {"accuracy": accuracy, "examples": len(rows)}
+
+    def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
+        """Choose in every row of a table: the number of the choice and the probabilities are new columns."""
+        if request.text:
+            raise InputError("--text-column needs a table of one or two texts; a table of choices has fixed columns")
+        formats = ("csv", "tsv", "jsonl", "parquet")
+        task = ChoiceTask.model_validate(saved.extra["task"])
+        request.refuse_formats(f"a model of choices ({task.name})", read=formats, write=formats)
+        opened = cache(lambda: open_chooser(saved))
+
+        def answered(table: Table, written: Table) -> Table:
+            rows = choices_of(task, table, require_label=False)
+            model, max_length = opened()
+            logits = self.logits(model, self.encode(task, tokenizer, rows, max_length))
+            return add_answers(written, *decode_choices(logits, rows.first))
+
+        return {"rows": answer_tables(request, answered, even=False)}
 
 
 def choice_batch(
     encoded: Encoded, rows: Choices, chosen: Sequence[int] | NDArray[np.int64], *, pad_id: int
 ) -> ChoiceBatch:
-    """The given rows with all their choices, padded to the longest choice."""
+    """Return these rows with all their choices, padded to the longest choice."""
     first = rows.first
     spans = [range(first[row], first[row + 1]) for row in chosen]
-    place = np.full((len(spans), max(len(span) for span in spans)), -1, dtype=np.int64)
+    index = np.full((len(spans), max(len(span) for span in spans)), -1, dtype=np.int64)
     begin = 0
     for row, span in enumerate(spans):
-        place[row, : len(span)] = np.arange(begin, begin + len(span))
+        index[row, : len(span)] = np.arange(begin, begin + len(span))
         begin += len(span)
     assert rows.targets is not None
     return ChoiceBatch(
         rows=padded(encoded, [choice for span in spans for choice in span], pad_id=pad_id),
-        place=torch.from_numpy(place),
+        index=torch.from_numpy(index),
         targets=torch.from_numpy(rows.targets[np.asarray(chosen)]),
     )
 
 
-def choice_trainable(model: Classifier) -> Trainable[ChoiceBatch]:
-    """What the loop trains: cross entropy over the choices of each row, summed over rows."""
-
-    def step(batch: ChoiceBatch) -> dict[str, tuple[Tensor, str]]:
-        scores = for_loss(model(batch.rows)[:, 0])  # [R]
-        by_row = scores[batch.place.clamp(min=0)].masked_fill(batch.place < 0, -torch.inf)  # [B, C]
-        return {"loss": (F.cross_entropy(by_row, batch.targets, reduction="sum"), "rows")}
-
-    return Trainable(
-        module=model,
-        blocks=model.encoder.blocks(),
-        step=step,
-        counts=lambda batch: {"rows": float(len(batch.targets))},
-        flops=lambda batch: 3.0 * len(batch.rows.ids) * model.encoder.flops(batch.rows.ids.shape[1], 1),
-        tokens=lambda batch: int(batch.rows.mask.sum()),
-    )
-
-
-def evaluate(task: ChoiceTask, saved: SavedModel, words: BaseTokenizer, data: Path) -> dict[str, Any]:
-    """Accuracy on the dev file of a folder, or on one file."""
-    path = named_table(data, task.dev) if data.is_dir() else data
-    if path is None:
-        raise InputError(f"{data}: holds no dev file ({', '.join(task.dev)}); name a file")
-    rows = read_choices(task, path)
-    best, _ = _answers(open_chooser(saved), words, rows)
-    assert rows.targets is not None
-    return {"accuracy": float((best == rows.targets).mean()), "examples": len(rows)}
-
-
-def predict(saved: SavedModel, words: BaseTokenizer, asked: Asked) -> dict[str, Any]:
-    """Choose in every row of a table; order and fields are kept, the choice's number and probabilities are added."""
-    if asked.text:
-        raise InputError("--text-column is for tables of one or two texts; a table of choices has columns of its own")
-    every = ("csv", "tsv", "jsonl", "parquet")
-    task = ChoiceTask.model_validate(saved.extra["task"])
-    asked.refuse_formats(f"a model of choices ({task.name})", read=every, write=every)
-    opened = cache(lambda: open_chooser(saved))
-
-    def answered(table: Table, written: Table) -> Table:
-        rows = choices_of(task, table, require_label=False)
-        return add_answers(written, *_answers(opened(), words, rows))
-
-    return {"rows": answer_tables(asked, answered, even=False)}
-
-
-def _say_what_is_cut(rows: Choices, encoded: Encoded, max_length: int) -> None:
-    if cut := encoded.num_truncated:
-        say(f"{rows.source}: {cut} of {len(encoded)} choices exceed {max_length} tokens and are cut")
-
-
 def open_chooser(saved: SavedModel) -> tuple[Classifier, int]:
-    """The model of a fine-tuned folder, ready to answer, and its maximal length."""
+    """Return the model of a fine-tuned folder, ready for inference, and its maximal length."""
     model = Classifier(saved.config, 1)
     load_weights(model, saved)
     return ready(model, saved), saved.max_length
 
 
-def _answers(
-    opened: tuple[Classifier, int], words: BaseTokenizer, rows: Choices
-) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
-    model, max_length = opened
-    encoded = encode_choices(words, rows, max_length=max_length)
-    _say_what_is_cut(rows, encoded, max_length)
-    return decode_choices(predict_logits(model, encoded)[:, 0], rows.first)
-
-
-def _chooser(model: Any) -> Classifier:
-    assert isinstance(model, Classifier)
-    return model
-
-
-CHOICE = Kind(ChoiceTask, prepare, evaluate, predict)
+CHOICE = ChoiceKind()

@@ -1,9 +1,9 @@
 """logits → answers: the best spans of each passage, or none (paper §4.2: S·Tᵢ + E·Tⱼ with j ≥ i; §4.3: against [CLS]).
 
-A span begins at a piece in the window where that piece has most context, and ends in the same window. Its text is cut
-from the passage by characters.
+A span begins at a piece in the window where that piece has the most context, and ends in the same window. Its text is
+cut from the passage by characters.
 
-Shapes: Q questions, N windows, L their pieces of passages together, n places, D lengths.
+Shapes: Q questions, N windows, L passage pieces of all windows, n start positions, D span lengths.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ from bertwright.tasks.question_answering.score import Scores, best_threshold, sc
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import Windows
 
-CHUNK: Final = 100_000  # places whose spans are compared at a time, which bounds the memory
+CHUNK: Final = 100_000  # start positions per chunk, which bounds the memory
 
 
 @dataclass(frozen=True)
 class SpanLogits:
-    """`start` and `end` [L] of the windows' pieces of passages, one window after another; `null` [N]: both of [CLS]."""
+    """`start` and `end` [L] of the windows' passage pieces, window after window; `null` [N]: sum of both at [CLS]."""
 
     start: NDArray[np.float32]
     end: NDArray[np.float32]
@@ -33,7 +33,7 @@ class SpanLogits:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a passage: (first, one past last) character, and its score; without characters it is no answer."""
+    """A span of a passage, (first, one past last) character, and its score; without characters it is "no answer"."""
 
     text: str
     score: float
@@ -43,9 +43,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is answered: the likeliest spans with the shares of a softmax over them, "no answer" among them in 2.0.
+    """The chosen span and the candidates with their softmax probabilities; in 2.0 "no answer" is a candidate.
 
-    null_odds   how much "no answer" scores above the best span; None in 1.1
+    null_odds   score of "no answer" minus the score of the best span; None in 1.1
     """
 
     id: str
@@ -58,34 +58,34 @@ class Answer:
 def best_spans(
     windows: Windows, logits: SpanLogits, questions: Questions, *, longest: int, count: int
 ) -> list[tuple[Span, ...]]:
-    """The `count` best spans of at most `longest` pieces of each question, distinct in their text, the best first.
+    """Return the `count` best spans of each question, at most `longest` pieces long, with distinct texts.
 
-    Of equals, the earlier, then the shorter. None for a passage of which the tokenizer leaves nothing. RunFailed where
-    the logits are not finite.
+    The best span comes first; on ties the earlier one, then the shorter. A passage without pieces has no spans. Raises
+    RunFailed unless all logits are finite.
     """
     for name, values in (("start", logits.start), ("end", logits.end), ("null", logits.null)):
         if not np.all(np.isfinite(values)):
-            raise RunFailed(f"the model's {name} scores hold numbers that are not finite")
-    found: list[tuple[Span, ...]] = []
+            raise RunFailed(f"the model's {name} logits are not all finite")
+    spans: list[tuple[Span, ...]] = []
     for chunk in _chunks(windows, len(questions)):
-        places, sums, bounds = _sums(windows, logits, chunk, longest)
+        positions, sums, bounds = _sums(windows, logits, chunk, longest)
         for index in range(len(bounds) - 1):
             part = slice(bounds[index], bounds[index + 1])
-            context = questions.items[len(found)].context
-            found.append(_distinct(sums[part], windows.offsets, places[part], context, count))
-    return found
+            context = questions.items[len(spans)].context
+            spans.append(_distinct(sums[part], windows.offsets, positions[part], context, count))
+    return spans
 
 
 def null_scores(windows: Windows, logits: SpanLogits, num_questions: int) -> NDArray[np.float64]:
-    """[Q] what "no answer" scores: the least of S·C + E·C over a question's windows."""
+    """Return the score of "no answer" [Q]: the minimum of S·C + E·C over a question's windows."""
     scores = np.full(num_questions, np.inf)
     np.minimum.at(scores, windows.question, logits.null.astype(np.float64))
     return scores
 
 
 def null_odds(spans: Sequence[tuple[Span, ...]], nulls: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[Q] how much "no answer" scores above the best span; the largest number where there is no span."""
-    best = np.array([found[0].score if found else -np.inf for found in spans])
+    """Return the score of "no answer" minus the best span's score [Q]; the largest number where there is no span."""
+    best = np.array([candidates[0].score if candidates else -np.inf for candidates in spans])
     odds: NDArray[np.float64] = np.minimum(nulls - best, np.finfo(np.float64).max)
     return odds
 
@@ -93,23 +93,27 @@ def null_odds(spans: Sequence[tuple[Span, ...]], nulls: NDArray[np.float64]) -> 
 def decode_spans(
     windows: Windows, logits: SpanLogits, questions: Questions, task: SpanTask, *, threshold: float = 0.0
 ) -> list[Answer]:
-    """The answers to all questions; where the task knows "no answer", that for null odds above the threshold."""
+    """Return the answer to each question; in 2.0 it is "no answer" for null odds above the threshold."""
     spans = best_spans(windows, logits, questions, longest=task.longest_answer, count=task.n_best)
     nulls = null_scores(windows, logits, len(questions))
     odds = null_odds(spans, nulls)
     answers = []
-    for row, (question, found) in enumerate(zip(questions.items, spans, strict=True)):
+    for row, (question, candidates) in enumerate(zip(questions.items, spans, strict=True)):
         nothing = Span("", float(nulls[row]))
-        is_null = not found or (task.null and odds[row] > threshold)
-        listed = sorted([*found, nothing], key=lambda span: -span.score) if task.null or not found else list(found)
-        chosen = nothing if is_null else found[0]
-        shares = _softmax([span.score for span in listed])
+        is_null = not candidates or (task.null and odds[row] > threshold)
+        listed = (
+            sorted([*candidates, nothing], key=lambda span: -span.score)
+            if task.null or not candidates
+            else list(candidates)
+        )
+        chosen = nothing if is_null else candidates[0]
+        probabilities = _softmax([span.score for span in listed])
         answers.append(
             Answer(
                 id=question.id,
                 chosen=chosen,
-                probability=shares[listed.index(chosen)],
-                candidates=tuple(zip(listed, shares, strict=True)),
+                probability=probabilities[listed.index(chosen)],
+                candidates=tuple(zip(listed, probabilities, strict=True)),
                 null_odds=float(odds[row]) if task.null else None,
             )
         )
@@ -119,27 +123,27 @@ def decode_spans(
 def score_spans(
     windows: Windows, logits: SpanLogits, questions: Questions, task: SpanTask, *, threshold: float | None = None
 ) -> tuple[Scores, float, bool]:
-    """How right the answers are, the threshold of the null odds, and whether all questions were answered the same.
+    """Return the scores, the threshold of the null odds, and True where all questions got the same answer.
 
-    Without a threshold the one is chosen, where the task knows "no answer", that gives the best F1 (paper §4.3).
+    Where no threshold is passed and the task has "no answer", the threshold with the best F1 is chosen (paper §4.3).
     """
     spans = best_spans(windows, logits, questions, longest=task.longest_answer, count=1)
-    texts = [found[0].text if found else "" for found in spans]
+    texts = [candidates[0].text if candidates else "" for candidates in spans]
     scores = score_answers(questions, texts)
     if not task.null:
         return scores, 0.0, len(set(texts)) == 1
     odds = null_odds(spans, null_scores(windows, logits, len(questions)))
     if threshold is None:
         threshold = best_threshold(scores.f1, scores.null, odds).middle
-    given = {"" if null else text for text, null in zip(texts, odds > threshold, strict=True)}
-    return with_threshold(scores, odds, threshold), threshold, len(given) == 1
+    answered = {"" if null else text for text, null in zip(texts, odds > threshold, strict=True)}
+    return with_threshold(scores, odds, threshold), threshold, len(answered) == 1
 
 
 def _chunks(windows: Windows, num_questions: int) -> Iterator[tuple[int, int]]:
-    """(first, one past last) question, so many that their passages have CHUNK places together, one at least."""
-    places = np.zeros(num_questions, dtype=np.int64)
-    np.add.at(places, windows.question, windows.own[:, 1] - windows.own[:, 0])
-    before = np.concatenate(([0], np.cumsum(places)))
+    """Yield (first, one past last) question of each chunk of about CHUNK passage pieces, at least one question."""
+    sizes = np.zeros(num_questions, dtype=np.int64)
+    np.add.at(sizes, windows.question, windows.core[:, 1] - windows.core[:, 0])
+    before = np.concatenate(([0], np.cumsum(sizes)))
     begin = 0
     while begin < num_questions:
         end = max(begin + 1, int(np.searchsorted(before, before[begin] + CHUNK, side="right")) - 1)
@@ -150,50 +154,50 @@ def _chunks(windows: Windows, num_questions: int) -> Iterator[tuple[int, int]]:
 def _sums(
     windows: Windows, logits: SpanLogits, chunk: tuple[int, int], longest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
-    """The chunk's places [n] in the order of the questions, all spans from each [n, D], each question's bounds.
+    """Return a chunk's start positions [n], the scores of all spans from each [n, D], and each question's bounds.
 
-    The span of d + 1 pieces stands in column d; what reaches beyond the window is -inf.
+    Column d has the span of d + 1 pieces; spans that end outside the window are -inf.
     """
     first, last = (int(row) for row in np.searchsorted(windows.question, chunk))
-    own, span = windows.own[first:last].astype(np.int64), windows.span[first:last].astype(np.int64)
+    core, span = windows.core[first:last].astype(np.int64), windows.span[first:last].astype(np.int64)
     sizes = windows.span[:, 1].astype(np.int64) - windows.span[:, 0]
-    begins = (np.cumsum(sizes) - sizes)[first:last]  # where each window's logits begin
-    counts = own[:, 1] - own[:, 0]
+    begins = (np.cumsum(sizes) - sizes)[first:last]  # start of each window's logits
+    counts = core[:, 1] - core[:, 0]
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    places = np.repeat(own[:, 0], counts) + within
-    at = np.repeat(begins + own[:, 0] - span[:, 0], counts) + within
-    left = np.repeat(span[:, 1], counts) - places  # pieces from here to the window's end
-    sums = np.full((len(places), longest), -np.inf, dtype=np.float32)
+    positions = np.repeat(core[:, 0], counts) + within
+    at = np.repeat(begins + core[:, 0] - span[:, 0], counts) + within
+    left = np.repeat(span[:, 1], counts) - positions  # pieces up to the window's end
+    sums = np.full((len(positions), longest), -np.inf, dtype=np.float32)
     for more in range(longest):
         fits = np.flatnonzero(left > more)
         sums[fits, more] = logits.start[at[fits]] + logits.end[at[fits] + more]
     of_question = np.repeat(windows.question[first:last], counts)
     bounds: NDArray[np.int64] = np.searchsorted(of_question, np.arange(chunk[0], chunk[1] + 1))
-    return places, sums, bounds
+    return positions, sums, bounds
 
 
 def _distinct(
-    sums: NDArray[np.float32], offsets: NDArray[np.int32], places: NDArray[np.int64], context: str, count: int
+    sums: NDArray[np.float32], offsets: NDArray[np.int32], positions: NDArray[np.int64], context: str, count: int
 ) -> tuple[Span, ...]:
-    """The best spans of one question [n, D] with different texts; more are looked at until there are enough."""
+    """Return the best spans of one question [n, D] with different texts; looks at more spans until there are enough."""
     flat = sums.ravel()
     num_valid = int(np.count_nonzero(flat > -np.inf))
     looked_at = count
     while True:
-        found: dict[str, Span] = {}
+        by_text: dict[str, Span] = {}
         for index in _best(flat, min(looked_at, num_valid)):
-            place, more = divmod(int(index), sums.shape[1])
-            first, last = int(offsets[places[place], 0]), int(offsets[places[place] + more, 1])
+            row, more = divmod(int(index), sums.shape[1])
+            first, last = int(offsets[positions[row], 0]), int(offsets[positions[row] + more, 1])
             text = context[first:last]
-            if text not in found:
-                found[text] = Span(text, float(flat[index]), first, last)
-        if len(found) >= count or looked_at >= num_valid:
-            return tuple(found.values())[:count]
+            if text not in by_text:
+                by_text[text] = Span(text, float(flat[index]), first, last)
+        if len(by_text) >= count or looked_at >= num_valid:
+            return tuple(by_text.values())[:count]
         looked_at *= 2
 
 
 def _best(values: NDArray[np.float32], count: int) -> NDArray[Any]:
-    """The indices of the `count` largest values, the largest first, of equals the first."""
+    """Return the indices of the `count` largest values, largest first; the first one on ties."""
     if count == 1:
         return np.array([values.argmax()])
     if count == 0:
@@ -205,4 +209,4 @@ def _best(values: NDArray[np.float32], count: int) -> NDArray[Any]:
 
 def _softmax(scores: Sequence[float]) -> list[float]:
     powers = np.exp(np.array(scores) - max(scores))
-    return [float(share) for share in powers / powers.sum()]
+    return [float(probability) for probability in powers / powers.sum()]

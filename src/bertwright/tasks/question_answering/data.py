@@ -1,6 +1,6 @@
-"""SQuAD's files → questions with their passages and answers (paper §4.2, §4.3: SQuAD 1.1 and 2.0).
+"""SQuAD files → questions with passages and answers; the files of a folder (paper §4.2, §4.3: SQuAD 1.1 and 2.0).
 
-The official JSON is read with every doubt raised: data → paragraphs → qas → answers.
+The official JSON is checked at every level: data → paragraphs → qas → answers.
 """
 
 import json
@@ -17,12 +17,12 @@ from bertwright.tables.reader import names_once
 from bertwright.tasks.question_answering.spec import SpanTask, Version
 
 Answers = Literal["checked", "texts", "ignored"]
-KINDS: Final[dict[type, str]] = {str: "a text", list: "a list", dict: "an object", int: "a number from 0 on"}
+FIELD_TYPES: Final[dict[type, str]] = {str: "a text", list: "a list", dict: "an object", int: "a number from 0 on"}
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question. `answers`: (text, first character) of each that people gave; empty where there is none."""
+    """One question. `answers`: (text, first character) of each gold answer; empty where there is none."""
 
     id: str
     text: str
@@ -32,7 +32,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Questions:
-    """A file's questions, in its order; the questions of a paragraph share one context."""
+    """A file's questions, in order; the questions of a paragraph share one context."""
 
     items: tuple[Question, ...]
     version: Version
@@ -43,11 +43,11 @@ class Questions:
 
 
 def read_questions(path: Path | str, *, answers: Answers = "checked") -> Questions:
-    """Read a file of SQuAD's layout; 2.0 is what says so or holds `is_impossible` or a question without answers.
+    """Read a file in SQuAD's layout. It is 2.0 where it says so, has `is_impossible`, or a question without answers.
 
-    answers: "checked" against the context, at the character that the file names; their "texts" alone, as the official
-    scripts read them; or "ignored", where they may be missing. InputError with the file and the question's id (or its
-    place, where it has none) for what is missing, of another type, empty, twice there or contradicts itself.
+    answers: "checked" against the context at the character that the file gives; "texts" without this check, as the
+    official scripts read them; "ignored": they may be missing. Raises InputError with the file and the question's id
+    (or its position) for a value that is missing, empty, duplicate, contradictory or of another type.
     """
     text = read_text(path)
     refuse_table(text, str(path))
@@ -55,30 +55,30 @@ def read_questions(path: Path | str, *, answers: Answers = "checked") -> Questio
 
 
 def questions_of(raw: Any, source: str, *, answers: Answers = "checked") -> Questions:
-    """As `read_questions`, for a file that was parsed already."""
+    """Return the questions of parsed JSON, as `read_questions`."""
     if not isinstance(raw, dict) or not isinstance(raw.get("data"), list):
-        raise InputError(f"{source}: is not of SQuAD's layout: an object with a list 'data' is due")
+        raise InputError(f"{source}: expected SQuAD's layout, an object with a list 'data'")
     items: dict[str, Question] = {}
-    says_two = re.fullmatch(r"[vV]?2(\.[0-9]+)*", str(raw.get("version", ""))) is not None  # and no year
-    for entry, context, place in _entries(raw["data"], source):
-        question = _question(entry, context, place, answers, source)
+    is_two = re.fullmatch(r"[vV]?2(\.[0-9]+)*", str(raw.get("version", ""))) is not None  # a year is not a version
+    for entry, context, position in _entries(raw["data"], source):
+        question = _question(entry, context, position, answers, source)
         if question.id in items:
-            raise InputError(f"{source}: question {question.id}: the id is there twice; ids must differ")
+            raise InputError(f"{source}: question {question.id}: duplicate id")
         items[question.id] = question
-        says_two = says_two or "is_impossible" in entry or entry.get("answers") == []
+        is_two = is_two or "is_impossible" in entry or entry.get("answers") == []
     if not items:
-        raise InputError(f"{source}: holds no question")
-    return Questions(tuple(items.values()), "2.0" if says_two else "1.1", source)
+        raise InputError(f"{source}: expected questions, found none")
+    return Questions(tuple(items.values()), "2.0" if is_two else "1.1", source)
 
 
 def read_text(path: Path | str) -> str:
-    """A whole file as text, unpacked where its ending says so; "-" is standard input.
+    """Return a file's text, decompressed where its ending says so; "-" is standard input.
 
-    InputError where it is missing, broken or no UTF-8.
+    Raises InputError where the file is missing, broken or not UTF-8.
     """
     source = "standard input" if str(path) == "-" else str(path)
     if Path(path).is_dir():
-        raise InputError(f"{source}: is a folder; a file is due")
+        raise InputError(f"{source}: expected a file, got a folder")
     if str(path) == "-":
         raw = sys.stdin.buffer.read()
     else:
@@ -91,15 +91,13 @@ def read_text(path: Path | str) -> str:
 
 
 def refuse_table(text: str, source: str) -> None:
-    """InputError for what does not even begin as JSON: questions are often kept as a table."""
+    """Raise InputError where the text does not begin like JSON: questions are often kept as a table."""
     if text.lstrip()[:1] not in ("", "{", "["):
-        raise InputError(
-            f"{source}: is no JSON; questions stand in SQuAD's JSON, those to be answered also in JSON lines"
-        )
+        raise InputError(f"{source}: expected SQuAD's JSON, or JSON lines for prediction")
 
 
 def load_json(text: str, source: str, *, line: int | None = None) -> Any:
-    """The value of a JSON text, of a file or of one `line` of it; InputError where it is broken or has a name twice."""
+    """Parse the JSON text of a file, or of one `line` of it. Raises InputError for invalid JSON and duplicate names."""
     begin = line or 1
     try:
         return json.loads(text, object_pairs_hook=names_once(f"{source}:{line}" if line else source))
@@ -109,134 +107,136 @@ def load_json(text: str, source: str, *, line: int | None = None) -> Any:
         raise InputError(f"{source}:{begin}: not valid JSON: {error}") from None
 
 
-def text_of(entry: dict[str, Any], name: str, place: str) -> str:
-    """A field that holds text, not blanks alone; InputError with the place for anything else."""
-    text = str(_field(entry, name, str, place))
+def text_of(entry: dict[str, Any], name: str, position: str) -> str:
+    """Return a text field that is not blank. Raises InputError with the position for any other value."""
+    text = str(_field(entry, name, str, position))
     if not text.strip():
-        raise InputError(f"{place}: '{name}' is empty; a text is due")
+        raise InputError(f"{position}: expected a text in '{name}', got an empty one")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(f"{place}: '{name}' holds half of a surrogate pair (\\ud800 to \\udfff), no text") from None
+        raise InputError(
+            f"{position}: expected a text in '{name}', got half of a surrogate pair (\\ud800 to \\udfff)"
+        ) from None
     return text
 
 
 def _entries(data: list[Any], source: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Each question's object, its context, and where it stands."""
+    """Yield each question's object, its context and its position in the file."""
     for number, article in enumerate(data):
-        place = f"{source}: data[{number}]"
-        for index, paragraph in enumerate(_objects(_object(article, place), "paragraphs", place)):
-            inner = f"{place}.paragraphs[{index}]"
+        position = f"{source}: data[{number}]"
+        for index, paragraph in enumerate(_objects(_object(article, position), "paragraphs", position)):
+            inner = f"{position}.paragraphs[{index}]"
             context = text_of(paragraph, "context", inner)
             for row, entry in enumerate(_objects(paragraph, "qas", inner)):
                 yield entry, context, f"{inner}.qas[{row}]"
 
 
-def _question(entry: dict[str, Any], context: str, place: str, answers: Answers, source: str) -> Question:
-    name = text_of(entry, "id", place)
-    place = f"{source}: question {name}"
-    text = text_of(entry, "question", place)
+def _question(entry: dict[str, Any], context: str, position: str, answers: Answers, source: str) -> Question:
+    name = text_of(entry, "id", position)
+    position = f"{source}: question {name}"
+    text = text_of(entry, "question", position)
     if answers == "ignored":
         return Question(name, text, context)
-    given = _objects(entry, "answers", place)
-    impossible = entry.get("is_impossible", not given)
+    gold = _objects(entry, "answers", position)
+    impossible = entry.get("is_impossible", not gold)
     if not isinstance(impossible, bool):
-        raise InputError(f"{place}: 'is_impossible' is {shown(impossible)}; true or false is due")
-    if impossible == bool(given):
-        said = "is_impossible is true" if impossible else "is_impossible is false"
-        raise InputError(f"{place}: {said}, but there {'are' if given else 'are no'} answers")
+        raise InputError(f"{position}: expected true or false in 'is_impossible', got {shown(impossible)}")
+    if impossible == bool(gold):
+        flag = "is_impossible is true" if impossible else "is_impossible is false"
+        raise InputError(f"{position}: {flag}, but there {'are' if gold else 'are no'} answers")
     read = _checked if answers == "checked" else _text_alone
-    return Question(name, text, context, tuple(read(answer, context, place) for answer in given))
+    return Question(name, text, context, tuple(read(answer, context, position) for answer in gold))
 
 
-def _text_alone(answer: dict[str, Any], context: str, place: str) -> tuple[str, int]:
-    return str(_field(answer, "text", str, place)), -1
+def _text_alone(answer: dict[str, Any], context: str, position: str) -> tuple[str, int]:
+    return str(_field(answer, "text", str, position)), -1
 
 
-def _checked(answer: dict[str, Any], context: str, place: str) -> tuple[str, int]:
-    text = text_of(answer, "text", place)
-    first: int = _field(answer, "answer_start", int, place)
+def _checked(answer: dict[str, Any], context: str, position: str) -> tuple[str, int]:
+    text = text_of(answer, "text", position)
+    first: int = _field(answer, "answer_start", int, position)
     if context[first : first + len(text)] == text:
         return text, first
     other = context.find(text)
-    elsewhere = f"it begins at character {other}" if other >= 0 else "it is nowhere in the context"
-    there = context[first : first + len(text)]
+    elsewhere = f"the context has it at character {other}" if other >= 0 else "the context does not have it"
+    actual = context[first : first + len(text)]
     raise InputError(
-        f"{place}: the answer '{shown(text)}' is not at character {first} of its context, "
-        f"where '{shown(there)}' stands; {elsewhere}"
+        f"{position}: expected the answer '{shown(text)}' at character {first} of its context, "
+        f"got '{shown(actual)}'; {elsewhere}"
     )
 
 
-def _objects(entry: dict[str, Any], name: str, place: str) -> list[dict[str, Any]]:
-    found: list[Any] = _field(entry, name, list, place)
-    return [_object(value, f"{place}.{name}[{index}]") for index, value in enumerate(found)]
+def _objects(entry: dict[str, Any], name: str, position: str) -> list[dict[str, Any]]:
+    values: list[Any] = _field(entry, name, list, position)
+    return [_object(value, f"{position}.{name}[{index}]") for index, value in enumerate(values)]
 
 
-def _object(value: Any, place: str) -> dict[str, Any]:
+def _object(value: Any, position: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{place}: is {shown(value)}; an object is due")
+        raise InputError(f"{position}: expected an object, got {shown(value)}")
     return value
 
 
-def _field(entry: dict[str, Any], name: str, kind: type, place: str) -> Any:
+def _field(entry: dict[str, Any], name: str, kind: type, position: str) -> Any:
     value = entry.get(name)
     negative = isinstance(value, int) and value < 0
     if isinstance(value, kind) and not isinstance(value, bool) and not negative:
         return value
-    what = f"is {shown(value)}" if name in entry else "is missing"
-    raise InputError(f"{place}: '{name}' {what}; {KINDS[kind]} is due")
-
-
-# … → task: which files of a folder are a SQuAD's, and questions asked without a file of its layout.
+    actual = f"got {shown(value)}" if name in entry else "it is missing"
+    raise InputError(f"{position}: expected {FIELD_TYPES[kind]} in '{name}', {actual}")
 
 
 def train_questions_file(task: SpanTask, data: Path) -> Path:
-    """The file to train on: `data` itself, or the folder's only train*.json of the task's version.
+    """Return the training file: `data` itself, or the folder's only train*.json of the task's version.
 
-    The version is told by the content. InputError where there is none, or where there are two.
+    The content decides the version. Raises InputError where there is no such file, or more than one.
     """
-    found = data if not data.is_dir() else _only(task, data, "train")
-    if found is None:
+    path = data if not data.is_dir() else _only(task, data, "train")
+    if path is None:
         raise InputError(f"{data}: {_nothing(task, data, 'train')}")
-    return found
+    return path
 
 
 def dev_questions_file(task: SpanTask, data: Path, *, needed: bool = False) -> Path | None:
-    """The folder's only dev*.json of the task's version; `data` itself, where it is a file and one is needed.
+    """Return the folder's only dev*.json of the task's version; `data` itself where it is a file and `needed`.
 
-    None without one; where it is needed, and where there are two, InputError.
+    None without such a file. Raises InputError where one is needed, and where there are two.
     """
     if not data.is_dir():
         return data if needed else None
-    found = _only(task, data, "dev")
-    if found is None and needed:
-        raise InputError(f"{data}: {_nothing(task, data, 'dev')}; name a file")
-    return found
+    path = _only(task, data, "dev")
+    if path is None and needed:
+        raise InputError(f"{data}: {_nothing(task, data, 'dev')}; give the path of a file")
+    return path
 
 
 def read_labelled(task: SpanTask, path: Path) -> Questions:
-    """A file's questions with their answers; InputError where it is of the other version."""
+    """Return a file's questions with answers. Raises InputError where it is of the other version."""
     questions = read_questions(path)
     if questions.version != task.version:
         other = "squad2" if questions.version == "2.0" else "squad1"
-        raise InputError(f"{path}: is of SQuAD {questions.version}, and {task.name} reads {task.version}; use {other}")
+        raise InputError(
+            f"{path}: expected SQuAD {task.version} for {task.name}, got SQuAD {questions.version}; use the task "
+            f"{other}"
+        )
     return questions
 
 
 def read_asked(path: Path | str) -> Questions:
-    """Questions to be answered: SQuAD's layout, answers or none, or JSON lines {"id", "question", "context"}.
+    """Return questions to answer, from SQuAD's layout or from JSON lines {"id", "question", "context"}.
 
-    "-" is standard input. A line without an id has its number for one. InputError as of `read_questions`.
+    "-" is standard input. A line without an id gets its number as id. Raises InputError as `read_questions`.
     """
     text = read_text(path)
     source = "standard input" if str(path) == "-" else str(path)
     lines = text.rstrip().split("\n")
     if not lines[0].strip():
-        raise InputError(f"{source}: {'the first line is empty' if len(lines) > 1 else 'is empty'}; questions are due")
+        raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
     refuse_table(text, source)
     try:
         json.loads(lines[0])
-    except (ValueError, RecursionError):  # one object over many lines, or broken: what reads the whole says which
+    except (ValueError, RecursionError):  # one object over many lines, or broken JSON, which load_json reports
         return questions_of(load_json(text, source), source, answers="ignored")
     first: Any = load_json(lines[0], source, line=1)
     if isinstance(first, dict) and "data" in first:
@@ -246,25 +246,27 @@ def read_asked(path: Path | str) -> Questions:
 
 
 def _of_lines(lines: list[str], source: str) -> Questions:
-    found: dict[str, Question] = {}
+    by_id: dict[str, Question] = {}
     for number, line in enumerate(lines, 1):
-        place = f"{source}:{number}"
+        position = f"{source}:{number}"
         entry = load_json(line, source, line=number)
         if not isinstance(entry, dict):
-            raise InputError(f'{place}: is {shown(entry)}; an object {{"question", "context"}} is due')
-        name = text_of(entry, "id", place) if "id" in entry else str(number)
-        if name in found:
-            raise InputError(f"{place}: the id '{shown(name)}' is there twice; ids must differ")
-        found[name] = Question(name, text_of(entry, "question", place), text_of(entry, "context", place))
-    return Questions(tuple(found.values()), "1.1", source)
+            raise InputError(f'{position}: expected an object {{"question", "context"}}, got {shown(entry)}')
+        name = text_of(entry, "id", position) if "id" in entry else str(number)
+        if name in by_id:
+            raise InputError(f"{position}: duplicate id '{shown(name)}'")
+        by_id[name] = Question(name, text_of(entry, "question", position), text_of(entry, "context", position))
+    return Questions(tuple(by_id.values()), "1.1", source)
 
 
 def _only(task: SpanTask, folder: Path, stem: str) -> Path | None:
-    found = [path for path in _named(folder, stem) if _version(path) == task.version]
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise InputError(f"{folder}: which one? {names} are of SQuAD {task.version}; keep one or name the file")
-    return found[0] if found else None
+    paths = [path for path in _named(folder, stem) if _version(path) == task.version]
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise InputError(
+            f"{folder}: expected one file of SQuAD {task.version}, found {names}; keep one or give the path of the file"
+        )
+    return paths[0] if paths else None
 
 
 def _named(folder: Path, stem: str) -> list[Path]:
@@ -277,4 +279,4 @@ def _version(path: Path) -> str:
 
 def _nothing(task: SpanTask, folder: Path, stem: str) -> str:
     have = ", ".join(f"{path.name} (SQuAD {_version(path)})" for path in _named(folder, stem))
-    return f"there is no {stem}*.json of SQuAD {task.version}; there is: {have or 'none of that name'}"
+    return f"expected {stem}*.json of SQuAD {task.version}, found {have or 'no such name'}"

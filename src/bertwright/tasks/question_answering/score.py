@@ -1,6 +1,6 @@
-"""answers → figures: exact match and F1 of SQuAD 1.1 and 2.0 as the official scripts count them (paper §4.2, §4.3).
+"""answers → exact match and F1 of SQuAD 1.1 and 2.0, as the official scripts compute them (paper §4.2, §4.3).
 
-Both are means over questions, in percent; a question counts with the best of its gold answers.
+Both are means over questions, in percent; each question counts with its best gold answer.
 """
 
 import math
@@ -22,12 +22,12 @@ from bertwright.tasks.question_answering.data import Questions, load_json, read_
 
 PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
-NAMED: Final = 3  # ids that an error names
+NAMED: Final = 3  # number of ids in an error message
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How right each answer is: `em` 0 or 1, `f1` 0 to 1; `answerable`: whether its question has an answer. All [Q]."""
+    """Scores of each answer [Q]: `em` 0 or 1, `f1` 0 to 1; `answerable` is True where the question has an answer."""
 
     em: NDArray[np.float64]
     f1: NDArray[np.float64]
@@ -35,13 +35,13 @@ class Scores:
 
     @property
     def null(self) -> NDArray[np.float64]:
-        """What "no answer" would score, by either measure: 1 where there is none."""
+        """Return the score of "no answer" [Q], by either metric: 1 where the question has no answer."""
         return (~self.answerable).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """The cut that gives the best mean score (0 to 1): "no answer" for odds above it. Any cut in [low, high) does."""
+    """The threshold with the best mean score (0 to 1): "no answer" above it. Any threshold in [low, high) is equal."""
 
     score: float
     low: float
@@ -49,46 +49,46 @@ class Threshold:
 
     @property
     def middle(self) -> float:
-        """A cut as far from the odds on both sides as can be: the smallest change of numbers must not turn one."""
+        """Return the threshold halfway between the odds on both sides, which small numerical changes do not cross."""
         if math.isinf(self.low):
             return self.high - 1.0
         return self.low + 1.0 if math.isinf(self.high) else (self.low + self.high) / 2
 
 
 def normalised(text: str) -> str:
-    """A text as answers are compared: lower case, without ASCII punctuation and articles, single blanks."""
+    """Return a text as answers are compared: lower case, no ASCII punctuation, no articles, single blanks."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def score_answers(questions: Questions, predicted: Sequence[str]) -> Scores:
-    """Score one text per question, "" for no answer, by the rules of the questions' version."""
+    """Return the scores of one text per question, "" for no answer, by the rules of the questions' version."""
     null = questions.version == "2.0"
     pairs = []
     for question, text in zip(questions.items, predicted, strict=True):
         golds = {normalised(gold) for gold, _ in question.answers}
         if null:
-            golds = golds - {""} or {""}  # a gold answer that is nothing once normalised does not count
-        given = normalised(text)
-        pairs.append((float(given in golds), max((_f1(given, gold, null=null) for gold in golds), default=0.0)))
+            golds = golds - {""} or {""}  # a gold answer that normalises to nothing does not count
+        answer = normalised(text)
+        pairs.append((float(answer in golds), max((_f1(answer, gold, null=null) for gold in golds), default=0.0)))
     em, f1 = np.array(pairs, dtype=np.float64).T
     return Scores(em, f1, np.array([bool(question.answers) for question in questions.items]))
 
 
 def with_threshold(scores: Scores, odds: NDArray[np.float64], threshold: float) -> Scores:
-    """The scores where every question with odds above the threshold is answered with nothing."""
+    """Return the scores where questions with odds above the threshold have no answer."""
     null = odds > threshold
     return Scores(np.where(null, scores.null, scores.em), np.where(null, scores.null, scores.f1), scores.answerable)
 
 
 def best_threshold(answered: NDArray[np.float64], null: NDArray[np.float64], odds: NDArray[np.float64]) -> Threshold:
-    """The cut through the odds [Q] with the best mean, from what answering and not answering would score [Q] each.
+    """Return the threshold of the odds [Q] with the best mean score; the one with the fewest answers on ties.
 
-    Of equals, the one that answers least.
+    answered, null   [Q] score of each question with its answer, and with no answer
     """
     order = np.argsort(odds, kind="stable")
     ordered = odds[order]
     totals = null.sum() + np.concatenate(([0.0], np.cumsum((answered - null)[order])))
-    # Equal odds stay together: a cut is possible before the first, after the last, and where the odds change.
+    # Thresholds lie before the first, after the last, and where the odds change: equal odds stay together.
     cuts = np.flatnonzero(np.concatenate(([True], ordered[1:] > ordered[:-1], [True])))
     best = int(cuts[np.argmax(totals[cuts])])
     low = float(ordered[best - 1]) if best else -math.inf
@@ -96,14 +96,14 @@ def best_threshold(answered: NDArray[np.float64], null: NDArray[np.float64], odd
     return Threshold(float(totals[best]) / len(odds), low, high)
 
 
-def figures(scores: Scores, *, null: bool) -> dict[str, Any]:
-    """Mean F1 and exact match in percent; for 2.0 also of the questions with and without an answer."""
-    found: dict[str, Any] = _means(scores, np.ones(len(scores.em), dtype=np.bool_))
+def squad_metrics(scores: Scores, *, null: bool) -> dict[str, Any]:
+    """Return mean F1 and exact match in percent; for 2.0 also of questions with and without an answer."""
+    metrics: dict[str, Any] = _means(scores, np.ones(len(scores.em), dtype=np.bool_))
     if null:
         for name, chosen in (("has_answer", scores.answerable), ("no_answer", ~scores.answerable)):
             if chosen.any():
-                found[name] = _means(scores, chosen)
-    return found
+                metrics[name] = _means(scores, chosen)
+    return metrics
 
 
 def score_files(
@@ -114,41 +114,41 @@ def score_files(
     threshold: float | None = None,
     allow_missing: bool = False,
 ) -> dict[str, Any]:
-    """The figures of a predictions file (an object: id → text) against a gold file of either version.
+    """Return the metrics of a predictions file (an object: id → text) against a gold file of either version.
 
-    null_odds: an object id → number, the higher the likelier there is no answer: adds the best thresholds. threshold:
-    answers with higher odds are taken back first. InputError, naming the first ids, for missing and for unknown ones;
-    with `allow_missing` a missing prediction counts as wrong, and that is said.
+    null_odds: a file with an object id → number, higher for "no answer"; adds the best thresholds. threshold: answers
+    with higher odds are removed first. Raises InputError with the first ids for missing and unknown ids; with
+    `allow_missing`, a missing prediction counts as wrong, and a message says so.
     """
     questions = read_questions(gold, answers="texts")
     null = questions.version == "2.0"
     if (null_odds or threshold is not None) and not null:
-        raise InputError(f"{gold}: is of SQuAD 1.1, which has no unanswerable questions; null odds are for 2.0")
+        raise InputError(f"{gold}: null odds need SQuAD 2.0; this file is of SQuAD 1.1")
     if threshold is not None and math.isnan(threshold):
-        raise InputError("--null-threshold nan: a number is due")
+        raise InputError("--null-threshold: expected a number, got nan")
     if threshold is not None and null_odds is None:
         raise InputError("--null-threshold needs --null-odds FILE")
-    given = _values(predictions, questions, str, allow_missing=allow_missing)
-    scores = score_answers(questions, [given.get(question.id, "") for question in questions.items])
-    scores = _without(scores, [question.id not in given for question in questions.items])
-    found: dict[str, Any] = {"version": questions.version}
+    answers = _values(predictions, questions, str, allow_missing=allow_missing)
+    scores = score_answers(questions, [answers.get(question.id, "") for question in questions.items])
+    scores = _without(scores, [question.id not in answers for question in questions.items])
+    metrics: dict[str, Any] = {"version": questions.version}
     if null_odds is None:
-        return found | figures(scores, null=null)
+        return metrics | squad_metrics(scores, null=null)
     by_id = _values(null_odds, questions, float, allow_missing=False)
     odds = np.array([by_id[question.id] for question in questions.items], dtype=np.float64)
     if threshold is not None:
-        found["null_threshold"] = threshold
-    found |= figures(scores if threshold is None else with_threshold(scores, odds, threshold), null=null)
+        metrics["null_threshold"] = threshold
+    metrics |= squad_metrics(scores if threshold is None else with_threshold(scores, odds, threshold), null=null)
     for name, values in (("f1", scores.f1), ("em", scores.em)):
         best = best_threshold(values, scores.null, odds)
         cut = best.low if math.isfinite(best.low) else float(np.nextafter(best.high, -math.inf))
-        found[f"best_{name}"] = {name: 100.0 * best.score, "threshold": cut}
-    return found
+        metrics[f"best_{name}"] = {name: 100.0 * best.score, "threshold": cut}
+    return metrics
 
 
-def _f1(given: str, gold: str, *, null: bool) -> float:
-    """The overlap of two normalised texts as bags of words; where one is empty, 2.0 asks whether both are."""
-    ours, theirs = given.split(), gold.split()
+def _f1(answer: str, gold: str, *, null: bool) -> float:
+    """Return the F1 of two normalised texts as bags of words; in 2.0 an empty text only matches an empty text."""
+    ours, theirs = answer.split(), gold.split()
     if null and not (ours and theirs):
         return float(ours == theirs)
     same = (Counter(ours) & Counter(theirs)).total()
@@ -167,20 +167,20 @@ def _means(scores: Scores, chosen: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _without(scores: Scores, missing: Sequence[bool]) -> Scores:
-    """The scores with nothing for questions that were not answered at all, not even with ""."""
+    """Return the scores with 0 for questions that have no prediction, not even ""."""
     kept = ~np.array(missing)
     return Scores(scores.em * kept, scores.f1 * kept, scores.answerable)
 
 
 def _values(path: Path, questions: Questions, kind: type, *, allow_missing: bool) -> dict[str, Any]:
-    """A JSON object id → text or finite number, its ids compared with the questions'."""
+    """Return a JSON object id → text or finite number, after comparing its ids with the questions'."""
     raw = load_json(read_text(path), str(path))
     what = "a text" if kind is str else "a finite number"
     if not isinstance(raw, dict):
-        raise InputError(f"{path}: is no JSON object; one of ids, each with {what}, is due")
+        raise InputError(f"{path}: expected a JSON object of ids, each with {what}")
     for name, value in raw.items():
         if not (isinstance(value, str) if kind is str else _is_finite_number(value)):
-            raise InputError(f"{path}: question {shown(name)}: is {shown(value)}; {what} is due")
+            raise InputError(f"{path}: question {shown(name)}: expected {what}, got {shown(value)}")
     _compare(path, raw, questions, allow_missing=allow_missing)
     return raw
 

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: a question about a passage is answered by a span of it or not at all (paper §4.2 and §4.3)."""
+"""Specifications of SQuAD 1.1 and 2.0: the answer is a span of the passage, or none (paper §4.2 and §4.3)."""
 
 from typing import Literal
 
@@ -9,18 +9,18 @@ Version = Literal["1.1", "2.0"]
 
 
 class SpanTask(TaskSpec):
-    """A task whose answers are pieces of a passage."""
+    """A task whose answers are spans of a passage."""
 
     max_length: Positive = 384
     stride: Positive = 128  # pieces from one window of a long passage to the next
-    question: Positive = 64  # pieces of a question that are read
+    question: Positive = 64  # maximal number of question pieces
     longest_answer: Positive = 30  # pieces
     n_best: Positive = 20
-    null: bool = False  # whether "no answer" is an answer
+    null: bool = False  # True where "no answer" is a possible answer
 
     @property
     def version(self) -> Version:
-        """The SQuAD that the task's files are of."""
+        """Return the SQuAD version of the task's files."""
         return "2.0" if self.null else "1.1"
 
 

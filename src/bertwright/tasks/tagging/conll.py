@@ -1,13 +1,13 @@
-"""… → task: sentences of words with their tags, as CoNLL's columns or JSON lines hold them (paper §5.3).
+"""files of words with tags → sentences; the format is CoNLL's columns or JSON lines (paper §5.3).
 
-Columns: one word a line with its tag, an empty line after each sentence, `-DOCSTART-` lines between documents. They are
-parted by tabs where the first row holds one, else by spaces, and every row has as many as the first. In a file with
-tabs, lines without one that begin with "#" before a sentence are comments; a row of "#" and a tag is a word.
+Columns: one word per line with its tag, an empty line after each sentence, `-DOCSTART-` lines between documents.
+Columns are separated by tabs where the first row has one, else by spaces. Every row has as many columns as the first.
+In a file with tabs, a line before a sentence that begins with "#" and has no tab is a comment.
 
-A .conllu file has its words in the second column and their parts of speech in the fourth; its rows of several words
-("2-3") and of none ("4.1") are left aside.
+A .conllu file has the words in its second column and the parts of speech in its fourth. Its rows for several words
+("2-3") and for no word ("4.1") are skipped.
 
-JSON lines: {"tokens": [...], "tags": [...]}, and `document` where neighbours belong together.
+JSON lines: {"tokens": [...], "tags": [...]}, and optionally `document`, equal for the sentences of a document.
 """
 
 import sys
@@ -28,12 +28,12 @@ JSON_ENDINGS: Final = (".jsonl", ".ndjson", ".json")
 CONLLU: Final = ".conllu"
 CONLLU_COLUMNS: Final = ("2", "4")
 BLANK: Final = " \t\r\n"
-"""A line of nothing else is empty; other kinds of space may be words."""
+"""Characters of an empty line; other kinds of space may be words."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """A file of sentences, line by line with the lines' ends; what is written back adds tags to it."""
+    """The lines of a file of sentences, with their line ends. Predictions are written by adding tags to them."""
 
     source: str
     format: Literal["columns", "conllu", "jsonl"]
@@ -42,10 +42,10 @@ class Lines:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns are read, by their numbers from 1 on, or which fields of JSON lines.
+    """Columns to read, by number from 1 on, or fields of JSON lines.
 
-    None: the first column has the word and the last one the tag (the second and the fourth of a .conllu file); the
-    fields are `tokens` and `tags`.
+    None: the word is in the first column and the tag in the last one (the second and the fourth of a .conllu file), or
+    in the fields `tokens` and `tags`.
     """
 
     word: str | None = None
@@ -56,10 +56,10 @@ class Columns:
 class Sentences:
     """N sentences.
 
-    lines      the line of each word
-    documents  [N] the document of each sentence, by number; None where the file marks none
+    lines      line number of each word
+    documents  [N] number of each sentence's document; None where the file marks no documents
 
-    A sentence of a JSON line may have no words; it then has its own line in `lines`.
+    A sentence of JSON lines may have no words; `lines` then has the number of its line.
     """
 
     source: str
@@ -73,19 +73,19 @@ class Sentences:
 
     @property
     def num_words(self) -> int:
-        """Words of all sentences."""
+        """Return the number of words of all sentences."""
         return sum(map(len, self.words))
 
     def place(self, row: int, word: int = 0) -> str:
-        """Where a word stands, as "file:line"."""
+        """Return the position of a word as "file:line"."""
         return f"{self.source}:{self.lines[row][word]}"
 
     def where(self, row: int, word: int = 0) -> str:
-        """The same within a message about the file."""
+        """Return the position of a word for a message that names the file already."""
         return f"on line {self.lines[row][word]}"
 
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> "Sentences":
-        """The sentences of the given rows, in their order."""
+        """Return the sentences of these rows, in their order."""
         return replace(
             self,
             words=tuple(self.words[row] for row in rows),
@@ -95,10 +95,10 @@ class Sentences:
         )
 
 
-def read_lines(path: Path | str) -> Lines:
-    """The lines of a file, plain or compressed; "-" is standard input, JSON lines where it begins with "{".
+def read_tag_lines(path: Path | str) -> Lines:
+    """Return the lines of a plain or compressed file; "-" is standard input, JSON lines where it begins with "{".
 
-    Raises InputError where there is no such file, with the line where it is not UTF-8, and where it is empty.
+    Raises InputError for a missing or empty file, and with the line number where the file is not UTF-8.
     """
     if str(path) == "-":
         source = "standard input"
@@ -112,27 +112,27 @@ def read_lines(path: Path | str) -> Lines:
         with open_lines(path) as stream:
             lines = tuple(decode_lines(stream, source))
     if not any(line.strip(BLANK) for line in lines):
-        raise InputError(f"{source}: is empty")
+        raise InputError(f"{source}: the file is empty")
     return Lines(source, "jsonl" if is_json else "conllu" if is_conllu else "columns", lines)
 
 
 def sentences_of(lines: Lines, columns: Columns, *, with_tags: bool) -> Sentences:
-    """The sentences of a file; InputError, with file and line, for whatever does not fit."""
-    found = (
+    """Return the sentences of a file. Raises InputError with file and line for an invalid row."""
+    sentences = (
         _of_objects(lines, columns, with_tags) if lines.format == "jsonl" else _of_columns(lines, columns, with_tags)
     )
-    if not len(found):
-        raise InputError(f"{lines.source}: holds no sentence")
-    return found
+    if not len(sentences):
+        raise InputError(f"{lines.source}: expected sentences, found none")
+    return sentences
 
 
 def separator_of(lines: Lines) -> str:
-    """What parts the columns of a file: a tab or a space."""
+    """Return the separator of the columns: a tab or a space."""
     return "\t" if any("\t" in line.strip(BLANK) for line in lines.lines) else " "
 
 
 def cells_of(lines: Lines) -> Iterator[tuple[int, list[str] | None]]:
-    """Each line of columns by its number: its cells, [] for an empty line, None for a comment."""
+    """Yield each line's number and cells: [] for an empty line, None for a comment."""
     separator = separator_of(lines)
     within = False
     for number, line in enumerate(lines.lines, 1):
@@ -145,46 +145,44 @@ def cells_of(lines: Lines) -> Iterator[tuple[int, list[str] | None]]:
 
 
 def starts_document(cells: Sequence[str]) -> bool:
-    """Whether a row of columns stands between documents."""
+    """Return whether a row of columns separates two documents."""
     return cells[0].startswith(DOCUMENT_START)
 
 
 def is_aside(lines: Lines, cells: Sequence[str]) -> bool:
-    """Whether a row of a .conllu file is not one word but several of the following ones, or none of the text."""
+    """Return whether a row of a .conllu file stands for several words or for none, and is skipped."""
     return lines.format == "conllu" and not cells[0].isdecimal()
 
 
 def _of_columns(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
     if lines.format == "conllu":
         columns = Columns(columns.word or CONLLU_COLUMNS[0], columns.tag or CONLLU_COLUMNS[1])
-    found = _Collected()
+    collected = _Collected()
     row: _Row | None = None
     for number, cells in cells_of(lines):
         if cells is None:
             continue
         if not cells or starts_document(cells):
-            found.end_sentence()
-            found.document += bool(cells)
+            collected.end_sentence()
+            collected.document += bool(cells)
             continue
-        place = f"{lines.source}:{number}"
-        row = row or _Row.of(columns, len(cells), number, place=place, with_tags=with_tags)
+        position = f"{lines.source}:{number}"
+        row = row or _Row.of(columns, len(cells), number, position=position, with_tags=with_tags)
         if len(cells) != row.width:
-            raise InputError(
-                f"{place}: a row of {_columns(len(cells))} where {row.width} are due, as on line {row.number}"
-            )
+            raise InputError(f"{position}: expected {_columns(row.width)}, as on line {row.number}, got {len(cells)}")
         if is_aside(lines, cells):
             continue
         word, tag = cells[row.word], cells[row.tag]
         if not word or (with_tags and not tag):
-            raise InputError(f"{place}: the {'tag' if word else 'word'} is empty in {cells}")
-        found.add(word, tag, number)
-    found.end_sentence()
-    return found.sentences(lines.source, with_tags=with_tags)
+            raise InputError(f"{position}: expected a {'tag' if word else 'word'}, got an empty cell in {cells}")
+        collected.add(word, tag, number)
+    collected.end_sentence()
+    return collected.sentences(lines.source, with_tags=with_tags)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Where word and tag stand in every row of a file, as its first row decides."""
+    """The columns of word and tag, decided by the first row of a file."""
 
     width: int
     word: int
@@ -192,19 +190,19 @@ class _Row:
     number: int
 
     @classmethod
-    def of(cls, columns: Columns, width: int, number: int, *, place: str, with_tags: bool) -> "_Row":
-        word = _column(columns.word, width, place) if columns.word else 0
-        tag = _column(columns.tag, width, place) if with_tags and columns.tag else width - 1
+    def of(cls, columns: Columns, width: int, number: int, *, position: str, with_tags: bool) -> "_Row":
+        word = _column(columns.word, width, position) if columns.word else 0
+        tag = _column(columns.tag, width, position) if with_tags and columns.tag else width - 1
         if with_tags and word == tag:
             raise InputError(
-                f"{place}: {_columns(width)}, and column {word + 1} cannot be both the word and its tag; "
-                "--text-column and --label-column take their numbers"
+                f"{position}: column {word + 1} of {width} cannot be both word and tag; "
+                "set --text-column and --label-column to column numbers"
             )
         return cls(width, word, tag, number)
 
 
 class _Collected:
-    """Sentences as they grow row by row."""
+    """The sentences collected so far."""
 
     def __init__(self) -> None:
         self.document = 0
@@ -213,18 +211,18 @@ class _Collected:
         self._documents: list[int] = []
 
     def add(self, word: str, tag: str, number: int) -> None:
-        """One more word of the sentence."""
+        """Add a word to the current sentence."""
         self._rows.append((word, tag, number))
 
     def end_sentence(self) -> None:
-        """What follows is another sentence."""
+        """End the current sentence."""
         if self._rows:
             self._done.append(tuple(self._rows))
             self._documents.append(self.document)
             self._rows = []
 
     def sentences(self, source: str, *, with_tags: bool) -> Sentences:
-        """All of them; `document` has grown where the file marks documents."""
+        """Return all sentences; `document` is above 0 where the file marks documents."""
         return Sentences(
             source,
             words=tuple(tuple(word for word, _, _ in rows) for rows in self._done),
@@ -234,9 +232,9 @@ class _Collected:
         )
 
 
-def _column(name: str, width: int, place: str) -> int:
+def _column(name: str, width: int, position: str) -> int:
     if not name.isdecimal() or not 1 <= int(name) <= width:
-        raise InputError(f"{place}: there is no column '{name}'; they are numbered, 1 to {width}")
+        raise InputError(f"{position}: expected a column number from 1 to {width}, got '{name}'")
     return int(name) - 1
 
 
@@ -251,20 +249,21 @@ def _of_objects(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
     word, tag = columns.word or "tokens", columns.tag or "tags"
     if with_tags and word == tag:
         raise InputError(
-            f"{lines.source}: field '{word}' cannot be both the words and their tags; "
-            "--text-column and --label-column name them"
+            f"{lines.source}: field '{word}' cannot be both words and tags; set --text-column and --label-column"
         )
     for number, fields in objects_of(lines):
-        place = f"{lines.source}:{number}"
-        words.append(_texts(fields, word, place, "words"))
+        position = f"{lines.source}:{number}"
+        words.append(_texts(fields, word, position, "words"))
         marks.append(fields.get("document"))
         if not with_tags:
             continue
-        tags.append(_texts(fields, tag, place, "tags"))
+        tags.append(_texts(fields, tag, position, "tags"))
         if len(words[-1]) != len(tags[-1]):
-            raise InputError(f"{place}: {len(words[-1])} words and {len(tags[-1])} tags; each word has one tag")
+            raise InputError(
+                f"{position}: expected one tag per word, got {len(words[-1])} words and {len(tags[-1])} tags"
+            )
         if not words[-1]:
-            raise InputError(f"{place}: a sentence without words")
+            raise InputError(f"{position}: expected a sentence with words, got none")
     return Sentences(
         lines.source,
         words=tuple(words),
@@ -275,37 +274,37 @@ def _of_objects(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
 
 
 def objects_of(lines: Lines) -> Iterator[tuple[int, dict[str, object]]]:
-    """The objects of JSON lines by their lines' numbers; empty lines at the end are none."""
+    """Yield the objects of JSON lines with their line numbers; empty lines at the end are skipped."""
     last = max(number for number, line in enumerate(lines.lines, 1) if line.strip(BLANK))
     for number, line in enumerate(lines.lines[:last], 1):
         yield number, json_object(line, f"{lines.source}:{number}")
 
 
-def _texts(fields: dict[str, object], name: str, place: str, what: str) -> tuple[str, ...]:
+def _texts(fields: dict[str, object], name: str, position: str, what: str) -> tuple[str, ...]:
     cell = fields.get(name)
     if name not in fields:
-        raise InputError(f"{place}: there is no field '{name}' of {what}; the fields are: {', '.join(fields)}")
+        raise InputError(f"{position}: expected a field '{name}' with {what}; the fields are: {', '.join(fields)}")
     if not isinstance(cell, list):
-        raise InputError(f"{place}: '{name}' is {cell!r}; a list of {what} is due")
+        raise InputError(f"{position}: expected a list of {what} in '{name}', got {cell!r}")
     for text in cell:
         if not isinstance(text, str) or (what == "tags" and not text):
-            raise InputError(f"{place}: '{name}' holds {text!r}; {what} are text")
+            raise InputError(f"{position}: expected {what} as text in '{name}', got {text!r}")
     return tuple(cell)
 
 
 def _documents(marks: Sequence[object], source: str) -> tuple[int, ...] | None:
-    """Documents by number: neighbours with the same mark; None where no sentence bears one."""
+    """Return each sentence's document number; None where no sentence has a document. Neighbours share a document."""
     if all(mark is None for mark in marks):
         return None
     numbers: dict[object, int] = {}
     for line, mark in enumerate(marks, 1):
         if isinstance(mark, bool) or not isinstance(mark, str | int):
             raise InputError(
-                f"{source}:{line}: 'document' is {mark!r}; a name or number is due in every line or in none"
+                f"{source}:{line}: expected a text or number in 'document', in every line or in none, got {mark!r}"
             )
         if mark in numbers and mark != marks[line - 2]:
             raise InputError(
-                f"{source}:{line}: document {mark!r} goes on after another one; keep its sentences together"
+                f"{source}:{line}: document {mark!r} continues after another document; put its sentences together"
             )
         numbers.setdefault(mark, len(numbers))
     return tuple(numbers[mark] for mark in marks)

@@ -1,8 +1,8 @@
-"""tags ↔ entities: the schemes IOB1, IOB2 and IOBES, and the figures of conlleval (paper §5.3).
+"""tags ↔ entities in the schemes IOB1, IOB2 and IOBES; counts as conlleval makes them (paper §5.3).
 
-IOB1    I-TYPE within an entity; B-TYPE only where an entity follows another one of its type at once
-IOB2    B-TYPE begins every entity, I-TYPE goes on with it
-IOBES   as IOB2, E-TYPE is an entity's last word, S-TYPE an entity of one word
+IOB1    I-TYPE within an entity; B-TYPE only where an entity directly follows another one of its type
+IOB2    B-TYPE begins every entity, I-TYPE continues it
+IOBES   as IOB2, E-TYPE is the last word of an entity, S-TYPE an entity of one word
 plain   tags are names, such as parts of speech: every word is an entity of its own
 """
 
@@ -31,61 +31,61 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """What was found, what there is, and what is in both; figures are 0 where nothing was found or is."""
+    """Numbers of correct, predicted and true entities. Metrics are 0 where a denominator is 0."""
 
     correct: int
-    found: int
-    there: int
+    predicted: int
+    true: int
 
     @property
     def precision(self) -> float:
-        """The share of those found that are right."""
-        return self.correct / self.found if self.found else 0.0
+        """Return the fraction of predicted entities that are correct."""
+        return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of those that are there that were found."""
-        return self.correct / self.there if self.there else 0.0
+        """Return the fraction of true entities that were predicted."""
+        return self.correct / self.true if self.true else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return 2 * self.correct / (self.found + self.there) if self.correct else 0.0
+        """Return the harmonic mean of precision and recall."""
+        return 2 * self.correct / (self.predicted + self.true) if self.correct else 0.0
 
     @property
-    def figures(self) -> dict[str, float]:
-        """All three by name."""
+    def metrics(self) -> dict[str, float]:
+        """Return F1, precision and recall by name."""
         return {"f1": self.f1, "precision": self.precision, "recall": self.recall}
 
 
 def parts(tag: str) -> tuple[str, str]:
-    """Prefix and type: "B-creative-work" → ("B", "creative-work"); ("O", "") outside."""
+    """Return prefix and type: "B-creative-work" → ("B", "creative-work"); ("O", "") outside."""
     prefix, _, kind = tag.partition("-")
     return prefix, kind
 
 
 def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """The entities of a sentence, left to right, as conlleval reads them: also where the sequence is impossible.
+    """Return the entities of a sentence, left to right, as conlleval reads them; impossible sequences are allowed.
 
-    A word goes on with the entity before it if it is I or E of the same type and that word was B or I; any other word
-    that is not O begins one.
+    A word continues the entity before it if its prefix is I or E, its type is the same, and the previous prefix is B or
+    I. Any other word that is not O begins an entity.
     """
     if scheme == "plain":
-        return [Entity(tag, place, place + 1) for place, tag in enumerate(tags)]
-    found: list[Entity] = []
+        return [Entity(tag, index, index + 1) for index, tag in enumerate(tags)]
+    entities: list[Entity] = []
     before = (OUTSIDE, "")
-    for place, tag in enumerate(tags):
+    for index, tag in enumerate(tags):
         prefix, kind = parts(tag)
         if prefix in ("I", "E") and before[0] in ("B", "I") and before[1] == kind:
-            found[-1] = found[-1]._replace(end=place + 1)
+            entities[-1] = entities[-1]._replace(end=index + 1)
         elif tag != OUTSIDE:
-            found.append(Entity(kind, place, place + 1))
+            entities.append(Entity(kind, index, index + 1))
         before = (prefix, kind)
-    return found
+    return entities
 
 
 def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> tuple[str, ...]:
-    """The tags of a sentence of `length` words whose entities, left to right, do not overlap."""
+    """Return the tags of a sentence of `length` words; its entities are in order and do not overlap."""
     tags = [OUTSIDE] * length
     before = Entity("", 0, 0)
     for entity in entities:
@@ -103,24 +103,24 @@ def tags_of(entities: Iterable[Entity], length: int, scheme: Scheme) -> tuple[st
     return tuple(tags)
 
 
-def in_scheme(tags: Sequence[str], scheme: Scheme, wanted: Scheme) -> tuple[str, ...]:
-    """The same entities in another scheme; nothing is lost, and tags of the wanted scheme stay as they are."""
-    return tuple(tags) if scheme == wanted else tags_of(entities_of(tags, scheme), len(tags), wanted)
+def in_scheme(tags: Sequence[str], scheme: Scheme, target: Scheme) -> tuple[str, ...]:
+    """Return the tags in another scheme, without loss; tags in the scheme `target` stay as they are."""
+    return tuple(tags) if scheme == target else tags_of(entities_of(tags, scheme), len(tags), target)
 
 
 def first_impossible(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
-    """The first place of a sentence whose tag the scheme forbids there, and what is wrong; None for a good sentence."""
+    """Return the first position with a tag that the scheme forbids, and the reason; None for a valid sentence."""
     if scheme == "plain":
         return None
     before = OUTSIDE
-    for place, tag in enumerate(tags):
+    for index, tag in enumerate(tags):
         prefix, kind = parts(tag)
         if tag != OUTSIDE and (prefix not in PREFIXES[scheme] or not kind):
             allowed = ", ".join([OUTSIDE, *(f"{letter}-TYPE" for letter in PREFIXES[scheme])])
-            return place, f"'{tag}' is no tag of {scheme.upper()} ({allowed})"
+            return index, f"'{tag}' is not a tag of {scheme.upper()} ({allowed})"
         if not _may_follow(tag, before, scheme):
-            after = f"after '{before}'" if place else "at the beginning of a sentence"
-            return place, f"'{tag}' {after} is impossible in {scheme.upper()}"
+            after = f"after '{before}'" if index else "at the beginning of a sentence"
+            return index, f"'{tag}' {after} is impossible in {scheme.upper()}"
         before = tag
     if scheme == "iobes" and _is_open(before):
         return len(tags) - 1, f"'{before}' at the end of a sentence is impossible in IOBES"
@@ -128,25 +128,25 @@ def first_impossible(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | N
 
 
 def detect(sentences: Iterable[Sequence[str]]) -> tuple[Scheme, tuple[int, int] | None]:
-    """The scheme of a file's tags, and the sentence and word that show it; no entity at all: (IOB2, None).
+    """Return the scheme of a file's tags, and the sentence and word that decide it; (IOB2, None) without entities.
 
-    E and S are of IOBES alone. Else the first entity decides: in IOB2 it begins with B, in IOB1 it cannot.
+    Only IOBES has E and S. Otherwise the first entity decides: it begins with B in IOB2, and never in IOB1.
     """
     first: tuple[Scheme, tuple[int, int]] | None = None
     for row, tags in enumerate(sentences):
-        for place, tag in enumerate(tags):
+        for word, tag in enumerate(tags):
             if tag.startswith(("E-", "S-")):
-                return "iobes", (row, place)
+                return "iobes", (row, word)
             if not first and tag.startswith(("B-", "I-")):
-                first = ("iob2" if tag[0] == "B" else "iob1", (row, place))
+                first = ("iob2" if tag[0] == "B" else "iob1", (row, word))
     return first or ("iob2", None)
 
 
 def scheme_of_labels(labels: Sequence[str]) -> Scheme:
-    """The scheme that a model's labels are tags of; plain where they are no prefixes with types and O."""
+    """Return the scheme of a model's labels; plain where they are not prefixes with types and O."""
     schemes: tuple[Scheme, ...] = ("iob1", "iob2", "iobes")
     for scheme in schemes:
-        # Labels without any B are what IOB1 leaves where no two entities of a type touch.
+        # IOB1 has no B where no two entities of a type touch.
         wanted = ("I",) if scheme == "iob1" else PREFIXES[scheme]
         split = [parts(label) for label in labels if label != OUTSIDE]
         if split and OUTSIDE in labels and all(prefix in wanted and kind for prefix, kind in split):
@@ -155,11 +155,11 @@ def scheme_of_labels(labels: Sequence[str]) -> Scheme:
 
 
 def count_entities(
-    found: Iterable[Sequence[Entity]], there: Iterable[Sequence[Entity]]
+    predicted: Iterable[Sequence[Entity]], true: Iterable[Sequence[Entity]]
 ) -> tuple[Counts, dict[str, Counts]]:
-    """All entities of N sentences against those there are: overall, and by type in alphabetical order."""
+    """Count the entities of N sentences: overall, and by type in alphabetical order."""
     tallies: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
-    for ours, theirs in zip(found, there, strict=True):
+    for ours, theirs in zip(predicted, true, strict=True):
         for tally, entities in zip(tallies, (set(ours) & set(theirs), ours, theirs), strict=True):
             tally.update(entity.type for entity in entities)
     kinds = sorted(tallies[1] | tallies[2])
@@ -168,12 +168,12 @@ def count_entities(
 
 
 def _is_open(tag: str) -> bool:
-    """Whether an entity of IOBES must go on after this tag."""
+    """Return whether an IOBES entity must continue after this tag."""
     return tag.startswith(("B-", "I-"))
 
 
 def _may_follow(tag: str, before: str, scheme: Scheme) -> bool:
-    """Whether a tag of the scheme may come after another one, "O" standing for the beginning."""
+    """Return whether the scheme allows a tag after another one; "O" stands for the beginning."""
     prefix, kind = parts(tag)
     goes_on = _is_open(before) and parts(before)[1] == kind
     if scheme == "iob1":

@@ -1,6 +1,7 @@
-"""… → task: which file of a folder is trained on and which is measured on, by the words in their names (paper §5.3).
+"""folder → training and validation files of tagged sentences; sentences with tags → lines to write (paper §5.3).
 
-train.txt, eng.train, en_x-train.conll are training files; dev, devel, val, valid, validation and testa name a dev file.
+The words in a file's name decide its role. Training: train.txt, eng.train, en_x-train.conll. Validation: dev, devel,
+val, valid, validation and testa.
 """
 
 import json
@@ -43,9 +44,9 @@ WORDS: Final[dict[str, Role]] = {
 
 
 def tag_train_file(data: Path) -> Path:
-    """The training file: `data` itself, or the folder's only one whose name has the word train.
+    """Return the training file: `data` itself, or the folder's only file with the word train in its name.
 
-    A file of no role at all is taken where it is alone, which is said. InputError where there is none, or a choice.
+    A single file without any role is used too; this is printed. Raises InputError for none and for several files.
     """
     if not data.is_dir():
         return data
@@ -54,59 +55,60 @@ def tag_train_file(data: Path) -> Path:
         return named
     lone = _only(data, "other")
     if lone is None:
-        names = ", ".join(path.name for path in _files(data)) or "no such file at all"
-        raise InputError(
-            f"{data}: there is no training file (train.txt, train.conll, train.jsonl …); there is: {names}"
-        )
-    say(f"{data} holds no file named train: training on {lone.name}")
+        names = ", ".join(path.name for path in _files(data)) or "no such file"
+        raise InputError(f"{data}: expected a training file (train.txt, train.conll, train.jsonl …), found {names}")
+    say(f"{data} has no file named train: training on {lone.name}")
     return lone
 
 
 def tag_dev_file(data: Path) -> Path | None:
-    """The dev file of a folder; None where it has none, or where `data` is a file."""
+    """Return the validation file of a folder; None where there is none, or where `data` is a file."""
     return _only(data, "dev") if data.is_dir() else None
 
 
-def split_sentences(sentences: Sentences) -> tuple[Sentences, Sentences]:
-    """Cut (train, dev): a tenth for dev, whole documents where there are several, else whole sentences; which is said.
+def split_tagged(sentences: Sentences) -> tuple[Sentences, Sentences]:
+    """Return (train, validation): a tenth of the documents, or of the sentences where there are no documents.
 
-    Equal ones stay on one side, and the choice depends on the texts alone.
+    This is printed. Equal sentences stay on one side, and the choice depends on the texts alone.
     """
     texts = [" ".join(words) for words in sentences.words]
     documents = list(dict.fromkeys(sentences.documents or ()))
     if len(documents) < 2:
-        say(f"{sentences.source}: a tenth of its sentences, chosen by their words, is kept for measuring")
-        train, dev = split_rows(texts, sentences.source)
-        return sentences.select(train), sentences.select(dev)
+        say(f"{sentences.source}: a tenth of its sentences, chosen by their words, is kept for validation")
+        train_rows, validation_rows = split_rows(texts, sentences.source)
+        return sentences.select(train_rows), sentences.select(validation_rows)
     assert sentences.documents is not None
-    say(f"{sentences.source}: a tenth of its {len(documents)} documents, chosen by their words, is kept for measuring")
-    whole: dict[int, list[str]] = {document: [] for document in documents}
+    say(f"{sentences.source}: a tenth of its {len(documents)} documents, chosen by their words, is kept for validation")
+    by_document: dict[int, list[str]] = {document: [] for document in documents}
     for text, document in zip(texts, sentences.documents, strict=True):
-        whole[document].append(text)
-    _, measured = split_rows(["\n".join(part) for part in whole.values()], sentences.source)
-    kept = {documents[place] for place in measured}
-    sides = [row for row, document in enumerate(sentences.documents) if document not in kept]
-    dev = [row for row, document in enumerate(sentences.documents) if document in kept]
-    return sentences.select(sides), sentences.select(dev)
+        by_document[document].append(text)
+    _, chosen = split_rows(["\n".join(part) for part in by_document.values()], sentences.source)
+    kept = {documents[index] for index in chosen}
+    train_rows = [row for row, document in enumerate(sentences.documents) if document not in kept]
+    validation_rows = [row for row, document in enumerate(sentences.documents) if document in kept]
+    return sentences.select(train_rows), sentences.select(validation_rows)
 
 
 def _only(folder: Path, role: Role) -> Path | None:
-    """The one file of a role, None where there is none; InputError where there are several."""
-    found = [path for path in _files(folder) if _role(path) == role]
-    if len(found) > 1:
-        raise InputError(f"{folder}: which one? {', '.join(path.name for path in found)}; keep one or name the file")
-    return found[0] if found else None
+    """Return the one file with this role, or None. Raises InputError where there are several."""
+    paths = [path for path in _files(folder) if _role(path) == role]
+    if len(paths) > 1:
+        raise InputError(
+            f"{folder}: expected one file, found {', '.join(path.name for path in paths)}; keep one or give the path "
+            "of the file"
+        )
+    return paths[0] if paths else None
 
 
 def _role(path: Path) -> Role:
     roles = {WORDS[word] for word in re.split(r"[^a-z0-9]+", path.name.lower()) if word in WORDS}
     if len(roles) > 1:
-        raise InputError(f"{path}: its name says {' and '.join(sorted(roles))}; rename it or name the file")
+        raise InputError(f"{path}: the name stands for {' and '.join(sorted(roles))}; rename the file or give its path")
     return roles.pop() if roles else "other"
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files that may be read, in alphabetical order."""
+    """Return the files with a known ending, in alphabetical order."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -115,21 +117,18 @@ def _files(folder: Path) -> list[Path]:
     )
 
 
-# task → prediction: tags written beside the words they are of, entities with their places in a text (paper §5.3).
-
-
 def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[str]:
-    """The lines of a file with their tags: one more column on the right, or the field `tags` of JSON lines.
+    """Yield the lines of a file with their tags: one more column on the right, or the field `tags` of JSON lines.
 
-    Comments and empty lines stay as they are; the lines between documents are tagged O where there are entities. Where
-    JSON lines have `tags` of their own, the field is called `predicted_tags`. Rows of a .conllu file that are no
-    words get "_". What is written is possible in the scheme.
+    Comments and empty lines stay unchanged. Lines between documents get the tag O where tags are entities. Where JSON
+    lines already have `tags`, the new field is `predicted_tags`. Rows of a .conllu file that are not words get "_". All
+    written tags are valid in the scheme.
     """
     if lines.format == "jsonl":
         for (number, fields), tags in zip(objects_of(lines), tagged.tags, strict=True):
             name = "predicted_tags" if "tags" in fields else "tags"
             if name in fields:
-                raise InputError(f"{lines.source}:{number}: already has a field '{name}'; rename it first")
+                raise InputError(f"{lines.source}:{number}: the field '{name}' exists already; rename it first")
             yield json.dumps({**fields, name: list(possible(task, tags))}, ensure_ascii=False) + "\n"
         return
     separator = separator_of(lines)
@@ -147,31 +146,31 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
 def text_answer(
     task: TaggingTask,
     text: str,
-    places: Sequence[tuple[int, int]],
+    spans: Sequence[tuple[int, int]],
     tags: Sequence[str],
     probabilities: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """A text with its entities; for plain tags with its words.
+    """Return a text with its entities, or with its words where tags are plain.
 
-    places           (first, one past last) character of each word
-    probabilities    of each word's tag; an entity's is the product of its words'
+    spans            (first, one past last) character of each word
+    probabilities    of each word's tag; the probability of an entity is the product over its words
     """
     scheme = task.learned_scheme
     name, kind = ("words", "tag") if scheme == "plain" else ("entities", "type")
-    found = []
+    answers = []
     for entity in entities_of(tags, scheme):
-        start, end = places[entity.start][0], places[entity.end - 1][1]
+        start, end = spans[entity.start][0], spans[entity.end - 1][1]
         probability = round(float(probabilities[entity.start : entity.end].prod()), 6)
-        found.append(
+        answers.append(
             {kind: entity.type, "start": start, "end": end, "text": text[start:end], "probability": probability}
         )
-    return {"text": text, name: found}
+    return {"text": text, name: answers}
 
 
 def check_columns(task: TaggingTask, lines: Lines) -> None:
-    """InputError where a .txt file or standard input could as well be plain text.
+    """Raise InputError where a .txt file or standard input may be plain text.
 
-    That is where rows of several columns are parted by spaces and do not end with tags of this model.
+    This is so where the columns are separated by spaces and the last one has no tags of this model.
     """
     if lines.format == "jsonl" or not lines.source.endswith((".txt", "standard input")) or separator_of(lines) == "\t":
         return
@@ -179,6 +178,6 @@ def check_columns(task: TaggingTask, lines: Lines) -> None:
     for number, cells in cells_of(lines):
         if cells and not starts_document(cells) and len(cells) > 1 and not {cells[-1], parts(cells[-1])[1]} & known:
             raise InputError(
-                f"{lines.source}:{number}: {' '.join(cells)!r} may be plain text or a row of columns: say --raw for "
-                "one text a line; part columns by tabs, or name the file .conll"
+                f"{lines.source}:{number}: {' '.join(cells)!r} may be plain text or a row of columns; use --raw for "
+                "one text per line; for columns use tabs, or name the file .conll"
             )

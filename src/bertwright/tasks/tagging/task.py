@@ -1,294 +1,297 @@
-"""words → tags or entities: the kind of task that recognising names is of, bound to its data (paper §5.3)."""
+"""words → tags or entities: the kind of task of named-entity recognition (paper §5.3)."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor
 
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import file_digest
 from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import SavedModel
+from bertwright.model.heads import for_loss
 from bertwright.tables.files import FORMATS
-from bertwright.tables.writer import Asked, opened_target
-from bertwright.tasks.binding import Answered, Kind, Work
-from bertwright.tasks.feature_based import FeatureData, open_with_features
-from bertwright.tasks.frozen_features import Places
-from bertwright.tasks.tagging.conll import Sentences, read_lines, sentences_of
+from bertwright.tables.writer import PredictRequest, opened_target
+from bertwright.tasks.binding import LabelledData, TaskKind
+from bertwright.tasks.feature_based import open_with_features
+from bertwright.tasks.frozen_features import FeaturePositions
+from bertwright.tasks.tagging.conll import Sentences, read_tag_lines, sentences_of
 from bertwright.tasks.tagging.files import (
     check_columns,
-    split_sentences,
+    split_tagged,
     tag_dev_file,
     tag_train_file,
     tagged_lines,
     text_answer,
 )
-from bertwright.tasks.tagging.model import Tagger, Windows, open_tagger, predict_tags, tag_rows, tagger_task, windows_of
+from bertwright.tasks.tagging.model import (
+    NO_WORD,
+    Tagger,
+    TaggingWindows,
+    TagRows,
+    open_tagger,
+    predict_tags,
+    tag_rows,
+    windows_of,
+)
 from bertwright.tasks.tagging.spec import (
     Context,
     Tagged,
     TaggingTask,
     check_known,
-    decode,
+    decode_tags,
     for_model,
     label_ids,
-    learn,
+    learn_tags,
     read_tagged,
-    score,
+    score_tags,
     with_tag_columns,
 )
 from bertwright.text.base_tokenizer import BaseTokenizer
 
-Tag = Callable[[Sentences, Context], Tagged]
-"""Sentences and how much of their neighbours is read → their tags."""
+TagFunction = Callable[[Sentences, Context], Tagged]
+"""Function from sentences and the context that is read with them to their tags."""
 
 
-def load_data(task: TaggingTask, data: Path) -> tuple[TaggingTask, Sentences, Sentences]:
-    """The task as its training data complete it, train, and dev (a tenth of train without a dev file)."""
-    train = read_tagged(task, read_lines(tag_train_file(data)))
-    task = learn(task, train)
-    path = tag_dev_file(data)
-    train, dev = (train, read_tagged(task, read_lines(path))) if path else split_sentences(train)
-    check_known(task, dev)
-    return task, train, dev
+class TaggingKind(TaskKind):
+    """Tasks with one tag per word."""
+
+    spec = TaggingTask
+    architecture = "BertForTokenClassification"
+    unit = "words"
+    feature_unit = "position"
+
+    def read(self, task: TaggingTask, data: Path) -> LabelledData:
+        """Read the files of a folder, or one file; without a validation file a tenth of the sentences is kept."""
+        path = tag_train_file(data)
+        train = read_tagged(task, read_tag_lines(path))
+        task = learn_tags(task, train)
+        dev_path = tag_dev_file(data)
+        digests = {"train": file_digest(path), "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {}}
+        train, kept = (train, read_tagged(task, read_tag_lines(dev_path))) if dev_path else split_tagged(train)
+        check_known(task, kept)
+        return LabelledData(task, train, {"dev": kept}, digests)
+
+    def encode(
+        self, task: TaggingTask, tokenizer: BaseTokenizer, rows: Sentences, max_length: int, *, train: bool = False
+    ) -> TaggingWindows:
+        """Return the rows of token ids; print words without pieces, and missing documents."""
+        return _windows(tokenizer, rows, task.context, max_length)
+
+    def targets(
+        self, task: TaggingTask, rows: Sentences, inputs: TaggingWindows, weights: NDArray[np.float64] | None = None
+    ) -> NDArray[np.int64]:
+        """Return the label id of every word [W]."""
+        return label_ids(task, rows)
+
+    def collate(
+        self,
+        task: TaggingTask,
+        inputs: TaggingWindows,
+        targets: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+        config: BackboneConfig,
+    ) -> TagRows:
+        """Return a padded batch of the chosen rows."""
+        return tag_rows(inputs, chosen, pad_id=config.pad_id, labels=targets)
+
+    def model(self, task: TaggingTask, config: BackboneConfig) -> Tagger:
+        """Build the tagger."""
+        return Tagger(config, len(task.labels))
+
+    def loss(self, task: TaggingTask, model: Tagger, batch: TagRows) -> Tensor:
+        """Return the cross entropy, summed over words."""
+        logits = for_loss(model(batch))
+        assert batch.targets is not None
+        # [B·Q, L] against [B·Q]
+        return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=NO_WORD, reduction="sum")
+
+    def count(self, batch: TagRows) -> float:
+        """Return the number of words."""
+        assert batch.targets is not None
+        return float((batch.targets != NO_WORD).sum())
+
+    def flops(self, model: Tagger, batch: TagRows) -> float:
+        """Return the floating-point operations; the last layer computes first pieces only."""
+        return 3.0 * len(batch.ids) * model.encoder.flops(batch.ids.shape[1], batch.at.shape[1])
+
+    def logits(self, model: Tagger, inputs: TaggingWindows) -> NDArray[np.float32]:
+        """Return the logits of each word [W, L]."""
+        return predict_tags(model, inputs, sum(map(len, inputs.words)))
+
+    def metrics(
+        self, task: TaggingTask, logits: NDArray[np.float32], rows: Sentences, inputs: TaggingWindows
+    ) -> dict[str, float]:
+        """Return the metrics over all types."""
+        assert rows.tags is not None
+        tags = decode_tags(task, logits, rows).tags
+        metrics = {name: value for name, value in score_tags(task, tags, rows).items() if "." not in name}
+        predicted, true = (np.array([tag for row in sentences for tag in row]) for sentences in (tags, rows.tags))
+        same = len(set(predicted)) == 1 and bool((true != predicted[0]).any())
+        return {**metrics, "collapsed": float(same)}
+
+    def label_names(self, task: TaggingTask) -> tuple[str, ...]:
+        """Return the tags."""
+        return task.labels
+
+    def feature_positions(self, rows: Sentences, inputs: TaggingWindows) -> FeaturePositions:
+        """Return the first piece of every word, sentence by sentence."""
+        return _positions(rows, inputs)
+
+    def feature_targets(self, task: TaggingTask, rows: Sentences) -> NDArray[np.int64]:
+        """Return the label id of every word [W]."""
+        return label_ids(task, rows)
+
+    def evaluate(self, task: TaggingTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:
+        """Return the metrics on the validation file of a folder, or on one file, over all types and by type."""
+        path = tag_dev_file(data) if data.is_dir() else data
+        if path is None:
+            raise InputError(
+                f"{data}: expected a dev file (dev.txt, valid.conll, testa …), found none; give the path of a file"
+            )
+        task = for_model(task, task_of_model(saved))
+        sentences = read_tagged(task, read_tag_lines(path))
+        check_known(task, sentences)
+        tags = open_tagging(saved, tokenizer)[1](sentences, task.context).tags
+        return {**score_tags(task, tags, sentences), "sentences": len(sentences), "words": sentences.num_words}
+
+    def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
+        """Tag every word of a file: its lines get one more column or field; in plain text, find entities."""
+        task = task_of_model(saved)
+        request.refuse_formats(f"words with tags ({task.name})", read=("jsonl", "lines"), write=("jsonl",))
+        if request.is_file and FORMATS.get(request.bare.suffix) in ("csv", "parquet"):
+            raise InputError(
+                f"--output {request.target}: {task.name} writes columns for columns, and JSON lines (.jsonl) otherwise"
+            )
+        if request.input_format == "lines":
+            return predict_texts(saved, tokenizer, request)
+        task = with_tag_columns(task, text=request.text)
+        lines = read_tag_lines(request.source)
+        if request.input_format == "jsonl":
+            lines = replace(lines, format="jsonl")
+        if request.output_format == "jsonl" != lines.format:
+            raise InputError(
+                f"--output-format jsonl: {lines.source} has columns of words, which are kept; use --raw for texts"
+            )
+        _refuse_ending(request, objects=lines.format == "jsonl")
+        check_columns(task, lines)
+        sentences = sentences_of(lines, task.columns, with_tags=False)
+        tagged = open_tagging(saved, tokenizer)[1](sentences, task.context)
+        _write(request, tagged_lines(task, lines, tagged))
+        return {"sentences": len(sentences), "words": sentences.num_words}
 
 
-def prepare(task: TaggingTask, data: Path, words: BaseTokenizer, config: BackboneConfig, max_length: int) -> Work[Any]:
-    """The task bound to the files of a folder, or to one file."""
-    task, train, dev = load_data(task, data)
-    return bound(task, train, dev, words, config, max_length, digests=_digests(train, dev))
-
-
-def bound(
-    task: TaggingTask,
-    train: Sentences,
-    dev: Sentences | None,
-    words: BaseTokenizer,
-    config: BackboneConfig,
-    max_length: int,
-    *,
-    digests: Mapping[str, Any],
-) -> Work[Any]:
-    """The task bound to sentences, wherever they come from; None: none are kept for measuring."""
-    rows = _windows(words, train, task.context, max_length)
-    measured = None if dev is None else (dev, _windows(words, dev, task.context, max_length))
-    labels = label_ids(task, train)
-
-    def figures(model: nn.Module) -> dict[str, float]:
-        if measured is None:
-            return {}
-        sentences, windows = measured
-        return _figures(task, predict_tags(_tagger(model), windows, sentences.num_words), sentences)
-
-    return Work(
-        task=task,
-        digests=digests,
-        lengths=np.array([len(ids) for ids in rows.ids]),
-        head="classifier",
-        build=lambda shape: Tagger(shape, len(task.labels)),
-        batch=lambda chosen: tag_rows(rows, chosen, pad_id=config.pad_id, labels=labels),
-        trainable=lambda model: tagger_task(_tagger(model)),
-        evaluate=figures,
-        answered=lambda model: Answered(
-            model,
-            "BertForTokenClassification",
-            task.labels,
-            {"task": task.model_dump(mode="json"), "max_length": max_length},
-        ),
-    )
-
-
-def features(
-    task: TaggingTask, data: Path, words: BaseTokenizer, config: BackboneConfig, max_length: int
-) -> FeatureData:
-    """The task for the feature-based way: the first pieces of a sentence's words are read, and each is answered."""
-    task, train, dev = load_data(task, data)
-    rows, measured = (_places(part, _windows(words, part, task.context, max_length)) for part in (train, dev))
-    return FeatureData(
-        task=task,
-        digests=_digests(train, dev),
-        train=rows,
-        dev={"dev": measured},
-        targets=label_ids(task, train),
-        outputs=len(task.labels),
-        each=True,
-        figures=lambda logits: _figures(task, logits["dev"], dev),
-        labels=task.labels,
-        extra={"task": task.model_dump(mode="json"), "max_length": max_length},
-    )
-
-
-def evaluate(task: TaggingTask, saved: SavedModel, words: BaseTokenizer, data: Path) -> dict[str, Any]:
-    """The figures on the dev file of a folder, or on one file, overall and by type."""
-    path = tag_dev_file(data) if data.is_dir() else data
-    if path is None:
-        raise InputError(f"{data}: holds no dev file (dev.txt, valid.conll, testa …); name a file")
-    task = for_model(task, task_of_model(saved))
-    sentences = read_tagged(task, read_lines(path))
-    check_known(task, sentences)
-    tags = open_tagging(saved, words)[1](sentences, task.context).tags
-    return {**score(task, tags, sentences), "sentences": len(sentences), "words": sentences.num_words}
-
-
-def predict(saved: SavedModel, words: BaseTokenizer, asked: Asked) -> dict[str, Any]:
-    """Tag every word of a file: its lines as they are, with one more column or field; of plain text, find entities."""
-    task = task_of_model(saved)
-    asked.refuse_formats(f"words with tags ({task.name})", read=("jsonl", "lines"), write=("jsonl",))
-    if asked.is_file and FORMATS.get(asked.bare.suffix) in ("csv", "parquet"):
-        raise InputError(
-            f"--output {asked.target}: {task.name} writes columns where columns are read, and JSON lines (.jsonl) else"
-        )
-    if asked.input_format == "lines":
-        return predict_texts(saved, words, asked)
-    task = with_tag_columns(task, text=asked.text)
-    lines = read_lines(asked.source)
-    if asked.input_format == "jsonl":
-        lines = replace(lines, format="jsonl")
-    if asked.output_format == "jsonl" != lines.format:
-        raise InputError(
-            f"--output-format jsonl: {lines.source} is read as columns of words, which are kept; --raw is for texts"
-        )
-    _refuse_ending(asked, objects=lines.format == "jsonl")
-    check_columns(task, lines)
-    sentences = sentences_of(lines, task.columns, with_tags=False)
-    tagged = open_tagging(saved, words)[1](sentences, task.context)
-    _write(asked, tagged_lines(task, lines, tagged))
-    return {"sentences": len(sentences), "words": sentences.num_words}
-
-
-def _refuse_ending(asked: Asked, *, objects: bool) -> None:
-    """InputError for a file whose ending says JSON lines where columns are written, or columns where `objects` are."""
-    ending = asked.bare.suffix
-    if not asked.is_file or asked.output_format != "auto":
+def _refuse_ending(request: PredictRequest, *, objects: bool) -> None:
+    """Raise InputError where the file's ending is JSON lines' for columns, or columns' for objects."""
+    ending = request.bare.suffix
+    if not request.is_file or request.output_format != "auto":
         return
     if not objects and FORMATS.get(ending) == "jsonl":
         raise InputError(
-            f"--output {asked.target}: {asked.source} is read as columns of words, which are kept; --raw is for texts"
+            f"--output {request.target}: {request.source} has columns of words, which are kept; use --raw for texts"
         )
     if objects and (ending == ".tsv" or ending.startswith(".conll")):
-        raise InputError(f"--output {asked.target}: JSON lines are written here; name a file .jsonl")
+        raise InputError(f"--output {request.target}: expected a file .jsonl, because JSON lines are written")
 
 
-def predict_texts(saved: SavedModel, words: BaseTokenizer, asked: Asked) -> dict[str, Any]:
-    """Find the entities of every line of a plain text, empty ones included: one JSON object for each."""
-    lines = read_lines(asked.source)
-    if lines.format == "jsonl" and asked.source != "-":
+def predict_texts(saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
+    """Find the entities in every line of a plain text, empty ones included; write one JSON object per line."""
+    lines = read_tag_lines(request.source)
+    if lines.format == "jsonl" and request.source != "-":
         raise InputError(
-            f"{asked.source}: --raw is for plain text, one a line; JSON lines hold words, in a field `tokens`"
+            f"{request.source}: --raw needs plain text, one per line; JSON lines have words in the field `tokens`"
         )
-    _refuse_ending(asked, objects=True)
+    _refuse_ending(request, objects=True)
     texts = [line.rstrip("\r\n") for line in lines.lines]
-    task, tagged = open_tagging(saved, words)
-    found, num_words = tag_texts(task, tagged, words, texts, source=lines.source)
-    _write(asked, (json.dumps(answer, ensure_ascii=False) + "\n" for answer in found))
+    task, tagged = open_tagging(saved, tokenizer)
+    answers, num_words = tag_texts(task, tagged, tokenizer, texts, source=lines.source)
+    _write(request, (json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers))
     return {"texts": len(texts), "words": num_words}
 
 
 def tag_texts(
-    task: TaggingTask, tagged: Tag, words: BaseTokenizer, texts: Sequence[str], *, source: str
+    task: TaggingTask, tagged: TagFunction, tokenizer: BaseTokenizer, texts: Sequence[str], *, source: str
 ) -> tuple[list[dict[str, Any]], int]:
-    """`text_answer` of each text, which stands alone, and how many words they have."""
-    places = words.words(texts)
+    """Return `text_answer` of each text, each without context, and the number of their words."""
+    spans_of_texts = tokenizer.words(texts)
     sentences = Sentences(
         source=source,
-        words=tuple(tuple(text[begin:end] for begin, end in spans) for text, spans in zip(texts, places, strict=True)),
+        words=tuple(
+            tuple(text[begin:end] for begin, end in spans) for text, spans in zip(texts, spans_of_texts, strict=True)
+        ),
         tags=None,
-        lines=tuple((number,) * max(1, len(spans)) for number, spans in enumerate(places, 1)),
+        lines=tuple((number,) * max(1, len(spans)) for number, spans in enumerate(spans_of_texts, 1)),
     )
-    found = tagged(sentences, "off")
-    cuts = np.cumsum([len(spans) for spans in places])[:-1]
-    rows = zip(texts, places, found.tags, np.split(found.probabilities, cuts), strict=True)
+    predicted = tagged(sentences, "off")
+    cuts = np.cumsum([len(spans) for spans in spans_of_texts])[:-1]
+    rows = zip(texts, spans_of_texts, predicted.tags, np.split(predicted.probabilities, cuts), strict=True)
     return [text_answer(task, *row) for row in rows], sentences.num_words
 
 
 def task_of_model(saved: SavedModel) -> TaggingTask:
-    """The task that a model folder notes, its labels in the order of the outputs."""
+    """Return the task stored in a model folder, with its labels in the order of the outputs."""
     task = TaggingTask.model_validate(saved.extra["task"])
     if sorted(task.labels) != sorted(saved.labels):
         raise InputError(
-            f"{saved.place}: config.json names the labels {', '.join(saved.labels)} in id2label "
-            f"and {', '.join(task.labels)} in its note of the task; they must be the same"
+            f"{saved.place}: config.json has the labels {', '.join(saved.labels)} in id2label "
+            f"and {', '.join(task.labels)} in the task; they must be equal"
         )
     return task.model_copy(update={"labels": saved.labels})
 
 
-def open_tagging(saved: SavedModel, words: BaseTokenizer) -> tuple[TaggingTask, Tag]:
-    """The task of a fine-tuned model folder, and what tags sentences as it says, given their context."""
+def open_tagging(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[TaggingTask, TagFunction]:
+    """Return the task of a fine-tuned model folder, and the function that tags sentences."""
     task, max_length = task_of_model(saved), saved.max_length
     if "features" in saved.extra:
-        answered = open_with_features(saved)
+        logits_of = open_with_features(saved)
 
-        def logits(sentences: Sentences, windows: Windows) -> NDArray[np.float32]:
-            return answered(_places(sentences, windows))
+        def logits(sentences: Sentences, windows: TaggingWindows) -> NDArray[np.float32]:
+            return logits_of(_positions(sentences, windows))
     else:
         model = open_tagger(saved, len(task.labels))
 
-        def logits(sentences: Sentences, windows: Windows) -> NDArray[np.float32]:
+        def logits(sentences: Sentences, windows: TaggingWindows) -> NDArray[np.float32]:
             return predict_tags(model, windows, sentences.num_words)
 
     def tagged(sentences: Sentences, context: Context) -> Tagged:
-        return decode(task, logits(sentences, _windows(words, sentences, context, max_length)), sentences)
+        return decode_tags(task, logits(sentences, _windows(tokenizer, sentences, context, max_length)), sentences)
 
     return task, tagged
 
 
-def _windows(words: BaseTokenizer, sentences: Sentences, context: Context, max_length: int) -> Windows:
-    """The rows of a file; what becomes of words that the tokenizer drops, and of missing documents, is said."""
+def _windows(tokenizer: BaseTokenizer, sentences: Sentences, context: Context, max_length: int) -> TaggingWindows:
+    """Return the rows of token ids; print words without pieces, and missing documents."""
     if context == "documents" and sentences.documents is None and len(sentences) > 1:
-        say(f"{sentences.source}: marks no documents; each sentence stands alone")
-    windows = windows_of(words, sentences, context=context, max_length=max_length)
+        say(f"{sentences.source}: marks no documents; each sentence is read alone")
+    windows = windows_of(tokenizer, sentences, context=context, max_length=max_length)
     if windows.vanished:
         ends = np.cumsum([len(row) for row in sentences.words])
         row = int(np.searchsorted(ends, windows.vanished[0], side="right"))
         word = windows.vanished[0] - int(ends[row]) + len(sentences.words[row])
         say(
-            f"{sentences.source}: words of which the tokenizer leaves nothing, for which [UNK] stands: "
+            f"{sentences.source}: words without pieces, read as [UNK]: "
             f"{len(windows.vanished)}, the first {sentences.place(row, word)} ({sentences.words[row][word]!a})"
         )
     return windows
 
 
-def _places(sentences: Sentences, windows: Windows) -> Places:
-    """The first piece of every word, sentence by sentence."""
-    asks = list(zip(windows.ids, windows.at, windows.words, strict=True))
-    return Places(asks, np.cumsum([0, *map(len, sentences.words)]))
+def _positions(sentences: Sentences, windows: TaggingWindows) -> FeaturePositions:
+    """Return the first piece of every word, sentence by sentence."""
+    rows = list(zip(windows.ids, windows.at, windows.words, strict=True))
+    return FeaturePositions(rows, np.cumsum([0, *map(len, sentences.words)]))
 
 
-def _digests(train: Sentences, dev: Sentences) -> dict[str, Any]:
-    """Of the files; a part of the training file has none of its own."""
-    measured = [] if dev.source == train.source else [Path(dev.source)]
-    return {"train": file_digest(Path(train.source)), "dev": {path.name: file_digest(path) for path in measured}}
-
-
-def _figures(task: TaggingTask, logits: NDArray[np.float32], dev: Sentences) -> dict[str, float]:
-    """What is measured after an epoch: the overall figures."""
-    tags = decode(task, logits, dev).tags
-    figures = {name: value for name, value in score(task, tags, dev).items() if "." not in name}
-    return {**figures, "collapsed": float(_fell(tags, dev))}
-
-
-def _fell(tags: Iterable[Iterable[str]], dev: Sentences) -> bool:
-    """Whether every word got the same tag though they have different ones."""
-    assert dev.tags is not None
-    ours, theirs = (np.array([tag for row in rows for tag in row]) for rows in (tags, dev.tags))
-    return len(set(ours)) == 1 and bool((theirs != ours[0]).any())
-
-
-def _write(asked: Asked, lines: Iterable[str]) -> None:
-    with opened_target(asked) as stream:
+def _write(request: PredictRequest, lines: Iterable[str]) -> None:
+    with opened_target(request) as stream:
         for line in lines:
             stream.write(line.encode())
 
 
-def _tagger(model: Any) -> Tagger:
-    assert isinstance(model, Tagger)
-    return model
-
-
-TAGGING = Kind(TaggingTask, prepare, evaluate, predict, features)
+TAGGING = TaggingKind()

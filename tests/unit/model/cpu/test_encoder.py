@@ -10,11 +10,11 @@ import torch
 from bertwright.errors import InputError
 from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
-from bertwright.model.cpu.encoder import Int8Product, PackedLayer, PackedProduct, packed_copy, padded_rows
+from bertwright.model.cpu.encoder import Int8Product, PackedLayer, PackedProduct, packed_copy, with_zero_rows
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import Encoded
-from bertwright.tasks.classification.model import Classifier, Rows, predict_logits
+from bertwright.tasks.classification.model import Classifier, TextBatch, predict_logits
 
 CLOSE = 1e-5
 VOCABULARY = 403  # no multiple of 8
@@ -44,13 +44,13 @@ def classifier(**changes: Any) -> Classifier:
     return model
 
 
-def batch(count: int, length: int, *, seed: int = 0) -> Rows:
+def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
     lengths[0] = length
     mask = torch.arange(length) < lengths
     ids = torch.randint(1, VOCABULARY, (count, length), generator=generator) * mask
-    return Rows(ids, (torch.arange(length) > length // 2).long().expand(count, -1) * mask, mask)
+    return TextBatch(ids, (torch.arange(length) > length // 2).long().expand(count, -1) * mask, mask)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -98,7 +98,7 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
         together = model(given)
         for row in range(6):
             length = int(given.mask[row].sum())
-            alone = Rows(
+            alone = TextBatch(
                 given.ids[row : row + 1, :length],
                 given.segments[row : row + 1, :length],
                 given.mask[row : row + 1, :length],
@@ -178,7 +178,7 @@ def test_without_the_products_of_bytes_the_plain_way_is_said(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     assert precision.choose("int8") == "plain"
-    assert "no exact products of 8 bits" in capsys.readouterr().err
+    assert "lacks exact 8-bit products" in capsys.readouterr().err
 
 
 def test_without_a_compiler_it_is_said(
@@ -265,13 +265,13 @@ def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatc
         for shape in shapes:
             model(batch(*shape))
     wanted = {count * length for count, length in shapes} | {9, 11}  # the last layer is computed at [CLS] alone
-    assert sizes == {len(padded_rows(torch.ones(count, 1))) for count in wanted}
+    assert sizes == {len(with_zero_rows(torch.ones(count, 1))) for count in wanted}
 
 
 def test_what_is_filled_up_is_little() -> None:
     counts = range(1, 5000)
     given = torch.ones(5000, 1)
-    found = [padded_rows(given[:count]) for count in counts]
+    found = [with_zero_rows(given[:count]) for count in counts]
     assert len({len(one) for one in found}) <= 104
     for count, one in zip(counts, found, strict=True):
         assert len(one) - count <= max(7, count / 16)

@@ -9,20 +9,23 @@ import torch
 
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig, PairConfig, TopConfig, system_config
+from bertwright.model.config import EncoderConfig
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import open_model
+from bertwright.model.system import system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import (
     Classifier,
-    classifier_task,
     open_classifier,
     padded,
     predict_logits,
     reads_both_orders,
 )
 from bertwright.tasks.classification.spec import MRPC, QQP, RTE, STSB
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from tests.support.task_examples import PLACES, example_data
 
@@ -87,7 +90,7 @@ def test_a_batch_of_both_orders_is_learned_from_once(words: Path) -> None:
     targets = np.array([1.0, -0.5], dtype=np.float32)
     rows = padded(encoded, [1, 0], pad_id=0, targets=targets, both_orders=True)
     assert (len(rows), len(rows.ids), rows.orders) == (2, 4, 2)
-    trainable = classifier_task(model, STSB)
+    trainable = CLASSIFICATION.trainable(STSB, model)
     assert trainable.counts(rows) == {"rows": 2.0}
     assert trainable.tokens(rows) == 2 * sum(map(len, encoded.ids))
     one_by_one = [padded(encoded, [row], pad_id=0, targets=targets, both_orders=True) for row in (0, 1)]

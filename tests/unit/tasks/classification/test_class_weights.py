@@ -17,10 +17,10 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.encoding import encode
-from bertwright.tasks.classification.examples import Examples, row_weights, weigh
-from bertwright.tasks.classification.model import Classifier, classifier_task, padded
+from bertwright.tasks.classification.examples import TextExamples, row_weights, weigh
+from bertwright.tasks.classification.model import Classifier, padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_labels, with_options
-from bertwright.tasks.classification.task import prepare
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
@@ -51,9 +51,9 @@ class Letters:
         return [[ord(letter) for letter in text] for text in texts]
 
 
-def examples(targets: Any) -> Examples:
+def examples(targets: Any) -> TextExamples:
     texts = tuple("abcdefghij"[: number % 7 + 1] for number in range(len(targets)))
-    return Examples(texts, None, np.asarray(targets), "made up", tuple(range(len(targets))))
+    return TextExamples(texts, None, np.asarray(targets), "made up", tuple(range(len(targets))))
 
 
 def classifier(num_outputs: int = 3) -> Classifier:
@@ -89,7 +89,7 @@ def test_loss_and_gradient_are_those_of_torchs_weighted_cross_entropy() -> None:
     task = weigh(BALANCED, examples(LABELS))
     encoded, targets, weights = weighed_rows(task)
     model = classifier()
-    of_task = classifier_task(model, task)
+    of_task = CLASSIFICATION.trainable(task, model)
     whole = padded(encoded, range(10), pad_id=0, targets=targets, weights=weights)
     expected = F.cross_entropy(model(whole), torch.from_numpy(LABELS), weight=torch.tensor(task.weights))
     expected.backward()
@@ -120,11 +120,11 @@ def test_the_loop_divides_by_weights_below_one(tmp_path: Path) -> None:
     encoded, targets, weights = weighed_rows(task)
     model = classifier()
     batch = padded(encoded, [0], pad_id=0, targets=targets, weights=weights)
-    assert classifier_task(model, task).counts(batch)["rows"] == pytest.approx(10 / 18)
+    assert CLASSIFICATION.trainable(task, model).counts(batch)["rows"] == pytest.approx(10 / 18)
     expected = F.cross_entropy(model(batch), torch.tensor([0])).item()
     plan = Plan(steps=1, seed=0, optimizer=OptimizerSettings(learning_rate=1e-6))
     run = start_run(tmp_path / "run", kind="test", settings={}, data={}, resume=False)
-    train(classifier_task(model, task), lambda step: [batch], plan=plan, numerics=NUMERICS, run=run)
+    train(CLASSIFICATION.trainable(task, model), lambda step: [batch], plan=plan, numerics=NUMERICS, run=run)
     assert next(line["loss"] for line in run.metrics() if "loss" in line) == pytest.approx(expected, rel=1e-6)
 
 
@@ -136,11 +136,19 @@ def test_labels_keep_their_weights_in_another_order() -> None:
 
 
 def test_what_no_weight_can_be_for_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InputError, match="balanced needs a training row of every label; there is none of 'b'"):
+    with pytest.raises(
+        InputError,
+        match="made up: --class-weights balanced needs a training row of every label; there is none with 'b'",
+    ):
         weigh(BALANCED, examples([0, 0, 2]))
-    with pytest.raises(InputError, match="for tasks with one label per text; regress has a number"):
+    with pytest.raises(
+        InputError, match="--class-weights balanced: needs a task with one label per text; regress has a number"
+    ):
         with_options(get_task("regress"), class_weights="balanced")
-    with pytest.raises(InputError, match="for tasks with one label per text; multilabel has any number of labels"):
+    with pytest.raises(
+        InputError,
+        match="--class-weights balanced: needs a task with one label per text; multilabel has any number of labels",
+    ):
         with_options(get_task("multilabel"), class_weights="balanced")
     for fields in ({"kind": "regression", "class_weights": "balanced"}, {"labels": ("a", "b"), "weights": (1.0,)}):
         with pytest.raises(ValidationError):
@@ -164,10 +172,10 @@ def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_pat
     task = with_columns(get_task("classify"), text=["words"], label="verdict")
     balanced = with_options(task, class_weights="balanced")
     words = Tokenizer.load(tmp_path / "tok")
-    work = prepare(balanced, tmp_path, words, SHAPE, 16)
+    work = CLASSIFICATION.prepare(balanced, tmp_path, words, SHAPE, 16)
     batch = work.batch(np.arange(24))
     assert batch.weights.tolist() == pytest.approx([24 / 36 if n % 4 else 24 / 12 for n in range(24)])
-    assert prepare(task, tmp_path, words, SHAPE, 16).batch(np.arange(24)).weights is None
+    assert CLASSIFICATION.prepare(task, tmp_path, words, SHAPE, 16).batch(np.arange(24)).weights is None
     finetune(settings, balanced, out=tmp_path / "weighed", **given)
     finetune(settings, task, out=tmp_path / "plain", **given)
     weighed, plain = (

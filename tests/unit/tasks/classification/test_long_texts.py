@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.cli import main
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import EncoderConfig
@@ -20,9 +20,9 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.tasks.classification.encoding import decode, encode, shortened, windows
 from bertwright.tasks.classification.examples import row_weights
-from bertwright.tasks.classification.model import Classifier, classifier_task, padded, predict_logits
+from bertwright.tasks.classification.model import Classifier, padded, predict_logits
 from bertwright.tasks.classification.spec import get_task, with_labels, with_options
-from bertwright.tasks.classification.task import prepare
+from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
@@ -158,7 +158,7 @@ def test_the_loss_is_the_mean_over_texts_of_the_mean_over_windows(name: str) -> 
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "abcdefghi"], max_length=8, long="windows")
     model = classifier(small(), task.num_outputs)
     goals, weights = np.repeat(targets, rows.num_rows, axis=0), row_weights(task, targets, rows)
-    of_task = classifier_task(model, task)
+    of_task = CLASSIFICATION.trainable(task, model)
     batches = [padded(rows, part, pad_id=0, targets=goals, weights=weights) for part in ([0, 2, 6], [1, 3, 4, 5])]
     assert sum(of_task.counts(batch)["rows"] for batch in batches) == pytest.approx(3.0)
     total = sum(of_task.step(batch)["loss"][0].item() for batch in batches)
@@ -203,7 +203,7 @@ def test_what_is_learned_is_evaluated_and_predicted_alike(
     assert {name: figures[name] for name in figures if "." not in name} == {**trained, "examples": 24}
     assert figures["negative.examples"] == figures["positive.examples"] == 12
     assert (figures["accuracy"] == 0.5) == (long == "truncate")
-    predict(str(tmp_path / "run"), str(tmp_path / "dev.tsv"), str(tmp_path / "out.tsv"))
+    predict_file(str(tmp_path / "run"), str(tmp_path / "dev.tsv"), str(tmp_path / "out.tsv"))
     answers = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()[1:]]
     right = np.mean([answer[2] == ("positive" if answer[1] == "1" else "negative") for answer in answers])
     assert right == pytest.approx(figures["accuracy"])
@@ -216,7 +216,7 @@ def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, tokenizer: Pat
     words = Tokenizer.load(tokenizer)
     num_pieces = len(words.ids(["word " * 40])[0])
     task = with_options(get_task("sst2"), long="windows")
-    work = prepare(task, tmp_path, words, small(words.vocab_size), 16)
+    work = CLASSIFICATION.prepare(task, tmp_path, words, small(words.vocab_size), 16)
     each = 1 + -(-(num_pieces - 14) // 7)
     assert len(work.lengths) == 8 * each
     batch = work.batch(np.arange(8 * each))
@@ -261,7 +261,7 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, tokenizer: 
         extra=extra,
     )
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("short", megabyte)))
-    predict(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
+    predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     logits = predict_logits(model.eval(), encode(words, [megabyte], max_length=128, long="windows"))
     found = decode(task, logits).probabilities

@@ -14,7 +14,14 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.tables.reader import read_table
 from bertwright.tables.writer import write_table
 from bertwright.tasks.classification.encoding import add_predictions, decode, encode, loss_targets, score, score_labels
-from bertwright.tasks.classification.examples import Examples, dev_files, learn, read_examples, split_dev, train_file
+from bertwright.tasks.classification.examples import (
+    TextExamples,
+    dev_files,
+    learn,
+    read_examples,
+    split_dev,
+    train_file,
+)
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_labels
 
 # One file as GLUE lays each task out: its text, the texts read from it and the names of the labels.
@@ -76,7 +83,9 @@ class Letters:
 
 
 def make_examples(texts, targets, texts_b=None):
-    return Examples(tuple(texts), texts_b and tuple(texts_b), np.array(targets), "made up", tuple(range(len(texts))))
+    return TextExamples(
+        tuple(texts), texts_b and tuple(texts_b), np.array(targets), "made up", tuple(range(len(texts)))
+    )
 
 
 def inputs(examples):
@@ -116,9 +125,9 @@ def test_an_unknown_task_is_answered_with_the_nearest():
 @pytest.mark.parametrize(
     ("task", "row", "message"),
     [
-        ("sst2", "A\t2", r"a\.tsv:3: unknown label '2' in 'label'; known: negative, positive, 0, 1"),
-        ("sst2", "A\t", r"a\.tsv:3: 'label' is ''; a label is due"),
-        ("stsb", "A\thigh", r"a\.tsv:3: 'label' is 'high'; a finite number is due"),
+        ("sst2", "A\t2", r"a\.tsv:3: unknown label '2' in column 'label'; allowed: negative, positive, 0, 1"),
+        ("sst2", "A\t", r"a\.tsv:3: expected a label in column 'label', got ''"),
+        ("stsb", "A\thigh", r"a\.tsv:3: expected a finite number in column 'label', got 'high'"),
         ("stsb", "A\tnan", r"a\.tsv:3: .* a finite number"),
         ("stsb", "A\tinf", r"a\.tsv:3: .* a finite number"),
         ("stsb", "A\t1e39", r"a\.tsv:3: .* a finite number"),
@@ -134,7 +143,10 @@ def test_a_bad_label_is_named_with_its_line(write, task, row, message):
 def test_of_many_labels_an_error_names_a_few(write):
     """Ten thousand of them would be a message of pages."""
     task = with_labels(get_task("classify"), [f"l{n}" for n in range(10_000)])
-    with pytest.raises(InputError, match=r"known: l0, l1, .*l19, … \(10,000 in all\)$"):
+    with pytest.raises(
+        InputError,
+        match=r"a\.tsv:2: unknown label 'other' in column 'label'; allowed: l0, l1, l2, .*l19, … \(10,000 in all\)",
+    ):
         read_examples(task, write("a.tsv", "text\tlabel\nfine\tother\n"))
     with pytest.raises(InputError, match=r"labels are l0, .*l19, … \(10,000 in all\); sst2 has negative, positive$"):
         with_labels(get_task("sst2"), task.labels)
@@ -143,13 +155,13 @@ def test_of_many_labels_an_error_names_a_few(write):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": 5, "label": "a"}', r"a\.jsonl:2: expected a text in 'text', got 5"),
-        ('{"label": "a"}', r"a\.jsonl:2: expected a text in 'text', got nothing"),
-        ('{"text": "x"}', r"a\.jsonl:2: 'label' is nothing; a label is due"),
-        ('{"text": "x", "label": NaN}', r"a\.jsonl:2: 'label' is nan; a label is due"),
+        ('{"text": 5, "label": "a"}', r"a\.jsonl:2: 'text' is 5; a text is due"),
+        ('{"label": "a"}', r"a\.jsonl:2: 'text' is nothing; a text is due"),
+        ('{"text": "x"}', r"a\.jsonl:2: expected a label in column 'label', got nothing"),
+        ('{"text": "x", "label": NaN}', r"a\.jsonl:2: expected a label in column 'label', got nan"),
         ('{"text": "x", "text": "y", "label": "a"}', r"a\.jsonl:2: 'text' is there twice in one object"),
-        ('{"text": "x", "label": null}', r"a\.jsonl:2: 'label' is None; a label is due"),
-        ('{"text": "x", "label": ["a"]}', r"a\.jsonl:2: 'label' is \['a'\]; a label is due"),
+        ('{"text": "x", "label": null}', r"a\.jsonl:2: expected a label in column 'label', got None"),
+        ('{"text": "x", "label": ["a"]}', r"a\.jsonl:2: expected a label in column 'label', got \['a'\]"),
     ],
 )
 def test_a_bad_json_field_is_named_with_its_line(write, line, message):
@@ -160,7 +172,7 @@ def test_a_bad_json_field_is_named_with_its_line(write, line, message):
 
 @pytest.mark.parametrize("cell", ["true", '"1_0"', "[1]", "NaN", "1" + "0" * 400])
 def test_a_json_number_must_be_one(write, cell):
-    with pytest.raises(InputError, match=r"a\.jsonl:1: 'label' is .*; a finite number is due"):
+    with pytest.raises(InputError, match=r"a\.jsonl:1: expected a finite number in column 'label', got "):
         read_examples(get_task("regress"), write("a.jsonl", f'{{"text": "x", "label": {cell}}}\n'))
 
 
@@ -194,15 +206,20 @@ def test_labels_are_learned_in_natural_order(write):
     assert learn(learned, Path("never read")) is learned
     assert read_examples(learned, path).targets.tolist() == [3, 2, 5, 1, 4, 0]
     assert learned.num_outputs == 6
-    with pytest.raises(ValueError, match="not known yet"):
+    with pytest.raises(ValueError, match=r"classify has no labels yet; call learn\(task, train_file\)"):
         read_examples(task, path)
 
 
 def test_columns_that_hold_no_labels_are_refused(write):
-    with pytest.raises(InputError, match="holds 'a' alone"):
+    with pytest.raises(
+        InputError, match=r"a\.tsv: expected at least two labels in column 'label', got only the label 'a'"
+    ):
         learn(get_task("classify"), write("a.tsv", "text\tlabel\nx\ta\ny\ta\n"))
     rows = "".join(f"text {row}\tlabel {row}\n" for row in range(20))
-    with pytest.raises(InputError, match="20 values in 20 rows: no labels"):
+    with pytest.raises(
+        InputError,
+        match=r"a\.tsv: expected labels in column 'label', got 20 different values in 20 rows; set --label-column",
+    ):
         learn(get_task("classify"), write("a.tsv", "text\tlabel\n" + rows))
 
 
@@ -299,14 +316,17 @@ def test_files_of_a_folder(tmp_path, capsys):
     (tmp_path / "validation.csv").touch()
     assert dev_files(get_task("rte"), tmp_path) == {"dev": tmp_path / "validation.csv"}
     (tmp_path / "val.tsv").touch()
-    with pytest.raises(InputError, match=r"which one\? val.tsv, validation.csv; keep one"):
+    with pytest.raises(
+        InputError,
+        match=r"expected one table, found val\.tsv, validation\.csv; keep one",
+    ):
         dev_files(get_task("rte"), tmp_path)
     for name in ("val.tsv", "validation.csv"):
         (tmp_path / name).unlink()
-    assert "holds no dev.tsv: measuring on validation.csv" in capsys.readouterr().err
+    assert "has no dev.tsv: validating on validation.csv" in capsys.readouterr().err
     (tmp_path / "reviews-dev.tsv").touch()
     assert dev_files(get_task("rte"), tmp_path) == {"dev": tmp_path / "reviews-dev.tsv"}
-    assert "measuring on reviews-dev.tsv" in capsys.readouterr().err
+    assert "validating on reviews-dev.tsv" in capsys.readouterr().err
     assert train_file(tmp_path / "own.csv") == tmp_path / "own.csv"
     assert dev_files(get_task("rte"), tmp_path / "own.csv") == {"own": tmp_path / "own.csv"}
     assert capsys.readouterr().err == ""
@@ -318,16 +338,22 @@ def test_the_only_other_train_table_is_taken_and_said(tmp_path, capsys):
     assert train_file(tmp_path).name == "train.derived.tsv"
     assert "training on train.derived.tsv" in capsys.readouterr().err
     (tmp_path / "train.other.tsv").touch()
-    with pytest.raises(InputError, match=r"there is: dev\.tsv, train\.derived\.tsv, train\.other\.tsv"):
+    with pytest.raises(
+        InputError, match=r"expected train\.tsv, train\.csv, train\.jsonl or train\.parquet, found dev\.tsv,"
+    ):
         train_file(tmp_path)
 
 
 def test_no_train_table_or_two_of_them(tmp_path):
-    with pytest.raises(InputError, match="there is: no table at all"):
+    with pytest.raises(
+        InputError, match=r"expected train\.tsv, train\.csv, train\.jsonl or train\.parquet, found no table"
+    ):
         train_file(tmp_path)
     for name in ["train.tsv", "train.csv.gz"]:
         (tmp_path / name).touch()
-    with pytest.raises(InputError, match=r"which one\? train\.csv\.gz, train\.tsv"):
+    with pytest.raises(
+        InputError, match=r"expected one table, found train\.csv\.gz, train\.tsv; keep one or give the path of the file"
+    ):
         train_file(tmp_path)
 
 
@@ -361,7 +387,7 @@ def test_the_longer_side_gives_way_token_by_token(num_a, num_b, max_length):
 def test_a_length_without_room_for_text_is_refused():
     assert encode(Letters(), ["abc"], max_length=3).ids[0].tolist() == [1, 97, 2]
     for texts_b, length in [(None, 2), (["b"], 3)]:
-        with pytest.raises(InputError, match=f"maximal length of {length} leaves no room"):
+        with pytest.raises(InputError, match=f"maximal length {length}: expected at least"):
             encode(Letters(), ["a"], texts_b, max_length=length)
 
 
@@ -376,10 +402,12 @@ def test_no_text_stands_on_both_sides_and_no_row_is_lost(rows, seed, share):
     examples = make_examples(texts, targets)
     normal = [" ".join(text.casefold().split()) for text in texts]
     if len(set(normal)) < 2:
-        with pytest.raises(InputError, match="fewer than two different texts"):
-            split_dev(examples, share=share, seed=seed)
+        with pytest.raises(
+            InputError, match="made up: expected at least two different texts, to split off validation rows"
+        ):
+            split_dev(examples, fraction=share, seed=seed)
         return
-    train, dev = split_dev(examples, share=share, seed=seed)
+    train, dev = split_dev(examples, fraction=share, seed=seed)
     assert sorted(train.lines + dev.lines) == list(range(len(rows)))
     assert train.lines
     assert dev.lines
@@ -429,7 +457,7 @@ def test_the_split_is_a_function_of_the_seed_and_the_texts():
 
 def test_pairs_are_one_text():
     pairs = make_examples(["a", "a", "a b", "a"], [0, 1, 0, 0], texts_b=["b", "c", "", "b"])
-    train, dev = split_dev(pairs, share=0.5)
+    train, dev = split_dev(pairs, fraction=0.5)
     assert not set(inputs(train)) & set(inputs(dev))
     assert len(train) + len(dev) == 4
 
@@ -461,7 +489,7 @@ def test_a_regression_takes_logits_of_one_or_two_dimensions():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_output_that_is_not_finite_is_a_failure(value):
-    with pytest.raises(RunFailed, match="not finite"):
+    with pytest.raises(RunFailed, match="sst2: the model's logits are not all finite"):
         decode(get_task("sst2"), np.array([[0.0, value]]))
 
 

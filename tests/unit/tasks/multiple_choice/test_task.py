@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.bert import open_architecture
@@ -21,7 +21,7 @@ from bertwright.tasks.binding import steps_of
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.multiple_choice.spec import SWAG, decode_choices, encode_choices, read_choices
-from bertwright.tasks.multiple_choice.task import choice_batch, choice_trainable, load_data, prepare
+from bertwright.tasks.multiple_choice.task import CHOICE, choice_batch
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 ENDINGS = ("asks the ferryman", "eats a stone", "paints the moon", "sells the river")
@@ -93,24 +93,45 @@ def broken(**change: Any) -> list[dict[str, Any]]:
 
 LINE = {"context": "A", "choices": ["b", "c"], "label": 0}
 BAD: dict[str, tuple[Any, str]] = {
-    "an index out of range": (broken(label=4), r"t\.csv:3: 'label' is 4; the choices are 0 to 3"),
-    "a negative index": (broken(label=-1), r"t\.csv:3: 'label' is '-1'; the number of the right choice is due"),
-    "no index": (broken(label=""), r"t\.csv:3: 'label' is ''; the number"),
-    "one choice": (broken(ending1="", ending2="", ending3=""), r"t\.csv:3: 1 choice\(s\); at least two"),
-    "a hole": (broken(ending1=""), r"t\.csv:3: 'ending1' is empty, and a later choice is not"),
-    "no such columns": ([{"sent1": "a", "label": 0}], r"the choices are columns ending0, ending1, …; there are: sent1"),
-    "one choice in a line": ([LINE, {**LINE, "choices": ["b"]}], r"t\.jsonl:2: 1 choice\(s\); at least two"),
-    "no list": ([LINE, {**LINE, "choices": "b"}], r"t\.jsonl:2: 'choices' is 'b'; a list of texts is due"),
-    "an empty choice": ([LINE, {**LINE, "choices": ["b", ""]}], r"t\.jsonl:2: 'choices\[1\]' is ''; a text is"),
-    "a number of many": ([LINE, {**LINE, "choices": [*"ab" * 99, 7]}], r"t\.jsonl:2: 'choices\[198\]' is 7; a text"),
+    "an index out of range": (broken(label=4), r"t\.csv:3: expected a number from 0 to 3 in 'label', got 4"),
+    "a negative index": (broken(label=-1), r"t\.csv:3: expected the number of the right choice in 'label', got '-1'"),
+    "no index": (broken(label=""), r"t\.csv:3: expected the number of the right choice in 'label', got ''"),
+    "one choice": (broken(ending1="", ending2="", ending3=""), r"t\.csv:3: expected at least two choices, got 1"),
+    "a hole": (
+        broken(ending1=""),
+        r"t\.csv:3: expected a choice in 'ending1', got an empty cell before another choice",
+    ),
+    "no such columns": (
+        [{"sent1": "a", "label": 0}],
+        r"t\.csv: expected columns ending0, ending1, … for the choices; the columns are: sent1, label",
+    ),
+    "one choice in a line": ([LINE, {**LINE, "choices": ["b"]}], r"t\.jsonl:2: expected at least two choices, got 1"),
+    "no list": ([LINE, {**LINE, "choices": "b"}], r"t\.jsonl:2: expected a list of texts in 'choices', got 'b'"),
+    "an empty choice": (
+        [LINE, {**LINE, "choices": ["b", ""]}],
+        r"t\.jsonl:2: expected a text in 'choices\[1\]', got ''",
+    ),
+    "a number of many": (
+        [LINE, {**LINE, "choices": [*"ab" * 99, 7]}],
+        r"t\.jsonl:2: expected a text in 'choices\[198\]', got 7",
+    ),
     "a long one": (
         [LINE, {**LINE, "choices": "b" * 10**6}],
-        r"t\.jsonl:2: 'choices' is 'b{59}…; a list of texts is due",
+        r"t\.jsonl:2: expected a list of texts in 'choices', got",
     ),
-    "a long label": ([LINE, {**LINE, "label": "b" * 10**6}], r"t\.jsonl:2: 'label' is 'b{59}…; the number"),
-    "no text": ([LINE, {**LINE, "context": 3}], r"t\.jsonl:2: 'context' is 3; a text is due"),
-    "a truth value": ([LINE, {**LINE, "label": True}], r"t\.jsonl:2: 'label' is True; the number"),
-    "no label": ([LINE, {"context": "A", "choices": ["b", "c"]}], r"t\.jsonl:2: 'label' is nothing; the number"),
+    "a long label": (
+        [LINE, {**LINE, "label": "b" * 10**6}],
+        r"t\.jsonl:2: expected the number of the right choice in 'label', got",
+    ),
+    "no text": ([LINE, {**LINE, "context": 3}], r"t\.jsonl:2: expected a text in 'context', got 3"),
+    "a truth value": (
+        [LINE, {**LINE, "label": True}],
+        r"t\.jsonl:2: expected the number of the right choice in 'label', got True",
+    ),
+    "no label": (
+        [LINE, {"context": "A", "choices": ["b", "c"]}],
+        r"t\.jsonl:2: expected the number of the right choice in 'label', got nothing",
+    ),
 }
 
 
@@ -128,7 +149,7 @@ def test_a_softmax_over_each_rows_own_choices() -> None:
     assert best.tolist() == [1, 0]
     assert probabilities[0] == pytest.approx(np.exp([-2, 0]) / (1 + np.exp(-2)))
     assert probabilities[1] == pytest.approx([1 / 3] * 3)
-    with pytest.raises(RunFailed, match="not finite"):
+    with pytest.raises(RunFailed, match="the model's logits are not all finite"):
         decode_choices(np.array([1.0, np.nan]), np.array([0, 2]))
 
 
@@ -144,7 +165,7 @@ def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, tokenizer: Path) -> 
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
     torch.manual_seed(1)
     model = Classifier(config, 1).double().eval()
-    trainable = choice_trainable(model)
+    trainable = CHOICE.trainable(SWAG, model)
 
     def loss(chosen: list[int]) -> float:
         batch = choice_batch(encoded, rows, chosen, pad_id=0)
@@ -169,7 +190,7 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
     ]
     words = Tokenizer.load(tokenizer)
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
-    work = prepare(SWAG, as_lines(tmp_path / "train.jsonl", lines), words, config, 40)
+    work = CHOICE.prepare(SWAG, as_lines(tmp_path / "train.jsonl", lines), words, config, 40)
     torch.manual_seed(3)
     model = work.build(config).double().eval()
     trainable = work.trainable(model)
@@ -203,7 +224,7 @@ def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path, capsy
     assert found["mean"] == 1.0
     assert evaluate_task(SWAG, model=str(tmp_path / "run"), data=data) == {"accuracy": 1.0, "examples": 8}
     source = as_csv(tmp_path / "in.csv", [{**row, "label": "?"} for row in swag_rows(5)])
-    assert predict(str(tmp_path / "run"), str(source), str(tmp_path / "out.csv"))["rows"] == 5
+    assert predict_file(str(tmp_path / "run"), str(source), str(tmp_path / "out.csv"))["rows"] == 5
     with (tmp_path / "out.csv").open() as stream:
         answered = list(csv.DictReader(stream))
     assert [int(row["predicted_label"]) for row in answered] == [-n % 4 for n in range(5)]
@@ -213,12 +234,12 @@ def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path, capsy
         assert int(np.argmax(shares)) == int(row["predicted_label"])
     line = {"context": "The miller waits.", "choices": ["She sells the river", "She asks the ferryman", "She eats"]}
     as_lines(tmp_path / "in.jsonl", [line])
-    predict(str(tmp_path / "run"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
+    predict_file(str(tmp_path / "run"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     answer = json.loads((tmp_path / "out.jsonl").read_text())
     assert answer["label"] == 1
     assert "are cut" not in capsys.readouterr().err
     as_lines(tmp_path / "long.jsonl", [{**line, "context": "The miller waits. " * 20}])
-    predict(str(tmp_path / "run"), str(tmp_path / "long.jsonl"), str(tmp_path / "out.jsonl"))
+    predict_file(str(tmp_path / "run"), str(tmp_path / "long.jsonl"), str(tmp_path / "out.jsonl"))
     assert "long.jsonl: 3 of 3 choices exceed 40 tokens and are cut" in capsys.readouterr().err
     assert len(answer["probabilities"]) == 3
     saved = open_model(str(tmp_path / "run"))
@@ -227,9 +248,10 @@ def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path, capsy
 
 def test_without_a_dev_file_a_tenth_is_kept_whatever_the_order(tmp_path: Path) -> None:
     rows = swag_rows(40)
-    train, dev = load_data(SWAG, as_csv(tmp_path / "a.csv", rows))
+    read = CHOICE.read(SWAG, as_csv(tmp_path / "a.csv", rows))
+    train, dev = read.train, read.validation["dev"]
     assert (len(train), len(dev)) == (36, 4)
-    turned = load_data(SWAG, as_csv(tmp_path / "b.csv", rows[::-1]))[1]
+    turned = CHOICE.read(SWAG, as_csv(tmp_path / "b.csv", rows[::-1])).validation["dev"]
     assert sorted(turned.contexts) == sorted(dev.contexts)
     assert not set(train.contexts) & set(dev.contexts)
 
@@ -237,8 +259,10 @@ def test_without_a_dev_file_a_tenth_is_kept_whatever_the_order(tmp_path: Path) -
 def test_two_dev_files_are_refused(tmp_path: Path) -> None:
     for name in ("train.csv", "a-val.csv", "b-val.csv"):
         as_csv(tmp_path / name, swag_rows(8))
-    with pytest.raises(InputError, match=r"which one\? a-val.csv, b-val.csv"):
-        load_data(SWAG, tmp_path)
+    with pytest.raises(
+        InputError, match=r"expected one table, found a-val\.csv, b-val\.csv; keep one or give the path of the file"
+    ):
+        CHOICE.read(SWAG, tmp_path)
 
 
 def test_another_kind_of_model_is_refused(tmp_path: Path, tokenizer: Path) -> None:
@@ -247,5 +271,5 @@ def test_another_kind_of_model_is_refused(tmp_path: Path, tokenizer: Path) -> No
     as_csv(data / "train.csv", [{"sentence": f"word {n}", "label": n % 2} for n in range(8)])
     settings = FinetuneSettings(epochs=1, batch_size=4, threads=1)
     finetune(settings, get_task("sst2"), model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
-    with pytest.raises(InputError, match="was fine-tuned for sst2, which is another kind of task than swag"):
+    with pytest.raises(InputError, match="run: expected a model for swag, got one for sst2, another kind of task"):
         evaluate_task(SWAG, model=str(tmp_path / "run"), data=data)

@@ -60,7 +60,7 @@ def plain_search(windows: Windows, logits: SpanLogits, question: int, context: s
     for window in range(len(windows)):
         first, last = (int(place) for place in windows.span[window])
         if windows.question[window] == question:
-            for place in range(*windows.own[window]):
+            for place in range(*windows.core[window]):
                 for end in range(place, min(last, place + longest)):
                     score = logits.start[begin + place - first] + logits.end[begin + end - first]
                     cut = int(windows.offsets[place, 0]), int(windows.offsets[end, 1])
@@ -214,5 +214,5 @@ def test_numbers_that_are_not_finite_are_no_answer(broken: str) -> None:
     windows = encode_windows(Letters(), questions, SQUAD1, max_length=20)
     values = {name: np.zeros(size, dtype=np.float32) for name, size in (("start", 2), ("end", 2), ("null", 1))}
     values[broken][0] = np.nan
-    with pytest.raises(RunFailed, match=f"the model's {broken} scores hold numbers that are not finite"):
+    with pytest.raises(RunFailed, match=f"the model's {broken} logits are not all finite"):
         best_spans(windows, SpanLogits(**values), questions, longest=30, count=1)

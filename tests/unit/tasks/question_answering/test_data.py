@@ -75,61 +75,91 @@ def test_the_content_tells_the_version(write: Any, file: Any, version: str) -> N
 BAD: dict[str, tuple[Any, str]] = {
     "an answer elsewhere": (
         squad(asked(answers=[{"text": "at dawn", "answer_start": 21}])),
-        r"a\.json: question q1: the answer 'at dawn' is not at character 21 .* 't dawn,' stands; .* at character 20",
+        r"a\.json: question q1: expected the answer 'at dawn' at character 21 .*; the context has it at character 20",
     ),
     "an answer nowhere": (
         squad(asked(answers=[{"text": "At dawn", "answer_start": 20}])),
-        r"a\.json: question q1: the answer 'At dawn' is not at character 20 .*; it is nowhere in the context",
+        r"a\.json: question q1: expected the answer 'At dawn' at character 20 .*; the context does not have it",
     ),
     "an answer beyond the end": (
         squad(asked(answers=[{"text": "too.", "answer_start": 999}])),
-        r"a\.json: question q1: the answer 'too\.' is not at character 999 .* at character 58",
+        r"a\.json: question q1: expected the answer 'too\.' at character 999 .*; the context has it at character 58",
     ),
     "a place before the beginning": (
         squad(asked(answers=[{"text": ".", "answer_start": -1}])),
-        r"question q1: 'answer_start' is -1; a number from 0 on is due",
+        r"a\.json: question q1: expected a number from 0 on in 'answer_start', got -1",
     ),
     "a place that is none": (
         squad(asked(answers=[{"text": "at dawn", "answer_start": "20"}])),
-        r"question q1: 'answer_start' is 20; a number from 0 on is due",
+        r"a\.json: question q1: expected a number from 0 on in 'answer_start', got 20",
     ),
     "a truth value for a place": (
         squad(asked(answers=[{"text": "at dawn", "answer_start": True}])),
-        r"question q1: 'answer_start' is True; a number",
+        r"a\.json: question q1: expected a number from 0 on in 'answer_start', got True",
     ),
-    "no place": (squad(asked(answers=[{"text": "at dawn"}])), r"question q1: 'answer_start' is missing; a number"),
+    "no place": (
+        squad(asked(answers=[{"text": "at dawn"}])),
+        r"a\.json: question q1: expected a number from 0 on in 'answer_start', it is missing",
+    ),
     "an empty answer": (
         squad(asked(answers=[{"text": " ", "answer_start": 3}])),
-        r"q1: 'text' is empty; a text is due",
+        r"a\.json: question q1: expected a text in 'text', got an empty one",
     ),
-    "answers that are no list": (squad(asked(answers={"text": "x"})), r"question q1: 'answers' is \{.*; a list is due"),
-    "an answer that is text": (squad(asked(answers=["at dawn"])), r"q1\.answers\[0\]: is at dawn; an object is due"),
-    "no answers": (squad(asked(answers=...)), r"question q1: 'answers' is missing; a list is due"),
+    "answers that are no list": (
+        squad(asked(answers={"text": "x"})),
+        r"a\.json: question q1: expected a list in 'answers', got \{'text': 'x'\}",
+    ),
+    "an answer that is text": (
+        squad(asked(answers=["at dawn"])),
+        r"a\.json: question q1\.answers\[0\]: expected an object, got at dawn",
+    ),
+    "no answers": (squad(asked(answers=...)), r"a\.json: question q1: expected a list in 'answers', it is missing"),
     "impossible, yet answered": (squad(asked(is_impossible=True)), r"q1: is_impossible is true, but there are answers"),
     "possible, yet unanswered": (
         squad(asked(is_impossible=False, answers=[])),
         r"question q1: is_impossible is false, but there are no answers",
     ),
-    "neither true nor false": (squad(asked(is_impossible="no")), r"q1: 'is_impossible' is no; true or false is due"),
-    "an id twice": (squad(asked(), asked("q2"), asked()), r"a\.json: question q1: the id is there twice"),
-    "no id": (squad(asked(), asked(id=...)), r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[1\]: 'id' is missing; a text"),
-    "a number for an id": (squad(asked(id=7)), r"paragraphs\[0\]\.qas\[0\]: 'id' is 7; a text is due"),
-    "an empty question": (squad(asked(question="\t ")), r"a\.json: question q1: 'question' is empty; a text is due"),
-    "no question": (squad(asked(question=None)), r"question q1: 'question' is None; a text is due"),
+    "neither true nor false": (
+        squad(asked(is_impossible="no")),
+        r"a\.json: question q1: expected true or false in 'is_impossible', got no",
+    ),
+    "an id twice": (squad(asked(), asked("q2"), asked()), r"a\.json: question q1: duplicate id"),
+    "no id": (
+        squad(asked(), asked(id=...)),
+        r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[1\]: expected a text in 'id', it is missing",
+    ),
+    "a number for an id": (
+        squad(asked(id=7)),
+        r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]: expected a text in 'id', got 7",
+    ),
+    "an empty question": (
+        squad(asked(question="\t ")),
+        r"a\.json: question q1: expected a text in 'question', got an empty one",
+    ),
+    "no question": (squad(asked(question=None)), r"a\.json: question q1: expected a text in 'question', got None"),
     "half a surrogate pair": (
         json.dumps(squad(asked(question="so \ud83d"))),
-        r"question q1: 'question' holds half of a surrogate pair",
+        r"a\.json: question q1: expected a text in 'question', got half of a surrogate pair \(\\ud800 to",
     ),
-    "an empty context": (squad(asked(), context=" \n"), r"data\[0\]\.paragraphs\[0\]: 'context' is empty"),
-    "no questions": (squad(), r"a\.json: holds no question"),
-    "no qas": ({"data": [{"paragraphs": [{"context": "x"}]}]}, r"data\[0\]\.paragraphs\[0\]: 'qas' is missing; a list"),
-    "no paragraphs": ({"data": [{}]}, r"a\.json: data\[0\]: 'paragraphs' is missing; a list is due"),
-    "no article": ({"data": ["x"]}, r"a\.json: data\[0\]: is x; an object is due"),
-    "no data": ({"version": "1.1"}, r"a\.json: is not of SQuAD's layout: an object with a list 'data' is due"),
-    "a list": ([], r"a\.json: is not of SQuAD's layout"),
+    "an empty context": (
+        squad(asked(), context=" \n"),
+        r"a\.json: data\[0\]\.paragraphs\[0\]: expected a text in 'context', got an empty one",
+    ),
+    "no questions": (squad(), r"a\.json: expected questions, found none"),
+    "no qas": (
+        {"data": [{"paragraphs": [{"context": "x"}]}]},
+        r"a\.json: data\[0\]\.paragraphs\[0\]: expected a list in 'qas', it is missing",
+    ),
+    "no paragraphs": ({"data": [{}]}, r"a\.json: data\[0\]: expected a list in 'paragraphs', it is missing"),
+    "no article": ({"data": ["x"]}, r"a\.json: data\[0\]: expected an object, got x"),
+    "no data": ({"version": "1.1"}, r"a\.json: expected SQuAD's layout, an object with a list 'data'"),
+    "a list": ([], r"a\.json: expected SQuAD's layout, an object with a list 'data'"),
     "no JSON": ('{"data": [\n]', r"a\.json:2: not valid JSON"),
     "a name twice": ('{"data": [], "data": []}', r"a\.json: 'data' is there twice in one object"),
-    "a table": ("id,question,context\n1,Why?,Because.", r"a\.json: is no JSON; questions stand in SQuAD's JSON"),
+    "a table": (
+        "id,question,context\n1,Why?,Because.",
+        r"a\.json: expected SQuAD's JSON, or JSON lines for prediction",
+    ),
     "too deep": ("[" * 200_000, r"a\.json:1: not valid JSON"),
 }
 
@@ -144,7 +174,7 @@ def test_what_is_wrong_is_named_with_its_record(write: Any, name: str) -> None:
 def test_files_that_are_none_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.json: there is no such file"):
         read_questions(tmp_path / "nowhere.json")
-    with pytest.raises(InputError, match="is a folder; a file is due"):
+    with pytest.raises(InputError, match="expected a file, got a folder"):
         read_questions(tmp_path)
     (tmp_path / "latin.json").write_bytes('{"data": "é"}'.encode("latin-1"))
     with pytest.raises(InputError, match=r"latin\.json: not UTF-8 text \(byte 11\)"):
@@ -164,18 +194,28 @@ def test_a_folder_may_hold_both_versions(write: Any, tmp_path: Path) -> None:
 
 def test_doubt_about_files_is_raised(write: Any, tmp_path: Path) -> None:
     first = write("train-v1.1.json", squad(asked()))
-    with pytest.raises(InputError, match=r"no train\*\.json of SQuAD 2\.0; there is: train-v1\.1\.json \(SQuAD 1\.1\)"):
+    with pytest.raises(
+        InputError,
+        match=r"expected train\*\.json of SQuAD 2\.0, found train-v1\.1\.json \(SQuAD 1\.1\)",
+    ):
         train_questions_file(SQUAD2, tmp_path)
     assert dev_questions_file(SQUAD1, tmp_path) is None
-    with pytest.raises(InputError, match=r"no dev\*\.json of SQuAD 1\.1; there is: none of that name; name a file"):
+    with pytest.raises(
+        InputError, match=r"expected dev\*\.json of SQuAD 1\.1, found no such name; give the path of a file"
+    ):
         dev_questions_file(SQUAD1, tmp_path, needed=True)
     write("train-more.json", squad(asked()))
-    with pytest.raises(InputError, match=r"which one\? train-more\.json, train-v1\.1\.json are of SQuAD 1\.1"):
+    with pytest.raises(
+        InputError,
+        match=r"expected one file of SQuAD 1\.1, found train-more\.json, train-v1\.1\.json; keep one",
+    ):
         train_questions_file(SQUAD1, tmp_path)
     assert train_questions_file(SQUAD1, first) == first
     assert dev_questions_file(SQUAD1, first) is None
     assert dev_questions_file(SQUAD1, first, needed=True) == first
-    with pytest.raises(InputError, match=r"is of SQuAD 1\.1, and squad2 reads 2\.0; use squad1"):
+    with pytest.raises(
+        InputError, match=r"train-v1\.1\.json: expected SQuAD 2\.0 for squad2, got SQuAD 1\.1; use the task squad1"
+    ):
         read_labelled(SQUAD2, first)
     assert len(read_labelled(SQUAD1, first)) == 1
 
@@ -205,20 +245,20 @@ def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", r"a\.jsonl: is empty; questions are due"),
-        ("\n{}", r"a\.jsonl: the first line is empty"),
-        ("question\tcontext\nWhy?\tBecause.", r"a\.jsonl: is no JSON; .*those to be answered also in JSON lines"),
+        ("", r"a\.jsonl: expected questions, got an empty file"),
+        ("\n{}", r"a\.jsonl: expected questions, got an empty first line"),
+        ("question\tcontext\nWhy?\tBecause.", r"a\.jsonl: expected SQuAD's JSON, or JSON lines for prediction"),
         (json.dumps(LINE) + '\n{"id": "y"', r"a\.jsonl:2: not valid JSON"),
         ('{"id": "y"\n' + json.dumps(LINE), r"a\.jsonl:2: not valid JSON"),
         (json.dumps(LINE) + "\n\n" + json.dumps({**LINE, "id": "y"}), r"a\.jsonl:2: not valid JSON"),
-        (json.dumps(LINE) + "\n" + json.dumps(LINE), r"a\.jsonl:2: the id 'x' is there twice"),
-        (json.dumps({**LINE, "id": "2"}) + '\n{"question": "B?", "context": "b"}', r"a\.jsonl:2: the id '2' is there"),
+        (json.dumps(LINE) + "\n" + json.dumps(LINE), r"a\.jsonl:2: duplicate id 'x'"),
+        (json.dumps({**LINE, "id": "2"}) + '\n{"question": "B?", "context": "b"}', r"a\.jsonl:2: duplicate id '2'"),
         ('{"id": "y", "id": "z"}\n' + json.dumps(LINE), r"a\.jsonl:1: 'id' is there twice in one object"),
         (json.dumps(LINE) + '\n{"id": "y", "id": "z"}', r"a\.jsonl:2: 'id' is there twice in one object"),
-        (json.dumps(LINE) + "\n[1]", r"a\.jsonl:2: is \[1\]; an object"),
-        ('{"question": "When?"}', r"a\.jsonl:1: 'context' is missing; a text is due"),
-        (json.dumps({**LINE, "question": ""}), r"a\.jsonl:1: 'question' is empty; a text is due"),
-        (json.dumps({**LINE, "id": 5}), r"a\.jsonl:1: 'id' is 5; a text is due"),
+        (json.dumps(LINE) + "\n[1]", r'a\.jsonl:2: expected an object \{"question", "context"\}, got \[1\]'),
+        ('{"question": "When?"}', r"a\.jsonl:1: expected a text in 'context', it is missing"),
+        (json.dumps({**LINE, "question": ""}), r"a\.jsonl:1: expected a text in 'question', got an empty one"),
+        (json.dumps({**LINE, "id": 5}), r"a\.jsonl:1: expected a text in 'id', got 5"),
     ],
 )
 def test_lines_that_are_wrong_are_named(write: Any, content: str, words: str) -> None:

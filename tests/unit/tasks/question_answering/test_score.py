@@ -13,10 +13,10 @@ from bertwright.errors import InputError
 from bertwright.tasks.question_answering.data import questions_of
 from bertwright.tasks.question_answering.score import (
     best_threshold,
-    figures,
     normalised,
     score_answers,
     score_files,
+    squad_metrics,
     with_threshold,
 )
 
@@ -157,16 +157,16 @@ def test_a_threshold_takes_answers_back() -> None:
     scores = score_answers(questions, ["lake", "x", "wide"])
     cut = with_threshold(scores, np.array([1.0, 2.0, 3.0]), 1.0)
     assert cut.em.tolist() == [1.0, 1.0, 0.0]
-    assert figures(cut, null=True)["no_answer"] == {"em": 100.0, "f1": 100.0, "questions": 1}
+    assert squad_metrics(cut, null=True)["no_answer"] == {"em": 100.0, "f1": 100.0, "questions": 1}
 
 
 GOLD = gold(["lake"], ["dawn"], ["Ada"], ["nobody"], ["her"])
 RIGHT = {f"q{row}": "lake" for row in range(5)}
 BAD: dict[str, tuple[Any, str]] = {
-    "no object": ([], r"p\.json: is no JSON object; one of ids, each with a text, is due"),
+    "no object": ([], r"p\.json: expected a JSON object of ids, each with a text"),
     "no JSON": ('{"q0": "lake",\n]', r"p\.json:2: not valid JSON"),
-    "no text": ({**RIGHT, "q3": 5}, r"p\.json: question q3: is 5; a text is due"),
-    "nothing": ({**RIGHT, "q3": None}, r"p\.json: question q3: is None; a text is due"),
+    "no text": ({**RIGHT, "q3": 5}, r"p\.json: question q3: expected a text, got 5"),
+    "nothing": ({**RIGHT, "q3": None}, r"p\.json: question q3: expected a text, got None"),
     "twice": ('{"q0": "a", "q1": "b", "q0": "c"}', r"p\.json: 'q0' is there twice"),
     "missing": (
         {"q4": "her"},
@@ -198,10 +198,10 @@ def test_missing_predictions_count_as_wrong_where_that_is_wanted(
 @pytest.mark.parametrize(
     ("odds", "words"),
     [
-        ({"q0": "high", "q1": 1}, r"o\.json: question q0: is high; a finite number is due"),
-        ('{"q0": NaN, "q1": 1}', r"o\.json: question q0: is nan; a finite number"),
-        ('{"q0": 1, "q1": 1' + "0" * 400 + "}", r"o\.json: question q1: is 1000.*…; a finite number"),
-        ({"q0": True, "q1": 1}, r"o\.json: question q0: is True; a finite number"),
+        ({"q0": "high", "q1": 1}, r"o\.json: question q0: expected a finite number, got high"),
+        ('{"q0": NaN, "q1": 1}', r"o\.json: question q0: expected a finite number, got nan"),
+        ('{"q0": 1, "q1": 1' + "0" * 400 + "}", r"o\.json: question q1: expected a finite number, got"),
+        ({"q0": True, "q1": 1}, r"o\.json: question q0: expected a finite number, got True"),
         ({"q0": 1}, r"o\.json: 1 of 2 questions of .* have no entry: q1"),
     ],
 )
@@ -214,9 +214,9 @@ def test_null_odds_that_are_wrong_are_refused(write: Any, odds: Any, words: str)
 def test_null_odds_are_for_2_0(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--gold", str(write("gold.json", GOLD)), "--predictions", str(write("p.json", RIGHT))]
     assert main(["score", "squad", *files, "--null-odds", str(write("o.json", dict.fromkeys(RIGHT, 0)))]) == 2
-    assert "is of SQuAD 1.1, which has no unanswerable questions" in capsys.readouterr().err
+    assert "null odds need SQuAD 2.0" in capsys.readouterr().err
     two = write("gold2.json", gold(["lake"], [], version="2.0"))
-    with pytest.raises(InputError, match="--null-threshold nan: a number is due"):
+    with pytest.raises(InputError, match="--null-threshold: expected a number, got nan"):
         score_files(
             two,
             write("p2.json", {"q0": "", "q1": ""}),

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.bert import open_architecture
-from bertwright.model.config import EncoderConfig, LSTMConfig
+from bertwright.model.config import EncoderConfig
+from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model
 from bertwright.tasks import inference
 from bertwright.tasks.classification.spec import get_task
@@ -25,12 +26,11 @@ from bertwright.tasks.question_answering.data import Question, Questions
 from bertwright.tasks.question_answering.score import score_files
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
 from bertwright.tasks.question_answering.task import (
+    SPAN,
     SpanModel,
     SpanRows,
-    load_data,
     span_batch,
     span_logits,
-    span_trainable,
 )
 from bertwright.tasks.question_answering.windows import Windows, encode_windows
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
@@ -117,7 +117,7 @@ def test_what_was_learned_comes_back_from_the_folder(trained: dict[str, Any]) ->
 
 def test_answers_are_written_in_three_files(trained: dict[str, Any]) -> None:
     task, gold, out = trained["task"], trained["data"] / "dev-own.json", trained["folder"] / "answers"
-    assert predict(str(trained["run"]), str(gold), str(out))["questions"] == (11 if task.null else 8)
+    assert predict_file(str(trained["run"]), str(gold), str(out))["questions"] == (11 if task.null else 8)
     assert sorted(path.name for path in out.iterdir()) == [
         "nbest.json",
         *(["null_odds.json"] if task.null else []),
@@ -176,32 +176,35 @@ def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], t
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"kept: holds notes\.txt; name a new folder"):
-        predict(model, gold, str(kept))
+    with pytest.raises(
+        InputError,
+        match=r"--output kept: the folder has notes\.txt; name a new folder, or one with earlier answers only",
+    ):
+        predict_file(model, gold, str(kept))
     assert (kept / "notes.txt").read_text() == "mine"
-    with pytest.raises(InputError, match=r"notes\.txt: is a file; answers are a folder"):
-        predict(model, gold, str(kept / "notes.txt"))
-    with pytest.raises(InputError, match=r"answers\.json: answers to questions are a folder, a file \*\.jsonl"):
-        predict(model, gold, str(tmp_path / "answers.json"))
-    with pytest.raises(InputError, match=r"answers\.json\.gz: answers to questions are a folder, a file"):
-        predict(model, gold, str(tmp_path / "answers.json.gz"))
+    with pytest.raises(InputError, match=r"notes\.txt: expected a folder, a new file"):
+        predict_file(model, gold, str(kept / "notes.txt"))
+    with pytest.raises(InputError, match=r"answers\.json: expected a folder, a file \*\.jsonl"):
+        predict_file(model, gold, str(tmp_path / "answers.json"))
+    with pytest.raises(InputError, match=r"answers\.json\.gz: expected a folder, a file"):
+        predict_file(model, gold, str(tmp_path / "answers.json.gz"))
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"folder\.jsonl: is a folder; JSON lines are a file"):
-        predict(model, gold, str(tmp_path / "folder.jsonl"))
+    with pytest.raises(InputError, match=r"folder\.jsonl: expected a file or - for JSON lines"):
+        predict_file(model, gold, str(tmp_path / "folder.jsonl"))
     assert not list(tmp_path.glob("answers*"))
     asked = tmp_path / "asked.jsonl"
     asked.write_text(json.dumps({"question": "When?", "context": "At dawn."}) + "\n", "utf-8")
     (tmp_path / "link.jsonl").symlink_to(asked)
     before = asked.read_bytes()
     for name in ("asked.jsonl", "link.jsonl"):
-        with pytest.raises(InputError, match=rf"{name}: expected another file than that of --input"):
-            predict(model, str(asked), str(tmp_path / name))
+        with pytest.raises(InputError, match=rf"{name}: is the file that --input names"):
+            predict_file(model, str(asked), str(tmp_path / name))
     assert asked.read_bytes() == before
     out = tmp_path / "out"
-    predict(model, gold, str(out))
+    predict_file(model, gold, str(out))
     first = (out / "nbest.json").read_bytes()
     (out / "nbest.json").write_text("{}")
-    predict(model, gold, str(out))  # an earlier answer may be replaced
+    predict_file(model, gold, str(out))  # an earlier answer may be replaced
     assert (out / "nbest.json").read_bytes() == first
 
 
@@ -213,7 +216,7 @@ def test_questions_that_are_cut_are_counted_by_every_command(
     for name in ("train-long.json", "dev-long.json"):
         (tmp_path / name).write_text(json.dumps(long), "utf-8")
     model, number = str(trained["run"]), 11 if trained["task"].null else 8
-    predict(model, str(tmp_path / "dev-long.json"), str(tmp_path / "out"))
+    predict_file(model, str(tmp_path / "dev-long.json"), str(tmp_path / "out"))
     evaluate_task(trained["task"], model=model, data=tmp_path)
     said = capsys.readouterr().err
     # (48 - 3) // 2 is half of the room
@@ -231,14 +234,16 @@ def test_versions_and_kinds_are_told_apart(trained: dict[str, Any], tmp_path: Pa
     if task.null:  # a model that may keep silent is asked for its best span
         assert evaluate_task(other, model=model, data=data)["em"] == 100.0
     else:
-        with pytest.raises(InputError, match="was fine-tuned for squad1, and never leaves a question unanswered"):
+        with pytest.raises(InputError, match="model: expected a model for squad2, got one for squad1"):
             evaluate_task(other, model=model, data=data)
-    with pytest.raises(InputError, match=r"there is no dev\*\.json of SQuAD"):
+    with pytest.raises(InputError, match=r"other: expected dev\*\.json of SQuAD .*\); give the path of a file"):
         evaluate_task(task, model=model, data=data)
     with pytest.raises(InputError, match="another kind of task"):
         evaluate_task(get_task("sst2"), model=model, data=data)
-    with pytest.raises(InputError, match="--text-column is for tables"):
-        predict(model, str(data / "dev-own.json"), "-", text=("question",))
+    with pytest.raises(
+        InputError, match="--text-column needs a table; questions have the fields id, question and context"
+    ):
+        predict_file(model, str(data / "dev-own.json"), "-", text=("question",))
 
 
 def test_a_span_model_is_the_start_of_another(trained: dict[str, Any], tmp_path: Path) -> None:
@@ -266,7 +271,7 @@ def long_rows(tokenizer: Path) -> tuple[Questions, Windows, SpanModel]:
 
 def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
     _, windows, model = long_rows(tokenizer)
-    trainable = span_trainable(model)
+    trainable = SPAN.trainable(SQUAD1, model)
     rows = np.arange(len(windows))
     assert (windows.target[:, 0] == 0).any()
     assert (windows.target[:, 0] > 0).any()
@@ -342,13 +347,16 @@ def test_without_a_dev_file_whole_passages_are_kept(tmp_path: Path) -> None:
     ]
     path = tmp_path / "rooms.json"
     path.write_text(json.dumps({"data": [{"paragraphs": entries}]}))
-    train, dev, digests = load_data(SQUAD1, path)
+    read = SPAN.read(SQUAD1, path)
+    train, dev, digests = read.train, read.validation["dev"], read.digests
     assert (len(train), len(dev)) == (54, 6)
     assert not {item.context for item in train.items} & {item.context for item in dev.items}
     assert digests["dev"] == {}
     path.write_text(json.dumps({"data": [{"paragraphs": entries[:1]}]}))
-    with pytest.raises(InputError, match="fewer than two different texts cannot be split"):
-        load_data(SQUAD1, path)
+    with pytest.raises(
+        InputError, match=r"rooms\.json: expected at least two different texts, to split off validation rows"
+    ):
+        SPAN.read(SQUAD1, path)
 
 
 def test_the_commands_go_end_to_end(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,7 +387,10 @@ def test_a_training_run_names_what_is_wrong(tmp_path: Path, tokenizer: Path) -> 
     broken = squad(null=False)
     broken["data"][3]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 4
     (data / "train-own.json").write_text(json.dumps(broken))
-    with pytest.raises(InputError, match=r"train-own\.json: question q3: the answer 'seven' is not at character 4"):
+    with pytest.raises(
+        InputError,
+        match=r"train-own\.json: question q3: expected the answer 'seven' at character 4",
+    ):
         finetune(SETTINGS, SQUAD1, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
     with pytest.raises(InputError, match=r"nowhere: there is no such file"):
         finetune(

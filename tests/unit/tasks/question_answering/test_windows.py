@@ -14,7 +14,12 @@ from bertwright.errors import InputError
 from bertwright.tasks.question_answering import windows as squad_cache
 from bertwright.tasks.question_answering.data import Question, Questions, read_questions
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
-from bertwright.tasks.question_answering.windows import cache_folder, cached_windows, encode_windows, padded_rows
+from bertwright.tasks.question_answering.windows import (
+    cached_windows,
+    encode_windows,
+    padded_rows,
+    windows_cache_folder,
+)
 from bertwright.text.vocabulary import Rules
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary
 
@@ -117,8 +122,8 @@ def compare(questions: list[Any], length: int, stride: int) -> None:
         assert windows.row(window).tolist() == ids
         assert tuple(windows.target[window]) == target
         begin = begins.setdefault(row, int(windows.span[window, 0]))
-        assert [int(place) - begin for place in range(*windows.own[window])] == own
-    every = np.concatenate([np.arange(*own) for own in windows.own])
+        assert [int(place) - begin for place in range(*windows.core[window])] == own
+    every = np.concatenate([np.arange(*own) for own in windows.core])
     assert sorted(set(every)) == list(range(len(windows.pieces)))
 
 
@@ -149,7 +154,9 @@ def test_long_questions_are_cut_and_counted() -> None:
     short = encode_windows(Letters(), questions, SQUAD1, max_length=23)  # half of the room is the passage's
     assert np.diff(short.asked_at).tolist() == [10, 10]
     assert short.span.tolist() == [[0, 10], [0, 10]]
-    with pytest.raises(InputError, match="a maximal length of 4 leaves no room for question and passage; at least 5"):
+    with pytest.raises(
+        InputError, match="maximal length 4: expected at least 5, to have room for question and passage"
+    ):
         encode_windows(Letters(), questions, SQUAD1, max_length=4)
 
 
@@ -162,7 +169,7 @@ def test_a_document_of_a_megabyte_has_its_windows() -> None:
     (holding,) = np.flatnonzero(windows.target[:, 0])
     first, last = windows.target[holding] - windows.first_piece[holding] + windows.span[holding, 0]
     assert document[windows.offsets[first, 0] : windows.offsets[last, 1]] == "at dawn"
-    assert int((windows.own[:, 1] - windows.own[:, 0]).sum()) == len(windows.pieces)
+    assert int((windows.core[:, 1] - windows.core[:, 0]).sum()) == len(windows.pieces)
 
 
 # The last mark of an answer must not be lost where accents are stripped, nor a joined sign be cut in two.
@@ -229,7 +236,7 @@ def test_an_answer_inside_a_piece_takes_the_piece() -> None:
 def test_an_answer_of_which_nothing_is_left_cannot_be_learned() -> None:
     words = Tokenizer(SPECIAL, Rules(cased=True, strip_accents=False))
     questions = made(("Who?", "so \u200b\u200b it", ("\u200b", 4)))
-    with pytest.raises(InputError, match="made up: question q0: the tokenizer leaves nothing of the answer"):
+    with pytest.raises(InputError, match="made up: question q0: the tokenizer drops the whole answer"):
         encode_windows(words, questions, SQUAD1, max_length=30, targets=True)
     assert len(encode_windows(words, questions, SQUAD1, max_length=30)) == 1
 
@@ -283,7 +290,7 @@ def test_windows_are_made_once(
     for path in cache.iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert same(cached_windows(Letters(), *asks[2][:2], **asks[2][2]), first[2])
-    assert "is broken and made anew" in capsys.readouterr().err
+    assert "broken cache file, computed again" in capsys.readouterr().err
     assert same(cached_windows(Letters(), *asks[2][:2], **asks[2][2]), first[2])
     assert capsys.readouterr().err == ""
 
@@ -296,16 +303,16 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     questions = made(("When?", "at dawn", None))
     found = cached_windows(Letters(), questions, SQUAD1, max_length=30)
     assert same(found, encode_windows(Letters(), questions, SQUAD1, max_length=30))
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot cache the windows" in capsys.readouterr().err
 
 
 def test_the_cache_is_where_a_system_keeps_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BERTWRIGHT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "bertwright" / "squad"
+    assert windows_cache_folder() == tmp_path / "bertwright" / "squad"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "bertwright" / "squad"
+    assert windows_cache_folder() == tmp_path / "home" / ".cache" / "bertwright" / "squad"
 
 
 def test_answers_of_the_real_files_come_back(shared_data: Path) -> None:

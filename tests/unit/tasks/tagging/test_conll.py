@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from bertwright.errors import InputError
-from bertwright.tasks.tagging.conll import Columns, read_lines, sentences_of
-from bertwright.tasks.tagging.files import split_sentences, tag_dev_file, tag_train_file
+from bertwright.tasks.tagging.conll import Columns, read_tag_lines, sentences_of
+from bertwright.tasks.tagging.files import split_tagged, tag_dev_file, tag_train_file
 
 
 def read(path, with_tags=True, **columns):
-    return sentences_of(read_lines(path), Columns(**columns), with_tags=with_tags)
+    return sentences_of(read_tag_lines(path), Columns(**columns), with_tags=with_tags)
 
 
 SPACES = "Ada B-PER\nwrote O\n\nIn O\nParis B-LOC\n"
@@ -83,7 +83,7 @@ def test_a_hash_is_a_word_and_a_comment_has_no_tab(write):
     tabs = "# sent_id = 1\n# two\n#\tO\nx\tO\n\n#\tO\n#tag\tB-X\n"
     assert read(write("a.conll", tabs)).words == (("#", "x"), ("#", "#tag"))
     assert read(write("b.conll", "# O\nx O\n")).words == (("#", "x"),)
-    with pytest.raises(InputError, match=r"c\.conll:2: a row of 1 column where 2 are due, as on line 1"):
+    with pytest.raises(InputError, match=r"c\.conll:2: expected 2 columns, as on line 1, got 1"):
         read(write("c.conll", "x\tO\n# within a sentence\n"))
 
 
@@ -115,15 +115,18 @@ def test_json_lines(write):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a O\nb\n", r"a\.conll:2: a row of 1 column where 2 are due, as on line 1"),
-        ("a\tO\n\nb\tx\tO\n", r"a\.conll:3: a row of 3 columns where 2 are due"),
-        ("a\tO\nb O\n", r"a\.conll:2: a row of 1 column where 2 are due"),
-        ("a\tO\n\tO\n", r"a\.conll:2: the word is empty"),
-        ("a\tO\nb\t\n", r"a\.conll:2: the tag is empty in \['b', ''\]"),
-        ("a\nb\n", r"a\.conll:1: 1 column, and column 1 cannot be both the word and its tag"),
+        ("a O\nb\n", r"a\.conll:2: expected 2 columns, as on line 1, got 1"),
+        ("a\tO\n\nb\tx\tO\n", r"a\.conll:3: expected 2 columns, as on line 1, got 3"),
+        ("a\tO\nb O\n", r"a\.conll:2: expected 2 columns, as on line 1, got 1"),
+        ("a\tO\n\tO\n", r"a\.conll:2: expected a word, got an empty cell in \['', 'O'\]"),
+        ("a\tO\nb\t\n", r"a\.conll:2: expected a tag, got an empty cell in \['b', ''\]"),
+        (
+            "a\nb\n",
+            r"a\.conll:1: column 1 of 1 cannot be both word and tag",
+        ),
         ("a O\n\xff O\n".encode("latin-1"), r"a\.conll:2: not UTF-8"),
         ("\n \n", "is empty"),
-        ("-DOCSTART- O\n\n", "holds no sentence"),
+        ("-DOCSTART- O\n\n", r"a\.conll: expected sentences, found none"),
         ("", "is empty"),
     ],
 )
@@ -134,27 +137,33 @@ def test_bad_columns_are_named_with_their_line(write, content, message):
 
 @pytest.mark.parametrize("columns", [{"word": "3"}, {"tag": "0"}, {"word": "-1"}, {"tag": "tag"}])
 def test_a_column_that_is_not_there_is_an_error(write, columns):
-    with pytest.raises(InputError, match=r"a\.conll:1: there is no column '.*'; they are numbered, 1 to 2"):
+    with pytest.raises(InputError, match=r"a\.conll:1: expected a column number from 1 to 2, got "):
         read(write("a.conll", SPACES), **columns)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"tokens": ["a", "b"], "tags": ["O"]}', "2 words and 1 tags"),
-        ('{"tokens": [], "tags": []}', "a sentence without words"),
-        ('{"tokens": ["a"]}', "there is no field 'tags' of tags; the fields are: tokens"),
-        ('{"words": ["a"], "tags": ["O"]}', "there is no field 'tokens' of words; the fields are: words, tags"),
-        ('{"tokens": "a b", "tags": ["O"]}', "'tokens' is 'a b'; a list of words is due"),
-        ('{"tokens": ["a"], "tags": [3]}', "'tags' holds 3; tags are text"),
-        ('{"tokens": ["a"], "tags": [""]}', "'tags' holds ''; tags are text"),
-        ('{"tokens": [null], "tags": ["O"]}', "'tokens' holds None; words are text"),
-        ("[1]", "expected one object {…} a line, got a JSON list"),
+        ('{"tokens": ["a", "b"], "tags": ["O"]}', "expected one tag per word, got 2 words and 1 tags"),
+        ('{"tokens": [], "tags": []}', "expected a sentence with words, got none"),
+        ('{"tokens": ["a"]}', "expected a field 'tags' with tags; the fields are: tokens"),
+        ('{"words": ["a"], "tags": ["O"]}', "expected a field 'tokens' with words; the fields are: words, tags"),
+        ('{"tokens": "a b", "tags": ["O"]}', "expected a list of words in 'tokens', got 'a b'"),
+        ('{"tokens": ["a"], "tags": [3]}', "expected tags as text in 'tags', got 3"),
+        ('{"tokens": ["a"], "tags": [""]}', "expected tags as text in 'tags', got ''"),
+        ('{"tokens": [null], "tags": ["O"]}', "expected words as text in 'tokens', got None"),
+        ("[1]", "a JSON list where one object"),
         ('{"tokens": ["a"], "tags": ["O"], "tags": ["O"]}', "'tags' is there twice in one object"),
         ("{", "not valid JSON"),
         ("", "not valid JSON"),
-        ('{"tokens": ["a"], "tags": ["O"]}', "'document' is None; a name or number is due in every line or in none"),
-        ('{"tokens": ["a"], "tags": ["O"], "document": true}', "'document' is True"),
+        (
+            '{"tokens": ["a"], "tags": ["O"]}',
+            "expected a text or number in 'document', in every line or in none, got None",
+        ),
+        (
+            '{"tokens": ["a"], "tags": ["O"], "document": true}',
+            "expected a text or number in 'document', in every line or in none, got True",
+        ),
     ],
 )
 def test_bad_json_is_named_with_its_line(write, line, message):
@@ -165,7 +174,9 @@ def test_bad_json_is_named_with_its_line(write, line, message):
 
 def test_a_document_that_is_taken_up_again_is_an_error(write):
     rows = "".join(f'{{"tokens": ["a"], "tags": ["O"], "document": "{name}"}}\n' for name in "xxyx")
-    with pytest.raises(InputError, match=r"a\.jsonl:4: document 'x' goes on after another one"):
+    with pytest.raises(
+        InputError, match=r"a\.jsonl:4: document 'x' continues after another document; put its sentences together"
+    ):
         read(write("a.jsonl", rows))
 
 
@@ -195,12 +206,18 @@ def test_files_are_known_by_the_words_in_their_names(write, tmp_path, names, tra
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["train.txt", "train.conll"], "which one"),
-        (["train.txt", "dev.txt", "valid.txt"], "which one"),
-        (["a.txt", "b.txt"], "which one"),
-        (["dev.txt", "test.txt"], "no training file"),
-        ([], "no such file at all"),
-        (["train.dev.txt"], "its name says dev and train"),
+        (["train.txt", "train.conll"], r"\.txt; keep one or give the path of the file"),
+        (["train.txt", "dev.txt", "valid.txt"], r"\.txt; keep one or give the path of the file"),
+        (["a.txt", "b.txt"], r"\.txt; keep one or give the path of the file"),
+        (
+            ["dev.txt", "test.txt"],
+            r"expected a training file \(train\.txt, train\.conll, train\.jsonl …\), found dev\.txt, test\.txt",
+        ),
+        (
+            [],
+            r"expected a training file \(train\.txt, train\.conll, train\.jsonl …\), found no such file",
+        ),
+        (["train.dev.txt"], r"train\.dev\.txt: the name stands for dev and train; rename the file or give its path"),
     ],
 )
 def test_a_doubt_about_files_is_raised(write, tmp_path, names, message):
@@ -213,22 +230,22 @@ def test_a_doubt_about_files_is_raised(write, tmp_path, names, message):
 def test_a_tenth_of_the_sentences_is_kept_and_equal_ones_stay_together(write):
     content = "".join(f"word{number % 50} O\nend O\n\n" for number in range(100))
     sentences = read(write("a.conll", content))
-    train, dev = split_sentences(sentences)
+    train, dev = split_tagged(sentences)
     assert (len(train), len(dev)) == (90, 10)
     assert not set(train.words) & set(dev.words)
     turned = sentences.select(range(len(sentences))[::-1])
-    assert sorted(split_sentences(turned)[1].words) == sorted(dev.words)
+    assert sorted(split_tagged(turned)[1].words) == sorted(dev.words)
 
 
 def test_whole_documents_are_kept_where_they_are_marked(write):
     documents = ["".join(f"w{number} O\nx{line} O\n\n" for line in range(1 + number % 3)) for number in range(30)]
     sentences = read(write("a.conll", "-DOCSTART- O\n\n".join(documents)))
-    train, dev = split_sentences(sentences)
+    train, dev = split_tagged(sentences)
     assert len(set(dev.documents)) == 3
     assert not set(train.documents) & set(dev.documents)
     assert len(train) + len(dev) == len(sentences)
     one = sentences.select([row for row, document in enumerate(sentences.documents) if document == 2])
-    assert [len(part) for part in split_sentences(one)] == [2, 1]
+    assert [len(part) for part in split_tagged(one)] == [2, 1]
 
 
 def test_real_files_are_read_whole(shared_data):

@@ -120,11 +120,11 @@ def test_a_sequence_is_possible_where_writing_its_entities_gives_it_back(tags):
         ("iobes", "O E-PER", 1, "'E-PER' after 'O' is impossible in IOBES"),
         ("iobes", "S-PER I-PER", 1, "'I-PER' after 'S-PER' is impossible in IOBES"),
         ("iobes", "B-PER S-PER", 1, "'S-PER' after 'B-PER' is impossible in IOBES"),
-        ("iob2", "O S-PER", 1, "'S-PER' is no tag of IOB2 (O, B-TYPE, I-TYPE)"),
-        ("iob2", "O NN", 1, "'NN' is no tag of IOB2"),
-        ("iob2", "B-", 0, "'B-' is no tag of IOB2"),
-        ("iob2", "BI-PER", 0, "'BI-PER' is no tag of IOB2"),
-        ("iobes", "L-PER", 0, "'L-PER' is no tag of IOBES (O, B-TYPE, I-TYPE, E-TYPE, S-TYPE)"),
+        ("iob2", "O S-PER", 1, "'S-PER' is not a tag of IOB2 (O, B-TYPE, I-TYPE)"),
+        ("iob2", "O NN", 1, "'NN' is not a tag of IOB2"),
+        ("iob2", "B-", 0, "'B-' is not a tag of IOB2"),
+        ("iob2", "BI-PER", 0, "'BI-PER' is not a tag of IOB2"),
+        ("iobes", "L-PER", 0, "'L-PER' is not a tag of IOBES (O, B-TYPE, I-TYPE, E-TYPE, S-TYPE)"),
     ],
 )
 def test_the_first_impossible_tag_is_named(scheme, tags, place, message):
@@ -169,7 +169,7 @@ def test_counts_are_those_of_a_case_done_by_hand():
     there = [[Entity("PER", 0, 2), Entity("LOC", 3, 4)], [Entity("LOC", 0, 1)]]
     found = [[Entity("PER", 0, 1), Entity("LOC", 3, 4)], [Entity("PER", 0, 1), Entity("LOC", 5, 6)]]
     whole, by_type = count_entities(found, there)
-    assert whole == Counts(correct=1, found=4, there=3)
+    assert whole == Counts(correct=1, predicted=4, true=3)
     assert (whole.precision, whole.recall) == (1 / 4, 1 / 3)
     assert whole.f1 == pytest.approx(2 * (1 / 4) * (1 / 3) / (1 / 4 + 1 / 3), abs=1e-15)
     assert by_type == {"LOC": Counts(1, 2, 2), "PER": Counts(0, 2, 1)}

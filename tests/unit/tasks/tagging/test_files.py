@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.errors import InputError
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.import_model import import_model
@@ -61,7 +61,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
 
 def answered(model: str, source: Path, **flags: Any) -> str:
     target = source.parent / f"answers-{source.name}"
-    predict(model, str(source), str(target), **flags)
+    predict_file(model, str(source), str(target), **flags)
     return target.read_bytes().decode()
 
 
@@ -98,7 +98,7 @@ def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
         {"tokens": [], "tags": []},
     ]
     twice = write("c.jsonl", json.dumps({"tokens": words, "tags": ["?"] * 7, "predicted_tags": ["?"] * 7}) + "\n")
-    with pytest.raises(InputError, match=r"c\.jsonl:1: already has a field 'predicted_tags'; rename it first"):
+    with pytest.raises(InputError, match=r"c\.jsonl:1: the field 'predicted_tags' exists already; rename it first"):
         answered(tagger, twice)
     only = write("b.jsonl", '{"tokens": []}\n')
     assert json.loads(answered(tagger, only)) == {"tokens": [], "tags": []}
@@ -107,12 +107,20 @@ def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "words"),
     [
-        ("a.conll", "o.jsonl", "o.jsonl: .*a.conll is read as columns of words, which are kept; --raw is for texts"),
-        ("a.conll", "o.json.gz", "o.json.gz: .*a.conll is read as columns"),
-        ("a.jsonl", "o.tsv", "o.tsv: JSON lines are written here; name a file .jsonl"),
-        ("a.jsonl", "o.conllu.xz", "o.conllu.xz: JSON lines are written here"),
-        ("raw.txt", "o.conll", "o.conll: JSON lines are written here"),
-        ("a.conll", "folder", "folder: is a folder; answers of ner are a file"),
+        (
+            "a.conll",
+            "o.jsonl",
+            r"--output o\.jsonl: a\.conll has columns of words, which are kept; use --raw for texts",
+        ),
+        (
+            "a.conll",
+            "o.json.gz",
+            r"--output o\.json\.gz: a\.conll has columns of words, which are kept; use --raw for texts",
+        ),
+        ("a.jsonl", "o.tsv", r"--output o\.tsv: expected a file \.jsonl, because JSON lines are written"),
+        ("a.jsonl", "o.conllu.xz", r"--output o\.conllu\.xz: expected a file \.jsonl, because JSON lines are written"),
+        ("raw.txt", "o.conll", r"--output o\.conll: expected a file \.jsonl, because JSON lines are written"),
+        ("a.conll", "folder", "--output folder: expected a file or - for standard output, got a folder"),
     ],
 )
 def test_an_ending_that_says_otherwise_is_refused(
@@ -124,7 +132,7 @@ def test_an_ending_that_says_otherwise_is_refused(
     (tmp_path / "folder").mkdir()
     before = sorted(tmp_path.iterdir())
     with pytest.raises(InputError, match=words):
-        predict(tagger, str(tmp_path / source), str(tmp_path / target), raw=source == "raw.txt")
+        predict_file(tagger, str(tmp_path / source), str(tmp_path / target), raw=source == "raw.txt")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -143,7 +151,7 @@ def test_standard_input_and_output(tagger: str, monkeypatch: pytest.MonkeyPatch,
         ("\u200d\n", {"raw": True}, '{"text": "\u200d", "entities": []}\n'),
     ):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
-        predict(tagger, "-", "-", **flags)
+        predict_file(tagger, "-", "-", **flags)
         assert capsysbinary.readouterr().out.decode() == expected
 
 
@@ -153,9 +161,10 @@ def test_plain_text_is_not_taken_for_columns(tagger: str, write: Any, monkeypatc
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(source.read_bytes())))
     given = str(source) if name != "-" else "-"
     with pytest.raises(
-        InputError, match=r":1: 'Ada leaves Oslo today' may be plain text or a row of columns: say --raw"
+        InputError,
+        match=r":1: 'Ada leaves Oslo today' may be plain text or a row of columns; use --raw",
     ):
-        predict(tagger, given, "-")
+        predict_file(tagger, given, "-")
     assert answered(tagger, write("b.conll", "Ada NNP\n")).startswith("Ada NNP ")  # its name says what it is
     assert answered(tagger, write("b.txt", "Ada B-PER\nx O\n")).startswith("Ada B-PER ")  # and so do tags
 
@@ -238,19 +247,24 @@ def test_plain_tags_of_a_text_are_words(tmp_path: Path, tokenizer: Path, write: 
 
 def test_a_model_of_another_kind_of_tags_is_refused(tagger: str, write: Any) -> None:
     source = write("dev.conll", "a NN\nb VB\n")
-    with pytest.raises(InputError, match="pos and ner, for which the model was fine-tuned, have tags of other kinds"):
+    with pytest.raises(
+        InputError, match="pos and ner, which the model was fine-tuned for, have different kinds of tags"
+    ):
         evaluate_task(POS, model=tagger, data=source)
-    with pytest.raises(InputError, match=r"another kind of task than sst2"):
+    with pytest.raises(InputError, match="run: expected a model for sst2, got one for ner, another kind of task"):
         evaluate_task(get_task("sst2"), model=tagger, data=source)
-    with pytest.raises(InputError, match=r"dev\.conll:1: unknown type 'ANIMAL' of entity"):
+    with pytest.raises(InputError, match=r"dev\.conll:1: unknown entity type 'ANIMAL'; the model has LOC, PER"):
         evaluate_task(NER, model=tagger, data=write("dev.conll", "a B-ANIMAL\n"))
-    with pytest.raises(InputError, match="holds no dev file"):
+    with pytest.raises(
+        InputError,
+        match=r"empty: expected a dev file \(dev\.txt, valid\.conll, testa …\), found none; give the path of a file",
+    ):
         evaluate_task(NER, model=tagger, data=write("empty/notes.md", "").parent)
-    with pytest.raises(InputError, match=r"--raw is for plain text, one a line; JSON lines hold words"):
-        predict(tagger, str(write("a.jsonl", '{"tokens": ["a"]}')), "-", raw=True)
-    with pytest.raises(InputError, match="--raw is for plain text, without columns"):
-        predict(tagger, str(source), "-", raw=True, text=("1",))
-    with pytest.raises(InputError, match=r"2 text columns \(1, 2\); ner reads the words of one"):
+    with pytest.raises(InputError, match=r"--raw needs plain text, one per line; JSON lines have words"):
+        predict_file(tagger, str(write("a.jsonl", '{"tokens": ["a"]}')), "-", raw=True)
+    with pytest.raises(InputError, match="--raw reads plain text without columns"):
+        predict_file(tagger, str(source), "-", raw=True, text=("1",))
+    with pytest.raises(InputError, match=r"2 text columns \(1, 2\); ner needs exactly one"):
         with_tag_columns(NER, text=("1", "2"))
 
 
@@ -261,8 +275,11 @@ def test_labels_are_taken_from_the_folder_by_name(tagger: str, tmp_path: Path, w
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config["id2label"]["0"] = "OUTSIDE"
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"config\.json names the labels OUTSIDE, .* they must be the same"):
-        predict(str(tmp_path), str(write("a.conll", "a\n")), "-")
+    with pytest.raises(
+        InputError,
+        match=r"config\.json has the labels OUTSIDE, .* they must be equal",
+    ):
+        predict_file(str(tmp_path), str(write("a.conll", "a\n")), "-")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bertwright.errors import InputError
 from bertwright.tasks.tagging.model import windows_of
 from bertwright.tasks.tagging.spec import NER
-from bertwright.tasks.tagging.task import load_data
+from bertwright.tasks.tagging.task import TAGGING
 from bertwright.text.wordpiece import import_vocabulary
 from tests.support.eight_sentences import CLS, SEP, UNK, Letters, made_of
 
@@ -124,7 +124,7 @@ def test_a_very_long_sentence_is_covered_in_reasonable_time():
 
 
 def test_too_little_room_is_an_error():
-    with pytest.raises(InputError, match="a maximal length of 2 leaves no room"):
+    with pytest.raises(InputError, match="maximal length 2: expected at least 3, to have room for words"):
         windows_of(Letters(), made_of([["a"]]), context="off", max_length=2)
 
 
@@ -132,7 +132,8 @@ def test_real_files_with_context_and_without(shared_data: Path) -> None:
     """WikiGold's documents around its sentences: every word is asked for once, and rows are fuller than without."""
     vocabulary = shared_data / "vocab" / "bert-base-cased-vocab.txt"
     words = import_vocabulary(vocabulary, cased=True)
-    task, train, dev = load_data(NER, shared_data / "ner" / "wikigold")
+    read = TAGGING.read(NER, shared_data / "ner" / "wikigold")
+    task, train, dev = read.task, read.train, read.validation["dev"]
     assert (task.context, len(task.labels)) == ("documents", 9)
     assert len(train) + len(dev) == 1696
     lengths = {}

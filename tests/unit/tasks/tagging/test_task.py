@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from bertwright.commands import finetuning as commands
 from bertwright.errors import InputError, RunFailed
-from bertwright.finetuning.evaluate import evaluate_task, predict
+from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.bert import Bert, open_architecture
@@ -18,10 +18,19 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.spec import get_spec, with_settings
-from bertwright.tasks.tagging.conll import read_lines
-from bertwright.tasks.tagging.model import Tagger, predict_tags, tag_rows, tagger_task, windows_of
-from bertwright.tasks.tagging.spec import NER, POS, decode, for_model, label_ids, learn, read_tagged, score
-from bertwright.tasks.tagging.task import load_data
+from bertwright.tasks.tagging.conll import read_tag_lines
+from bertwright.tasks.tagging.model import Tagger, predict_tags, tag_rows, windows_of
+from bertwright.tasks.tagging.spec import (
+    NER,
+    POS,
+    decode_tags,
+    for_model,
+    label_ids,
+    learn_tags,
+    read_tagged,
+    score_tags,
+)
+from bertwright.tasks.tagging.task import TAGGING
 from tests.support.eight_sentences import PEOPLE, Letters, example_data, made_of, sentence, vocabulary
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
@@ -39,33 +48,34 @@ def test_labels_are_whole_types_whatever_the_scheme(write):
         ("b", "O B-PER", ("O", "B-PER", "I-PER")),
         ("c", "S-PER O", ("O", "B-PER", "I-PER", "E-PER", "S-PER")),
     ):
-        lines = read_lines(write(f"{name}.conll", "".join(f"w {tag}\n" for tag in tags.split())))
-        task = learn(NER, read_tagged(NER, lines))
+        lines = read_tag_lines(write(f"{name}.conll", "".join(f"w {tag}\n" for tag in tags.split())))
+        task = learn_tags(NER, read_tagged(NER, lines))
         assert task.labels == labels
         assert task.context == "off"
-    tags = read_tagged(NER, read_lines(write("a.conll", "v I-PER\nw I-PER\nx B-PER\n"))).tags
+    tags = read_tagged(NER, read_tag_lines(write("a.conll", "v I-PER\nw I-PER\nx B-PER\n"))).tags
     assert tags == (("B-PER", "I-PER", "B-PER"),)
-    plain = learn(POS, read_tagged(POS, read_lines(write("d.conll", "v VERB\nw I-PER\n"))))
+    plain = learn_tags(POS, read_tagged(POS, read_tag_lines(write("d.conll", "v VERB\nw I-PER\n"))))
     assert plain.labels == ("I-PER", "VERB")
 
 
 def test_files_of_other_schemes_are_brought_to_the_models(write, tmp_path):
     write("data/train.conll", "Ada I-PER\nBo B-PER\n\nx O\n")
     write("data/dev.conll", "Ada B-PER\nLi E-PER\nx S-PER\n")
-    task, train, dev = load_data(NER, tmp_path / "data")
+    read = TAGGING.read(NER, tmp_path / "data")
+    task, train, dev = read.task, read.train, read.validation["dev"]
     assert train.tags == (("B-PER", "B-PER"), ("O",))
     assert dev.tags == (("B-PER", "I-PER", "B-PER"),)
     assert label_ids(task, dev).tolist() == [1, 2, 1]
 
 
 def test_context_is_on_where_training_files_mark_documents(write):
-    marked = read_tagged(NER, read_lines(write("a.conll", "-DOCSTART- O\n\na B-X\n")))
-    plain = read_tagged(NER, read_lines(write("b.conll", "a B-X\n")))
-    assert learn(NER, marked).context == "documents"
-    assert learn(NER, plain).context == "off"
-    assert learn(with_settings(NER, ["context=off"]), marked).context == "off"
-    assert learn(with_settings(NER, ["context=file"]), plain).context == "file"
-    trained = learn(NER, marked)
+    marked = read_tagged(NER, read_tag_lines(write("a.conll", "-DOCSTART- O\n\na B-X\n")))
+    plain = read_tagged(NER, read_tag_lines(write("b.conll", "a B-X\n")))
+    assert learn_tags(NER, marked).context == "documents"
+    assert learn_tags(NER, plain).context == "off"
+    assert learn_tags(with_settings(NER, ["context=off"]), marked).context == "off"
+    assert learn_tags(with_settings(NER, ["context=file"]), plain).context == "file"
+    trained = learn_tags(NER, marked)
     assert for_model(NER, trained) == trained
     assert for_model(with_settings(NER, ["context=off"]), trained).context == "off"
 
@@ -75,11 +85,23 @@ def test_context_is_on_where_training_files_mark_documents(write):
     [
         (NER, "context=on", "--task-setting context=on: Input should be 'auto', 'documents', 'file' or 'off'"),
         (NER, "scheme=bio", "Input should be 'auto', 'iob1', 'iob2', 'iobes' or 'plain'"),
-        (NER, "words=2", r"ner has no setting 'words'; there are: scheme=…, context=…"),
-        (NER, "scheme=plain", "--task-setting scheme=plain: entities have a scheme and other tags have none"),
-        (POS, "scheme=iob2", "--task-setting scheme=iob2: entities have a scheme and other tags have none"),
-        (POS, "scheme=auto", "other tags have none: the tasks ner and pos"),
-        (get_task("sst2"), "context=off", "sst2 has no setting 'context'; there are: none"),
+        (NER, "words=2", r"ner has no setting 'words'; allowed: scheme=…, context=…"),
+        (
+            NER,
+            "scheme=plain",
+            "--task-setting scheme=plain: ner needs an entity scheme, pos has none; choose the other task",
+        ),
+        (
+            POS,
+            "scheme=iob2",
+            "--task-setting scheme=iob2: ner needs an entity scheme, pos has none; choose the other task",
+        ),
+        (
+            POS,
+            "scheme=auto",
+            "--task-setting scheme=auto: ner needs an entity scheme, pos has none; choose the other task",
+        ),
+        (get_task("sst2"), "context=off", "sst2 has no setting 'context'; allowed: none"),
     ],
 )
 def test_settings_that_are_not_there_are_refused(task, setting, message):
@@ -111,38 +133,42 @@ def test_a_setting_is_given_once():
             "a O\n\nb B-X\nc O\n\nd S-X\n",
             r"a\.conll:4: 'O' after 'B-X' is impossible in IOBES, .* 'S-X' on line 6",
         ),
-        (NER, "a NN\n", r"a\.conll:1: 'NN' is no tag of IOB2 .*there is the task pos"),
+        (NER, "a NN\n", r"a\.conll:1: 'NN' is not a tag of IOB2 \(O, B-TYPE, I-TYPE\); for tags that are not entities"),
         (with_settings(NER, ["scheme=iob2"]), "a I-X\n", r"a\.conll:1: 'I-X' at the beginning of a sentence"),
     ],
 )
 def test_impossible_tags_are_named_with_their_line(write, task, content, message):
     with pytest.raises(InputError, match=message):
-        read_tagged(task, read_lines(write("a.conll", content)))
+        read_tagged(task, read_tag_lines(write("a.conll", content)))
 
 
 def test_iob1_as_a_setting_allows_i_after_o(write):
-    lines = read_lines(write("a.conll", "a O\nb I-X\n"))
+    lines = read_tag_lines(write("a.conll", "a O\nb I-X\n"))
     assert read_tagged(with_settings(NER, ["scheme=iob1"]), lines).tags == (("O", "B-X"),)
 
 
 @pytest.mark.parametrize(
     ("task", "content", "message"),
     [
-        (NER, "a O\n", "holds no entity; there is nothing to learn"),
-        (POS, "a NN\n", "holds the tag 'NN' alone"),
-        (POS, "".join(f"w{n} t{n}\n" for n in range(20)), "20 different tags for 20 words, 't0' among them"),
+        (NER, "a O\n", r"a\.conll: expected at least two labels, found no entity"),
+        (POS, "a NN\n", r"a\.conll: expected at least two labels, found only the tag 'NN'"),
+        (
+            POS,
+            "".join(f"w{n} t{n}\n" for n in range(20)),
+            r"a\.conll: expected tags, got 20 different values for 20 words, such as 't0'; set",
+        ),
     ],
 )
 def test_training_files_that_teach_nothing_are_refused(write, task, content, message):
     with pytest.raises(InputError, match=message):
-        learn(task, read_tagged(task, read_lines(write("a.conll", content))))
+        learn_tags(task, read_tagged(task, read_tag_lines(write("a.conll", content))))
 
 
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (NER, r"dev\.conll:3: unknown type 'Y' of entity; the model's are X$"),
-        (POS, r"dev\.conll:3: unknown tag 'I-Y'; the model's are B-X, O$"),
+        (NER, r"dev\.conll:3: unknown entity type 'Y'; the model has X"),
+        (POS, r"dev\.conll:3: unknown tag 'I-Y'; the model has B-X, O"),
     ],
 )
 def test_what_the_model_does_not_know_is_named_with_its_line(write, tmp_path, task, message):
@@ -150,24 +176,24 @@ def test_what_the_model_does_not_know_is_named_with_its_line(write, tmp_path, ta
     write("data/train.conll", "a B-X\nb O\n")
     write("data/dev.conll", "a O\n\nb I-Y\n")
     with pytest.raises(InputError, match=message):
-        load_data(task, tmp_path / "data")
+        TAGGING.read(task, tmp_path / "data")
 
 
 def test_tags_and_probabilities_come_from_a_softmax():
     task = NER.model_copy(update={"labels": ("O", "B-X", "I-X")})
     logits = np.array([[0.0, 3.0, 1.0], [0.0, 0.0, 5.0], [2.0, 1.0, 0.0]])
-    found = decode(task, logits, made_of([["a", "b"], [], ["c"]]))
+    found = decode_tags(task, logits, made_of([["a", "b"], [], ["c"]]))
     assert found.tags == (("B-X", "I-X"), (), ("O",))
     expected = [np.exp(row.max()) / np.exp(row).sum() for row in logits]
     assert found.probabilities == pytest.approx(expected, abs=1e-12)
-    with pytest.raises(RunFailed, match="ner: the model's output holds numbers that are not finite"):
-        decode(task, np.array([[0.0, np.nan, 0.0]]), made_of([["a"]]))
+    with pytest.raises(RunFailed, match="ner: the model's logits are not all finite"):
+        decode_tags(task, np.array([[0.0, np.nan, 0.0]]), made_of([["a"]]))
 
 
 def test_figures_of_entities_and_of_plain_tags():
     task = NER.model_copy(update={"labels": ("O", "B-X", "I-X", "B-Y", "I-Y")})
     gold = made_of([["a", "b", "c"], ["d"]], tags=[["B-X", "I-X", "O"], ["B-Y"]])
-    figures = score(task, [["B-X", "O", "B-Y"], ["B-Y"]], gold)
+    figures = score_tags(task, [["B-X", "O", "B-Y"], ["B-Y"]], gold)
     assert list(figures)[:4] == ["f1", "precision", "recall", "accuracy"]
     assert figures == pytest.approx(
         {
@@ -178,7 +204,7 @@ def test_figures_of_entities_and_of_plain_tags():
     )
     task = POS.model_copy(update={"labels": ("NN", "VB")})
     gold = made_of([["a", "b", "c"]], tags=[["NN", "NN", "VB"]])
-    figures = score(task, [["NN", "VB", "VB"]], gold)
+    figures = score_tags(task, [["NN", "VB", "VB"]], gold)
     assert figures == pytest.approx(
         {
             **{"accuracy": 2 / 3, "NN.f1": 2 / 3, "NN.precision": 1, "NN.recall": 1 / 2},
@@ -220,7 +246,7 @@ def test_the_loss_is_a_sum_over_words():
     _, model = small(3)
     windows = windows_of(Letters(), SOME, context="documents", max_length=9)
     labels = np.array([0, 1, 2, 1, 0, 2, 1, 1])
-    trainable = tagger_task(model)
+    trainable = TAGGING.trainable(NER, model)
     rows = tag_rows(windows, [2, 0, 3], pad_id=0, labels=labels)
     ((loss, name),) = trainable.step(rows).values()
     logits = torch.from_numpy(predict_tags(model.float(), windows, SOME.num_words))
@@ -243,7 +269,7 @@ def test_it_overfits_eight_sentences_and_comes_back(tmp_path: Path, tokenizer: P
     figures = evaluate_task(task, model=str(tmp_path / "run"), data=example["data"])
     assert (figures["sentences"], figures["words"]) == (8, 56)
     assert figures[found["metric"]] == 1.0
-    answered = predict(str(tmp_path / "run"), str(example["asked"]), str(tmp_path / example["output"]))
+    answered = predict_file(str(tmp_path / "run"), str(example["asked"]), str(tmp_path / example["output"]))
     assert (answered["sentences"], answered["words"]) == (8, 56)
     assert example["answers"](tmp_path / example["output"]) == example["right"]
     with pytest.raises(InputError, match=example["trouble"]):
@@ -258,7 +284,8 @@ def test_it_overfits_eight_sentences_and_comes_back(tmp_path: Path, tokenizer: P
 
 def test_a_tenth_is_kept_where_there_is_no_dev_file(write: Any) -> None:
     rows = "".join(f"{PEOPLE[n % 8]}{n} B-PER\nx O\n\n" for n in range(40))
-    task, train, dev = load_data(NER, write("data/all.conll", rows).parent)
+    read = TAGGING.read(NER, write("data/all.conll", rows).parent)
+    task, train, dev = read.task, read.train, read.validation["dev"]
     assert (len(train), len(dev), task.labels) == (36, 4, ("O", "B-PER", "I-PER"))
 
 
@@ -276,7 +303,10 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, tokenizer: Path)
     assert {"context": "off", "scheme": "iob2", "word": "2", "tag": "3"}.items() <= task.items()
     figures = commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data)
     assert (figures["sentences"], figures["words"]) == (8, 56)
-    with pytest.raises(InputError, match=r"dev\.conll:3: 'x' is no tag"):
-        commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data, label_column="4")
+    with pytest.raises(
+        InputError,
+        match=r"dev\.conll:3: 'x' is not a tag of IOB2 \(O, B-TYPE, I-TYPE\)",
+    ):
+        commands.evaluate("ner", model=str(tmp_path / "run"), data=data, label_column="4")
     with pytest.raises(InputError, match="data"):
         commands.finetune_command("ner", resume=True, **given)

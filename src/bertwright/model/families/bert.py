@@ -1,0 +1,233 @@
+"""BERT, with attention to both sides, to the left or to the right (paper §3 and §5.1); as transformers' BERT stores it.
+
+A right-to-left BERT, and a left-to-right BERT with a task's head, are stored in bertwright's own form: no class of
+transformers computes them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from bertwright.errors import InputError
+from bertwright.model.config import EncoderConfig, SingleBackboneConfig
+from bertwright.model.families import Family, ModelDescription
+from bertwright.model.hf_config import check_values, labels_to_json, notes_in, read_labels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertwright.model.encoder import Encoder
+    from bertwright.model.heads import MaskedLMHead
+
+LANGUAGE_MODEL = "BertLMHeadModel"
+"""Class of transformers for a BERT that predicts the next token."""
+FEATURES, FEATURES_TYPE = "BertwrightFeatures", "bertwright-features"
+"""Class name and model type of a frozen encoder with a BiLSTM on its states, which transformers does not have."""
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+_CONFIG_NAMES = {
+    "vocab_size": "vocab_size",
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "intermediate": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "initializer_range": "initializer_range",
+    "layer_norm_eps": "layer_norm_eps",
+    "pad_id": "pad_token_id",
+}
+_WEIGHT_NAMES = {
+    "encoder.embeddings.word": "bert.embeddings.word_embeddings",
+    "encoder.embeddings.position": "bert.embeddings.position_embeddings",
+    "encoder.embeddings.segment": "bert.embeddings.token_type_embeddings",
+    "encoder.embeddings.norm": "bert.embeddings.LayerNorm",
+    "encoder.layers.#.attention.query": "bert.encoder.layer.#.attention.self.query",
+    "encoder.layers.#.attention.key": "bert.encoder.layer.#.attention.self.key",
+    "encoder.layers.#.attention.value": "bert.encoder.layer.#.attention.self.value",
+    "encoder.layers.#.attention.output": "bert.encoder.layer.#.attention.output.dense",
+    "encoder.layers.#.attention_norm": "bert.encoder.layer.#.attention.output.LayerNorm",
+    "encoder.layers.#.expand": "bert.encoder.layer.#.intermediate.dense",
+    "encoder.layers.#.contract": "bert.encoder.layer.#.output.dense",
+    "encoder.layers.#.output_norm": "bert.encoder.layer.#.output.LayerNorm",
+    "pooler.dense": "bert.pooler.dense",
+    "masked_lm.transform": "cls.predictions.transform.dense",
+    "masked_lm.norm": "cls.predictions.transform.LayerNorm",
+    "masked_lm": "cls.predictions",
+    "next_sentence.linear": "cls.seq_relationship",
+    "classifier.linear": "classifier",
+    "span.linear": "qa_outputs",
+    "head.recurrent": "bertwright.recurrent",
+    "head.recurrent.lstm": "bertwright.recurrent.lstm",
+    "head.classifier.linear": "bertwright.classifier",
+}
+"""Our module → module of transformers. # is the number of the layer; qkv is split in three before."""
+_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+"""Constants that older versions of transformers stored with the weights."""
+
+
+class _Bert(Family[EncoderConfig]):
+    def build(self, config: EncoderConfig) -> "Encoder":
+        """Return an encoder with word, position and segment embeddings."""
+        from bertwright.model.encoder import Encoder  # torch
+
+        return Encoder(config)
+
+    def output(self, config: EncoderConfig) -> "MaskedLMHead":
+        """Return the masked-LM head as the output layer."""
+        from bertwright.model.heads import MaskedLMHead  # torch
+
+        return MaskedLMHead(config)
+
+    def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
+        """Return the configuration with the system's direction of attention."""
+        return shape.model_copy(update={"attends": system.partition("-")[2] or "both"})
+
+    def system_of(self, config: EncoderConfig) -> str:
+        """Return bert, bert-left or bert-right."""
+        return "bert" if config.attends == "both" else f"bert-{config.attends}"
+
+    def language_architecture(self, config: EncoderConfig) -> str:
+        """Return the decoder class of transformers for a left-to-right BERT."""
+        return LANGUAGE_MODEL if config.attends == "left" else super().language_architecture(config)
+
+    def is_standard(self, config: EncoderConfig, architecture: str) -> bool:
+        """Return whether it attends to both sides, or is a left-to-right language model."""
+        return config.attends == "both" or _is_decoder(config, architecture)
+
+    def config_to_json(self, config: EncoderConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
+        """Return config.json for transformers' BERT."""
+        values = config.model_dump()
+        described = {
+            "architectures": [architecture],
+            "model_type": FEATURES_TYPE if architecture == FEATURES else "bert",
+            "hidden_act": _ACTIVATIONS[config.activation],
+            "position_embedding_type": "absolute",
+            **{theirs: values[ours] for ours, theirs in _CONFIG_NAMES.items()},
+        }
+        if _is_decoder(config, architecture):
+            described["is_decoder"] = True
+        return described | labels_to_json(labels)
+
+    def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
+        """Read a config.json of transformers' BERT; InputError for an encoder that is not built here."""
+        architectures = raw.get("architectures") or [None]
+        if not isinstance(architectures, list) or not isinstance(architectures[0], str | None):
+            raise InputError(f"{path}: expected a list with a class name in architectures, got {architectures!r}")
+        decodes = architectures[0] == LANGUAGE_MODEL and raw.get("is_decoder") is True
+        model_type = raw.get("model_type", "bert")
+        wanted = {
+            "model_type": ("bert" if model_type == FEATURES_TYPE else model_type, "bert"),
+            "position_embedding_type": (raw.get("position_embedding_type", "absolute"), "absolute"),
+            "is_decoder": (raw.get("is_decoder", False), decodes),
+            "add_cross_attention": (raw.get("add_cross_attention", False), False),
+        }
+        check_values(path, wanted)
+        values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
+        if values.get("pad_id", 0) is None:  # transformers writes null for a model without padding
+            del values["pad_id"]
+        activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
+        activation = raw.get("hidden_act")
+        if not isinstance(activation, str) or activation not in activations:
+            raise InputError(f"{path}: hidden_act is {activation!r}; allowed are {', '.join(activations)}")
+        try:
+            values |= {"activation": activations[activation], "attends": "left" if decodes else "both"}
+            config = EncoderConfig.model_validate(values)
+        except ValidationError as error:
+            raise InputError(f"{path}: {_by_stored_names(error)}") from None
+        labels = read_labels(raw.get("id2label") or {}, path)
+        return ModelDescription(config, architectures[0], labels, notes_in(raw, path), raw)
+
+    def weights_to_foreign(self, weights: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+        """Return weights under the names of transformers' BERT, with qkv split in three."""
+        from bertwright.model.hf_weights import rename  # torch
+
+        split: dict[str, Tensor] = {}
+        for name, tensor in weights.items():
+            if ".attention.qkv." in name:
+                for part, piece in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
+                    split[name.replace(".qkv.", f".{part}.")] = piece
+            else:
+                split[name] = tensor
+        return {rename(name, _WEIGHT_NAMES): tensor for name, tensor in split.items()}
+
+    def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
+        """Return tensors of transformers' BERT, with today's or older names, under our names in fp32.
+
+        Raises InputError for tensors that do not belong to a BERT, are no plain floating-point numbers, or contradict
+        each other.
+        """
+        import torch
+
+        named: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            if (full := _full_name(name)) in _BUFFERS:
+                continue
+            if full in named and not torch.equal(named[full], tensor):
+                raise InputError(f"{source}: {name} is stored twice, under two names and with different values")
+            if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
+                kind = "without values" if tensor.is_meta else f"{tensor.dtype}, {tensor.layout}"
+                raise InputError(f"{source}: {name} is {kind}; weights are plain floating-point numbers")
+            named[full] = tensor
+        weights = {name: tensor.float() for name, tensor in named.items()}
+        decoder, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
+        if decoder in weights and not (words in weights and torch.equal(weights[decoder], weights[words])):
+            raise InputError(f"{source}: {decoder} is not {words}; only models that tie the two can be read")
+        weights.pop(decoder, None)
+        bias = weights.pop("cls.predictions.decoder.bias", None)  # the same tensor under another name
+        if bias is not None and not torch.equal(weights.setdefault("cls.predictions.bias", bias), bias):
+            raise InputError(f"{source}: cls.predictions.decoder.bias is not cls.predictions.bias; they are one tensor")
+        return _with_fused_qkv(weights, source)
+
+
+def _is_decoder(config: EncoderConfig, architecture: str) -> bool:
+    """Return whether it is transformers' BERT as a decoder: a left-to-right language model."""
+    return config.attends == "left" and architecture == LANGUAGE_MODEL
+
+
+def _by_stored_names(error: ValidationError) -> str:
+    """Return the errors of a configuration with the names of config.json."""
+    wrong = []
+    for part in error.errors():
+        name = _CONFIG_NAMES.get(str(part["loc"][0]), str(part["loc"][0])) if part["loc"] else ""
+        if part["type"] == "missing":
+            wrong.append(f"{name} is missing")
+        else:
+            wrong.append(f"{name} is {part['input']!r}: {part['msg']}" if name else part["msg"])
+    return "; ".join(wrong)
+
+
+def _with_fused_qkv(tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
+    """Return tensors under our names, with query, key and value as one tensor."""
+    import torch
+
+    from bertwright.model.hf_weights import check_names, rename  # torch
+
+    back = {theirs: ours for ours, theirs in _WEIGHT_NAMES.items()}
+    check_names(tensors, back, kind="BERT", source=source)
+    weights = {rename(name, back): tensor for name, tensor in tensors.items()}
+    for name in [name for name in weights if ".attention.query." in name]:
+        names = [name.replace(".query.", f".{part}.") for part in ("query", "key", "value")]
+        shapes = {part: tuple(weights[part].shape) for part in names if part in weights}
+        if len(shapes) < len(names) or len(set(shapes.values())) > 1 or not shapes[name]:
+            raise InputError(f"{source}: expected query, key and value of the same shape, got {shapes}")
+        parts = [weights.pop(part) for part in names]
+        weights[name.replace(".query.", ".qkv.")] = torch.cat(parts)
+    return weights
+
+
+def _full_name(name: str) -> str:
+    """Return today's name in transformers of a parameter; a bare encoder and the first BERTs have other names."""
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+BERT_FAMILY = _Bert(
+    name="bert",
+    config_class=EncoderConfig,
+    systems={"bert": "BERT", "bert-left": "left-to-right BERT", "bert-right": "right-to-left BERT"},
+    model_types=("bert", FEATURES_TYPE),
+)

@@ -1,0 +1,173 @@
+"""GPT-1 (GPT paper §3.1 and §4.1): BERT's blocks with attention to the left; as transformers' OpenAIGPTLMHeadModel.
+
+There are no segments and no LayerNorm on the embeddings. The output layer is the word embeddings, without a bias.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import model_validator
+
+from bertwright.config import PositiveNumber
+from bertwright.errors import InputError
+from bertwright.model.config import EncoderConfig, SingleBackboneConfig
+from bertwright.model.families import Family, ModelDescription
+from bertwright.model.hf_config import check_values, notes_in
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertwright.model.encoder import Encoder
+    from bertwright.model.heads import TiedOutput
+
+GPT_ARCHITECTURE = "OpenAIGPTLMHeadModel"
+GPT_MODEL_TYPE = "openai-gpt"
+_CONFIG_NAMES = {
+    "vocab_size": "vocab_size",
+    "hidden": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "max_positions": "n_positions",
+    "hidden_dropout": "resid_pdrop",
+    "attention_dropout": "attn_pdrop",
+    "initializer_range": "initializer_range",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "pad_id": "pad_token_id",
+}
+_WEIGHT_NAMES = {
+    "encoder.embeddings.word": "transformer.tokens_embed",
+    "encoder.embeddings.position": "transformer.positions_embed",
+    "encoder.layers.#.attention.qkv": "transformer.h.#.attn.c_attn",
+    "encoder.layers.#.attention.output": "transformer.h.#.attn.c_proj",
+    "encoder.layers.#.attention_norm": "transformer.h.#.ln_1",
+    "encoder.layers.#.expand": "transformer.h.#.mlp.c_fc",
+    "encoder.layers.#.contract": "transformer.h.#.mlp.c_proj",
+    "encoder.layers.#.output_norm": "transformer.h.#.ln_2",
+}
+"""Our module → module of transformers. # is the number of the layer."""
+_LINEAR = ("qkv", "output", "expand", "contract")
+"""Last parts of the names of linear layers; transformers stores their weights transposed."""
+_CONSTANT = re.compile(r"(transformer\.)?(position_ids|h\.\d+\.attn\.(bias|masked_bias))")
+"""Names of the causal mask and of position numbers, which older versions of transformers stored with the weights."""
+
+
+class GPTConfig(EncoderConfig):
+    """Configuration of GPT-1: no segments, the tanh form of GELU, another epsilon (GPT paper §4.1)."""
+
+    num_segments: Literal[0] = 0
+    activation: Literal["gelu_tanh"] = "gelu_tanh"
+    layer_norm_eps: PositiveNumber = 1e-5
+    attends: Literal["left"] = "left"
+
+    @model_validator(mode="after")
+    def _feed_forward_is_four_times_hidden(self) -> Self:
+        if self.intermediate != 4 * self.hidden:  # config.json of GPT-1 has no entry for another width
+            raise ValueError(f"intermediate {self.intermediate} is not 4 times hidden {self.hidden}")
+        return self
+
+
+class _GPT(Family[GPTConfig]):
+    def build(self, config: GPTConfig) -> "Encoder":
+        """Return an encoder with word and position embeddings."""
+        from bertwright.model.encoder import Encoder, TokensAndPositions  # torch
+
+        return Encoder(config, embeddings=TokensAndPositions)
+
+    def output(self, config: GPTConfig) -> "TiedOutput":
+        """Return the tied word embeddings as the output layer."""
+        from bertwright.model.heads import TiedOutput  # torch
+
+        return TiedOutput(config)
+
+    def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
+        """Return the GPT-1 of the same size; its activation is fixed."""
+        changes = shape.model_dump(exclude_defaults=True)
+        return GPTConfig.model_validate({name: value for name, value in changes.items() if name != "activation"})
+
+    def language_architecture(self, config: GPTConfig) -> str:
+        """Return the class of transformers."""
+        return GPT_ARCHITECTURE
+
+    def is_standard(self, config: GPTConfig, architecture: str) -> bool:
+        """Return whether it is a language model; GPT-1 with a task's head is stored in bertwright's own form."""
+        return architecture == GPT_ARCHITECTURE
+
+    def config_to_json(self, config: GPTConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
+        """Return config.json for transformers' GPT-1."""
+        values = config.model_dump()
+        return {
+            "architectures": [GPT_ARCHITECTURE],
+            "model_type": GPT_MODEL_TYPE,
+            "afn": "gelu",  # name of the tanh form in this class
+            "embd_pdrop": config.hidden_dropout,
+            **{theirs: values[ours] for ours, theirs in _CONFIG_NAMES.items()},
+        }
+
+    def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
+        """Read a config.json of transformers' GPT-1; InputError for another model."""
+        wanted = {
+            "model_type": (raw.get("model_type"), GPT_MODEL_TYPE),
+            "afn": (raw.get("afn", "gelu"), "gelu"),
+            "tie_word_embeddings": (raw.get("tie_word_embeddings", True), True),
+            "n_special": (raw.get("n_special", 0), 0),
+            "embd_pdrop": (raw.get("embd_pdrop", 0.1), raw.get("resid_pdrop", 0.1)),
+        }
+        check_values(path, wanted)
+        notes = notes_in(raw, path)
+        values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
+        if values.get("pad_id", 0) is None:  # transformers writes null for a model without padding
+            del values["pad_id"]
+        hidden = values.get("hidden")
+        values["intermediate"] = 4 * hidden if isinstance(hidden, int) else hidden
+        try:
+            config = GPTConfig.model_validate(values)
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from None
+        return ModelDescription(config, GPT_ARCHITECTURE, (), notes, raw)
+
+    def weights_to_foreign(self, weights: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+        """Return weights under the names of transformers' GPT-1; the tied output layer is not stored."""
+        from bertwright.model.hf_weights import rename  # torch
+
+        return {rename(name, _WEIGHT_NAMES): _transposed(name, tensor) for name, tensor in weights.items()}
+
+    def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
+        """Return tensors of transformers' GPT-1, with or without its output layer, under our names in fp32.
+
+        Constants are left out. Raises InputError for tensors that do not belong to a GPT-1, and for an output layer
+        that differs from the word embeddings.
+        """
+        import torch
+
+        from bertwright.model.hf_weights import check_names, rename  # torch
+
+        kept = {_full_name(name): tensor.float() for name, tensor in tensors.items() if not is_constant(name)}
+        output, words = "lm_head.weight", "transformer.tokens_embed.weight"
+        if output in kept and not (words in kept and torch.equal(kept[output], kept[words])):
+            raise InputError(f"{source}: {output} is not {words}; only models that tie the two can be read")
+        kept.pop(output, None)
+        back = {theirs: ours for ours, theirs in _WEIGHT_NAMES.items()}
+        check_names(kept, back, kind="GPT-1", source=source)
+        named = {rename(name, back): tensor for name, tensor in kept.items()}
+        return {name: _transposed(name, tensor) for name, tensor in named.items()}
+
+
+def is_constant(name: str) -> bool:
+    """Return whether a stored tensor of this name is a constant and not a weight."""
+    return _CONSTANT.fullmatch(name) is not None
+
+
+def _full_name(name: str) -> str:
+    return f"transformer.{name}" if name.startswith(("tokens_embed.", "positions_embed.", "h.")) else name
+
+
+def _transposed(name: str, tensor: "Tensor") -> "Tensor":
+    """Return a tensor by our name; the weight of a linear layer is transposed."""
+    from bertwright.model.hf_weights import module_of  # torch
+
+    return tensor.T if name.endswith(".weight") and module_of(name).rpartition(".")[2] in _LINEAR else tensor
+
+
+GPT_FAMILY = _GPT(name="gpt", config_class=GPTConfig, systems={"gpt": "GPT-1"}, model_types=(GPT_MODEL_TYPE,))

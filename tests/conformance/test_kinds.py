@@ -96,9 +96,9 @@ def test_a_task_does_what_every_task_must(name: str, encoder: str, tmp_path: Pat
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     # and a model in use, all at once and one by one
     model = load(tmp_path / "run", precision="fp32")
-    assert example.broadcast(model(example.inputs)) == example.right
-    assert example.broadcast([model(one) for one in example.inputs]) == example.right
-    assert example.broadcast(list(model(iter(example.inputs)))) == example.right
+    assert example.told(model(example.inputs)) == example.right
+    assert example.told([model(one) for one in example.inputs]) == example.right
+    assert example.told(list(model(iter(example.inputs)))) == example.right
     assert type(task_of(open_model(str(tmp_path / "run")))) is type(task)
 
 

@@ -109,8 +109,8 @@ def test_a_body_does_what_every_body_must(name: str, task: str, models: dict[str
     # and the answers, in files and in use, all at once and one by one
     predict(str(tmp_path / "run"), str(example.asked), str(tmp_path / example.output))
     ready = load(tmp_path / "run", precision="fp32")
-    told = example.broadcast(ready(example.inputs))
-    assert example.broadcast([ready(one) for one in example.inputs]) == told
+    told = example.told(ready(example.inputs))
+    assert example.told([ready(one) for one in example.inputs]) == told
     answers = example.answers(tmp_path / example.output)
     assert len(answers) == len(told) == len(example.right)
     if "lstm" not in name:
@@ -133,7 +133,7 @@ def test_frozen_states_of_every_body_are_read(name: str, task: str, models: dict
     assert len(shares) == open_model(models[name]).config.layers + 1
     assert float(shares.std()) > 0
     ready = load(tmp_path / "run", precision="fp32")
-    told = example.broadcast(ready(example.inputs))
+    told = example.told(ready(example.inputs))
     assert len(told) == len(example.right)
     if "lstm" not in name:
         assert told == example.right

@@ -11,7 +11,7 @@ from torch import nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.backbones import Backbone, places
+from bertwright.model.backbones import Backbone, part_prefixes
 from bertwright.model.config import BackboneConfig, attends_both_ways
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bilstm import TopConfig
@@ -177,7 +177,7 @@ def _anew(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[str
     """The prefixes of what begins anew: the head, a BiLSTM and the top layers asked for, a pooler that is not there."""
     layers = saved.config.layers
     new = range(layers - settings.new_layers, layers)
-    top = [f"encoder.{place}layers.{layer}." for place in places(saved.config) for layer in new]
+    top = [f"encoder.{place}layers.{layer}." for place in part_prefixes(saved.config) for layer in new]
     has_pooler = saved.weights is None or "pooler.dense.weight" in saved.weights
     top += [_BILSTM] * bool(settings.bilstm)
     return (f"{head}.", *top, *([] if has_pooler and not top else ["pooler."]))
@@ -186,7 +186,7 @@ def _anew(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[str
 def _freeze(model: nn.Module, config: BackboneConfig, layers: int) -> None:
     """Keep the embeddings and so many layers as they are."""
     frozen = ("embeddings.", *(f"layers.{layer}." for layer in range(layers)))
-    still = tuple(f"encoder.{place}{part}" for place in places(config) for part in frozen)
+    still = tuple(f"encoder.{place}{part}" for place in part_prefixes(config) for part in frozen)
     for name, parameter in model.named_parameters():
         if layers and name.startswith(still):
             parameter.requires_grad_(False)

@@ -14,7 +14,7 @@ from torch import nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.backbones import Backbone, places
+from bertwright.model.backbones import Backbone, part_prefixes
 from bertwright.model.config import BackboneConfig, attends_both_ways
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bilstm import TopConfig

@@ -64,7 +64,7 @@ def features(
         pool: one vector for each text: the state of [CLS], the mean or the maximum over its tokens; or none.
         max_length: tokens of a text, the rest is cut (default: as many as the model has positions).
     """
-    from bertwright.tasks.embeddings import write_features
+    from bertwright.serving.embeddings import write_features
 
     if output.is_dir():
         raise InputError(f"--output {output}: is a folder; name a file")

@@ -16,6 +16,7 @@ from bertwright.model.backbones import Backbone
 from bertwright.model.config import attends_both_ways
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import open_pretrained
+from bertwright.serving.embeddings import Pool, check_pool, features_of, pooled
 from bertwright.serving.results import (
     Answer,
     Choice,
@@ -35,7 +36,6 @@ from bertwright.tasks.classification.encoding import decode, encode
 from bertwright.tasks.classification.model import noted_task, predict_logits
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import open_logits
-from bertwright.tasks.embeddings import Pool, check_pool, features_of, pooled
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import fill_masks, next_sentence_probability, open_next_sentence
 from bertwright.tasks.inference import ready

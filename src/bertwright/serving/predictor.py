@@ -19,13 +19,13 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder, EncoderLayer, kept
 from bertwright.model.folder import open_model
 from bertwright.objectives.masked_lm import second_objective
+from bertwright.serving.embeddings import Pool
 from bertwright.serving.pipelines import FillHead, FollowHead, Head, VectorHead, has_masked_lm, head_of
 from bertwright.serving.results import Vector
 from bertwright.tables.reader import column_names, column_values, refuse_halves
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import padded
-from bertwright.tasks.embeddings import Pool
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import import_hint

@@ -14,6 +14,7 @@ from torch import nn
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder
+from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     add_auxiliary_loss,
@@ -29,7 +30,7 @@ from bertwright.model.card import finetuning_card, origin
 from bertwright.model.config import Way
 from bertwright.model.folder import CARD, SavedModel, save_weights, weights_digest
 from bertwright.model.hf_config import read_description
-from bertwright.tasks.binding import BoundTask, steps_of
+from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.feature_based import feature_task, frozen_encoder
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec

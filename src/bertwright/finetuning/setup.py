@@ -176,7 +176,7 @@ def _fresh(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[st
     """Return the prefixes of new parameters: the head, a BiLSTM, new top layers, and a pooler if it is missing."""
     layers = saved.config.layers
     new = range(layers - settings.new_layers, layers)
-    top = [f"encoder.{prefix}layers.{layer}." for prefix in places(saved.config) for layer in new]
+    top = [f"encoder.{prefix}layers.{layer}." for prefix in part_prefixes(saved.config) for layer in new]
     has_pooler = saved.weights is None or "pooler.dense.weight" in saved.weights
     top += [_BILSTM] * bool(settings.bilstm)
     return (f"{head}.", *top, *([] if has_pooler and not top else ["pooler."]))
@@ -185,7 +185,7 @@ def _fresh(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[st
 def _freeze(model: nn.Module, config: BackboneConfig, layers: int) -> None:
     """Freeze the embeddings and the lowest `layers` layers."""
     frozen = ("embeddings.", *(f"layers.{layer}." for layer in range(layers)))
-    prefixes = tuple(f"encoder.{prefix}{part}" for prefix in places(config) for part in frozen)
+    prefixes = tuple(f"encoder.{prefix}{part}" for prefix in part_prefixes(config) for part in frozen)
     for name, parameter in model.named_parameters():
         if layers and name.startswith(prefixes):
             parameter.requires_grad_(False)

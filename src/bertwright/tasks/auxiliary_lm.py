@@ -26,7 +26,7 @@ TERM, COUNT = "language", "next_tokens"
 
 @dataclass(frozen=True)
 class BackboneCall:
-    """One call of a backbone: `ids`, `mask` [B, T] and all last states [B, T, D]."""
+    """Call of a backbone: `ids`, `mask` [B, T] and all last states [B, T, D]."""
 
     ids: Tensor
     mask: Tensor

@@ -178,15 +178,8 @@ def _prepare_features(
     kind.check_features(task)
     bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
     digest = weights_digest(saved)
-    bound = feature_task(
-        bound,
-        way,
-        width=settings.lstm_width,
-        saved=saved,
-        cache=cache,
-        weights=digest or f"{saved.place} {saved.config.vocab_size}",
-        device=settings.device,
-    )
+    cached: Any = {"cache": cache, "weights": digest or f"{saved.place} {saved.config.vocab_size}"}
+    bound = feature_task(bound, way, width=settings.lstm_width, saved=saved, device=settings.device, **cached)
     encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
     return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)

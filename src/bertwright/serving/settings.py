@@ -1,10 +1,13 @@
 """Settings of the HTTP service: its address and its limits."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from bertwright.config import Option, Positive, PositiveNumber, Settings
+
+AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
+"""Precision of answers; auto is bf16 where the machine multiplies it faster, else fp32."""
 
 
 class ServeSettings(Settings):

@@ -131,10 +131,9 @@ def initial_weights(settings: FinetuneSettings, bound: BoundTask, saved: SavedMo
     with torch.device("meta"):  # only names and shapes are checked, so no memory is needed
         model = bound.build(start.config)
     load_weights(model, start, fresh=fresh)
-    lacks_pooler = (
-        attends_both_ways(saved.config) and "pooler.dense.weight" in model.state_dict()
-    )  # other systems have no pooler
-    if lacks_pooler and not settings.new_layers and "pooler." in fresh:
+    # other systems have no pooler
+    needs_pooler = attends_both_ways(saved.config) and "pooler.dense.weight" in model.state_dict()
+    if needs_pooler and not settings.new_layers and "pooler." in fresh:
         say(f"{saved.place}: has no pooler, which this task needs; a new one is trained")
     return start
 

@@ -560,9 +560,9 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
         BertClassifier("model").save(tmp_path / "m")
     for parameters, trouble in (
         ({"pool": "none"}, "pool: expected mean, max or cls, got 'none'"),
-        ({"layer": 3}, "layer: 3"),
-        ({"max_length": 8.0}, "max_length: 8.0"),
-        ({"model": "random:tiny"}, "learned nothing"),
+        ({"layer": 3}, "layer: expected -3 to 2, got 3"),
+        ({"max_length": 8.0}, r"max_length: expected a whole number or None, got 8\.0"),
+        ({"model": "random:tiny"}, "expected a model folder or a run, got random weights"),
     ):
         with pytest.raises(EstimatorError, match=trouble):
             BertVectorizer(**{"model": "model", **parameters}).fit(X)

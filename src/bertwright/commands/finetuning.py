@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import AnswerPrecision, Repeatable
+from bertwright.commands.arguments import Repeatable
 from bertwright.commands.options import options
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.serving.settings import AnswerPrecision
 from bertwright.training.settings import Device
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import AnswerPrecision, Repeatable
+from bertwright.commands.arguments import Repeatable
 from bertwright.commands.options import options
 from bertwright.errors import InputError, MissingExtra
-from bertwright.serving.settings import ServeSettings
+from bertwright.serving.settings import AnswerPrecision, ServeSettings
 from bertwright.shipped import shipped
 
 TOKEN = "BERTWRIGHT_TOKEN"

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
 from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
 from bertwright.serving.results import Vector
+from bertwright.serving.settings import AnswerPrecision
 from bertwright.tables.reader import column_names, column_values
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.embeddings import Pool
@@ -30,7 +31,6 @@ _BLOCK_INPUTS: Final = 1024
 """Number of inputs that are held and answered at a time; those of like length are computed together."""
 _BLOCK_CHARACTERS: Final = 1_000_000
 """Number of characters of such a block."""
-AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
 
 
 def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predictor":

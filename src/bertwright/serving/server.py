@@ -18,8 +18,8 @@ from bertwright.errors import InputError, RunFailed, legible
 from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
 from bertwright.serving.middleware import is_local, now
-from bertwright.serving.predictor import AnswerPrecision, Predictor, load
-from bertwright.serving.settings import ServeSettings
+from bertwright.serving.predictor import Predictor, load
+from bertwright.serving.settings import AnswerPrecision, ServeSettings
 
 
 def open_models(folders: Mapping[str, str], *, precision: AnswerPrecision) -> dict[str, Predictor]:

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 from bertwright.config import Option, Positive, PositiveNumber, Settings
 
 AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
-"""Precision of answers; auto is bf16 where the machine multiplies it faster, else fp32."""
+"""Number format in which a model answers: auto is bf16 where that is faster on this machine, else fp32."""
 
 
 class ServeSettings(Settings):

@@ -1,6 +1,6 @@
 """How clean the text of MediaWiki dumps is beside WikiExtractor's on the same pages, what is lost, and how fast.
 
-    python -m benchmarks.wikipedia DUMP... [--wikiextractor COMMAND] [--json]
+    python -m benchmarks.studies.wikipedia DUMP... [--wikiextractor COMMAND] [--json]
 
 Lines with remnants of markup are told by one list of patterns, whichever tool wrote them. Lost are the words of
 WikiExtractor's text, headings left out, that ours lacks, counted page by page; gained are the words that it lacks. One
@@ -51,7 +51,7 @@ _PLACE = re.compile(r"page (\d+) ")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.wikipedia", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.studies.wikipedia", description=__doc__.splitlines()[0])
     parser.add_argument("dumps", nargs="+", type=Path)
     parser.add_argument("--wikiextractor", help="the command that starts WikiExtractor; without it, ours alone")
     parser.add_argument("--json", action="store_true", help="print the result as one line on standard output")

@@ -1,6 +1,6 @@
 """Where a model's heads look at a token's own piece in the other text of a pair: the head that pairs of texts need.
 
-python -m benchmarks.same_piece --data STS-B/dev.tsv [--pairs 300] [--json] MODEL …
+python -m benchmarks.studies.same_piece --data STS-B/dev.tsv [--pairs 300] [--json] MODEL …
 
 Counted are tokens whose piece stands in the other text where they can look, the 40 most frequent pieces left out: what
 the mean of them gives to that piece there, for each head of each layer, beside what looking at all alike would give.

@@ -1,7 +1,7 @@
 """Korean in figures: vocabularies side by side on held-out text and reviews, and the reviews' task beside baselines.
 
-python -m benchmarks.korean --text heldout.txt --data NSMC --tokenizers tok multilingual uncased
-python -m benchmarks.korean --data NSMC --model RUN --out FOLDER [--seeds 1] [--json]
+python -m benchmarks.studies.korean --text heldout.txt --data NSMC --tokenizers tok multilingual uncased
+python -m benchmarks.studies.korean --data NSMC --model RUN --out FOLDER [--seeds 1] [--json]
 
 NSMC is a folder with train.tsv and dev.tsv (columns id, document, label). The first form counts pieces, the second
 fine-tunes RUN and random weights of its size; either takes --json.

@@ -1,6 +1,6 @@
 """Fine-tuning while other programs keep cores busy: threads that soon sleep while they wait, beside torch as it comes.
 
-python -m benchmarks.busy [--beside 0,2] [--batch-size 8] [--repeats 3] [--json]
+python -m benchmarks.studies.busy [--beside 0,2] [--batch-size 8] [--repeats 3] [--json]
 
 `bertwright finetune` on 1,500 short sentences with the model that comes along, in turns with GOMP_SPINCOUNT=20000,
 which `bertwright` sets, and with the 300,000 turns of a waiting thread that are OpenMP's own. Beside each run so many

@@ -1,6 +1,7 @@
 """Tasks in GLUE's layout: majority, bag of words, random weights and a pre-trained model side by side, several seeds.
 
-python -m benchmarks.glue --model RUN --data FOLDER --out FOLDER [--tasks sst2,cola,rte,stsb,qnli] [--seeds 3] [--json]
+python -m benchmarks.studies.glue --model RUN --data FOLDER --out FOLDER [--tasks sst2,cola,rte,stsb,qnli]
+    [--seeds 3] [--json]
 """
 
 import argparse

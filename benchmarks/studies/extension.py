@@ -1,6 +1,6 @@
 """What extending a vocabulary is worth before any training: pieces per word, and masked-LM loss per word of the start.
 
-python -m benchmarks.extension --model RUN --text text.txt --out FOLDER [--add 1000] [--rows 512] [--json]
+python -m benchmarks.studies.extension --model RUN --text text.txt --out FOLDER [--add 1000] [--rows 512] [--json]
 
 Every tenth document is kept from the learning of the pieces, and measured. Whole words are masked, so that a word in
 several pieces is not given away by its own rest; nats per word are nats per piece times pieces per word. The two

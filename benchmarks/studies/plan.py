@@ -1,6 +1,6 @@
 """How long one epoch of pairs takes to plan for a corpus of many sentences, and how much memory.
 
-    python -m benchmarks.plan [--sentences 100000000] [--length 128] [--json]
+    python -m benchmarks.studies.plan [--sentences 100000000] [--length 128] [--json]
 
 Sentence lengths are synthetic (geometric, 25 tokens on average, 256 at most), documents have about 20 sentences. The
 table goes to standard error; with --json the last line of standard output is one object. Linux only: the peak is VmHWM
@@ -27,7 +27,7 @@ _BLOCK = 1 << 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.studies.plan", description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", type=int, default=100_000_000)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--json", action="store_true", help="print the result as one line on standard output")

@@ -1,6 +1,6 @@
 """Whether a long pre-training stays as it begins: resident memory, open files and the time of a step, as a picture.
 
-python -m benchmarks.soak --corpus CORPUS [--minutes 30] [--out soak.png] [--json] [-- OPTION …]
+python -m benchmarks.studies.soak --corpus CORPUS [--minutes 30] [--out soak.png] [--json] [-- OPTION …]
 
 `bertwright pretrain` in a process of its own, with a checkpoint each half minute and held-out figures; options after --
 go to it. Memory and files are read from /proc every five seconds; what the first fifth of the time brings (caches, the

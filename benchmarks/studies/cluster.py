@@ -1,6 +1,6 @@
 """What data parallelism costs on a cluster: arithmetic, no measurement.
 
-python -m benchmarks.cluster [--size large] [--batch 256] [--gpus 8,64,1024] [--json]
+python -m benchmarks.studies.cluster [--size large] [--batch 256] [--gpus 8,64,1024] [--json]
 
 The paper's 1,000,000 steps, 90 % of them with rows of 128 tokens and the rest of 512, 15 % masked. A GPU is taken to do
 `--teraflops` of useful work a second in bf16 and to send `--gigabytes` a second to its neighbour in a ring, the slowest

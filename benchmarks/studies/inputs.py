@@ -1,8 +1,8 @@
 """The same text as each kind of input: how fast it becomes a corpus, and with how much memory.
 
-python -m benchmarks.inputs TEXT... --tokenizer DIR [--megabytes 100] [--repeats 3] [--json]
+python -m benchmarks.studies.inputs TEXT... --tokenizer DIR [--megabytes 100] [--repeats 3] [--json]
 
-Megabytes are of the text itself, so the rows can be compared; memory is measured as in `benchmarks.build`.
+Megabytes are of the text itself, so the rows can be compared; memory is measured as in `benchmarks.studies.build`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 import pyarrow as pa
 from pyarrow import parquet
 
-from benchmarks.build import build
+from benchmarks.studies.build import build
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import find_inputs, read_all
 

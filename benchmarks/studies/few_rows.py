@@ -1,6 +1,6 @@
 """A layer over few rows in one call beside one product after the other: one text through a base model.
 
-python -m benchmarks.few_rows [--size base] [--repeats 4] [--json]
+python -m benchmarks.studies.few_rows [--size base] [--repeats 4] [--json]
 
 `model/cpu/encoder.py` ends at the rows up to which one call was the faster way here; both ways compute the same.
 """

@@ -1,6 +1,7 @@
 """How far apart the losses of one process and of two are in a pre-training, and how far roundings alone take one.
 
-python -m benchmarks.apart [--text FILE] [--vocab-size 8000] [--size tiny] [--steps 40] [--rates 1e-4 2e-2] [--json]
+python -m benchmarks.studies.apart [--text FILE] [--vocab-size 8000] [--size tiny] [--steps 40]
+    [--rates 1e-4 2e-2] [--json]
 
 The same run (8 rows of 32 tokens in four micro-batches, no dropout, fp32; of the documentation of Python's standard
 library, or of FILE) by one process and by two, with DDP and with FSDP2, each on one core. Two more runs by one process
@@ -22,8 +23,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.processes import ROOT, TORCHRUN
 from benchmarks.side_by_side import processor, versions
+from benchmarks.studies.processes import ROOT, TORCHRUN
 from bertwright.corpus.build import build_corpus
 from bertwright.quickstart.docstrings import STANDARD_LIBRARY, collect, corpus_text
 from bertwright.text.wordpiece import train_tokenizer

@@ -1,6 +1,6 @@
 """How long a corpus takes to build, at what rate, and with how much memory.
 
-python -m benchmarks.build INPUT... --tokenizer DIR [--json]
+python -m benchmarks.studies.build INPUT... --tokenizer DIR [--json]
 
 Memory is the greatest sum of the proportional set sizes of the build's processes, sampled five times a second (Linux).
 """

@@ -1,6 +1,6 @@
 """Questions, choices and tags: majority, random weights and a pre-trained model side by side, several seeds.
 
-python -m benchmarks.tasks --model RUN --data FOLDER --out FOLDER [--rows wnut17,swag,…] [--seeds 3] [--json]
+python -m benchmarks.studies.tasks --model RUN --data FOLDER --out FOLDER [--rows wnut17,swag,…] [--seeds 3] [--json]
 
 FOLDER holds squad/, swag/ and ner/wnut17/, ner/wikigold/. The rows `wnut17 features WAY` are the paper's table 7. Given
 again, the command goes on where it was stopped.

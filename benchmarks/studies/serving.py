@@ -1,7 +1,7 @@
 """Load over loopback: requests a second and how long one takes, at 1, 8 and 64 clients.
 
-python -m benchmarks.serving [--sizes tiny,base] [--clients 1,8,64] [--seconds 10] [--repeats 2] [--json]
-python -m benchmarks.serving --minutes 10 [--sizes base]      how much memory the service takes meanwhile
+python -m benchmarks.studies.serving [--sizes tiny,base] [--clients 1,8,64] [--seconds 10] [--repeats 2] [--json]
+python -m benchmarks.studies.serving --minutes 10 [--sizes base]      how much memory the service takes meanwhile
 
 A classifier of random weights, which is as fast as any, sentences of 5 to 60 words, one in a request, each client
 sending the next when it was answered. Beside `bertwright serve`: the same without batches, and transformers behind
@@ -33,7 +33,7 @@ from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import SST2
 from bertwright.text.wordpiece import train_tokenizer
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 PLAIN = """
 import sys
 import uvicorn

@@ -1,10 +1,10 @@
 """One process beside two: tokens a second of a pre-training.
 
-python -m benchmarks.processes --corpus CORPUS [--size tiny] [--steps 60] [--repeats 3] [--json]
+python -m benchmarks.studies.processes --corpus CORPUS [--size tiny] [--steps 60] [--repeats 3] [--json]
 
 The same run (32 rows of 128 tokens in two micro-batches, no dropout, fp32) by one process on one core and on all of
 them, and by two processes of one core each under torchrun, with DDP and with FSDP2. They take turns.
-`benchmarks.apart` says how far apart their losses are.
+`benchmarks.studies.apart` says how far apart their losses are.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.side_by_side import parser, processor, versions
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 WAYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "one process, one core": ((), ("--threads", "1")),

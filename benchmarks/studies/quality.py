@@ -1,6 +1,7 @@
 """How good `tiny` becomes in some minutes, trained by us or by transformers: held-out masked LM loss.
 
-python -m benchmarks.quality --corpus CORPUS --held-out CORPUS --minutes 12 [--by transformers] [--threads 1] [--json]
+python -m benchmarks.studies.quality --corpus CORPUS --held-out CORPUS --minutes 12 [--by transformers]
+    [--threads 1] [--json]
 
 Both learn from the same rows in the same order by the same objective (masked LM and next sentence, dropout 0.1), rate,
 warm-up, decay and clipping; the number of steps is what the minutes hold, the evaluation not counted. transformers gets

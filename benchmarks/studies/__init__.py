@@ -1,0 +1,1 @@
+"""Measurements that were made once, each with the page or the entry of the log that shows its figures."""

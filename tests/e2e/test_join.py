@@ -73,7 +73,7 @@ def test_a_pair_has_the_states_of_its_two_models(
 def test_what_is_no_pair(tmp_path: Path, words: Path, own_text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left, right, lstm = (saved(tmp_path, name, words) for name in ("bert-left", "bert-right", "lstm-right"))  # type: ignore[arg-type]
     out = tmp_path / "pair"
-    assert "due are left and right" in joined(right, left, out, capsys, 2)
+    assert "got right and left" in joined(right, left, out, capsys, 2)
     assert "attend to the left and to the right, got left and left" in joined(left, left, out, capsys, 2)
     assert "an LSTM and a Transformer are no pair" in joined(left, lstm, out, capsys, 2)
     assert "is a GPT-1; a pair is" in joined(saved(tmp_path, "gpt", words), right, out, capsys, 2)

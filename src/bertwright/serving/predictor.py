@@ -30,10 +30,10 @@ _BLOCK_INPUTS: Final = 1024
 """Number of inputs that are held and answered at a time; those of like length are computed together."""
 _BLOCK_CHARACTERS: Final = 1_000_000
 """Number of characters of such a block."""
-AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
+PrecisionOption = Literal["auto", "fp32", "bf16", "int8"]
 
 
-def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predictor":
+def load(model: str | Path, *, precision: PrecisionOption = "auto") -> "Predictor":
     """Open MODEL (a model folder, a run folder, or small-wiki) to answer with.
 
     precision: auto is bf16 where this processor multiplies it faster, else fp32; int8 is faster and less exact.

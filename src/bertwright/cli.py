@@ -198,17 +198,18 @@ def _run(name: str, arguments: list[str]) -> CommandResult:
 
 
 def _invalid(error: "ValidationError") -> str:
-    """Return the faults of settings: the name of each setting, its value, and what was expected."""
+    """Return the faults of settings: the option or setting, its value, and what was expected."""
+    from bertwright.commands.options import option_at
     from bertwright.errors import shown
 
     faults = []
     for fault in error.errors():
-        value, name = fault["input"], ".".join(map(str, fault["loc"])) or "settings"
+        name = option_at(error.title, fault["loc"]) or ".".join(map(str, fault["loc"])) or "settings"
         if fault["type"] == "value_error":  # messages of our own validators name the value
             faults.append(f"{name}: {fault['msg'].removeprefix('Value error, ')}")
         else:
-            value = f"{shown(value)}: " if isinstance(value, str | int | float) else ""
-            faults.append(f"{name}: {value}{fault['msg']}")
+            value = f" {shown(fault['input'])}" if isinstance(fault["input"], str | int | float) else ""
+            faults.append(f"{name}{value}: {fault['msg']}")
     return "; ".join(faults)
 
 

@@ -327,7 +327,7 @@ def test_a_port_that_is_taken_is_told(model: str) -> None:
         (["serve", "--model", "search/learning-rate=0.001"], "search/learning-rate=0.001: not a model folder"),
         (["serve", "--model", "a/name=nowhere"], "nowhere: not a model folder"),
         (["serve", "--model", "small-wiki", "--host", "a.invalid"], "--host a.invalid --port 8000: "),
-        (["serve", "--model", "x", "--port", "99999"], "port: 99999: Input should be less than or equal to 65535"),
+        (["serve", "--model", "x", "--port", "99999"], "--port 99999: Input should be less than or equal to 65535"),
     ],
 )
 def test_bad_arguments_are_told(arguments: list[str], words: str, tmp_path: Path) -> None:

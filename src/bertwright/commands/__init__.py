@@ -7,7 +7,8 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
 
 CommandResult = Mapping[str, Any]
 """Result of a command: printed line by line, or as one JSON object with --json.
@@ -47,11 +48,20 @@ COMMANDS = {
 """name of a command → its module in `bertwright.commands`, and what it does."""
 
 
+@cache
 def load_command(name: str) -> Callable[..., CommandResult]:
-    """Import the function of a command: `corpus_build_command` for "corpus build"."""
+    """Import the function of a command, `corpus_build_command` for "corpus build", and make its help readable.
+
+    tyro would keep the line breaks of the docstring, and show "(default: None)" and "(default: False)".
+    """
+    from tyro.conf import arg  # here, since the list of commands needs no tyro
+
     module = importlib.import_module(f"bertwright.commands.{COMMANDS[name][0]}")
     command: Callable[..., CommandResult] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
-    command.__doc__ = re.sub(r"\n {8}", " ", inspect.getdoc(command) or "")  # the help of an option is one line
+    command.__doc__ = re.sub(r"\n {8}", " ", inspect.getdoc(command) or "")
+    for option in inspect.signature(command).parameters.values():
+        if option.default is None or option.default is False:
+            command.__annotations__[option.name] = Annotated[option.annotation, arg(help_behavior_hint="")]
     return command
 
 

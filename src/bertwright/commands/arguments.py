@@ -1,9 +1,8 @@
-"""Types of options that several commands have."""
+"""Type of the options that may be given several times."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import UseAppendAction
 
 Repeatable = Annotated[tuple[str, ...], UseAppendAction]
-"""Option that may be given several times."""
-AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
+"""Texts of an option that is given once for each."""

@@ -30,7 +30,7 @@ def completion_command(shell: Positional[Literal["bash", "zsh", "fish"]], /) -> 
     bertwright completion fish > ~/.config/fish/completions/bertwright.fish
 
     Args:
-        shell: bash, zsh or fish.
+        shell: Name of the shell: bash, zsh or fish.
     """
     stream = io.StringIO()
     with redirect_stdout(stream), suppress(SystemExit), catch_warnings(action="ignore", category=UserWarning):

@@ -38,19 +38,19 @@ def paper_command(
     The same command continues a stopped experiment. Several experiments in one folder share the runs that they can.
 
     Args:
-        name: table1 to table8, figure5, gpt-table5, masked-share, document-order, batch-size, length-cost.
-        scale: size of models, data and training: smoke, tiny, mini, small, base or paper.
-        out: folder for all results; the page is OUT/results/NAME.md.
-        data: folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
-        corpus: text as corpus build takes it, or a corpus folder; several times for several. Once the corpora are
+        name: Experiment: table1 to table8, figure5, gpt-table5, masked-share, document-order, batch-size, length-cost.
+        scale: Size of models, data and training: smoke, tiny, mini, small, base or paper.
+        out: Folder for all results; the page is OUT/results/NAME.md.
+        data: Folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
+        corpus: Text as corpus build takes it, or a corpus folder; several times for several. Once the corpora are
             built, a repeated command no longer needs their text.
-        seeds: number of fine-tuning runs of each model (default: the scale's).
-        pretraining_seeds: number of pre-training runs of each arm (default: the scale's).
-        arms: names of the arms to run, with commas between (default: all).
-        tasks: names of the tasks to run, such as sst2,rte (default: all).
-        page: compute nothing; write the page of the finished runs and report what is missing.
-        device: device that computes: the processors (cpu), or a GPU (cuda).
-        allow_other_numerics: continue runs from another kind of processor or torch. Results then differ in their last
+        seeds: Number of fine-tuning runs of each model (default: the scale's).
+        pretraining_seeds: Number of pre-training runs of each arm (default: the scale's).
+        arms: Names of the arms to run, with commas between (default: all).
+        tasks: Names of the tasks to run, such as sst2,rte (default: all).
+        page: Compute nothing; write the page of the finished runs and report what is missing.
+        device: Device that computes: the processors (cpu), or a GPU (cuda).
+        allow_other_numerics: Continue runs from another kind of processor or torch. Results then differ in their last
             bits.
     """
     if name is None:

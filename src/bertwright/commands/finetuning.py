@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import AnswerPrecision, Repeatable
+from bertwright.commands.arguments import Repeatable
 from bertwright.commands.options import options
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.serving.settings import AnswerPrecision
 from bertwright.training.settings import Device
 
 if TYPE_CHECKING:
@@ -39,24 +40,24 @@ def finetune_command(
     """Fine-tune a model on a labelled table; the epoch with the best validation metric is kept.
 
     Args:
-        task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; squad1, squad2; swag; ner, pos; or classify,
+        task: Task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; squad1, squad2; swag; ner, pos; or classify,
             multilabel, regress for any table.
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer).
-        data: folder with train and dev files, or one file, of which a tenth is used for validation.
-        out: run folder.
-        text_column: column of the text; twice for pairs.
-        label_column: column of the label or number.
-        grid: search over settings: paper (batches of 16 and 32, three learning rates, 2 to 4 epochs), or for example
+        data: Folder with train and dev files, or one file, of which a tenth is used for validation.
+        out: Run folder.
+        text_column: Column of the text; twice for pairs.
+        label_column: Column of the label or number.
+        grid: Search over settings: paper (batches of 16 and 32, three learning rates, 2 to 4 epochs), or for example
             "batch-size=16,32 learning-rate=1e-3,3e-4". Every combination is trained with every seed.
-        resume: continue the run in --out.
-        class_weights: balanced: rare labels weigh more in the loss, so that all labels weigh the same.
-        long: texts longer than --max-length lose their end (truncate) or their middle (head-tail), or are cut into
+        resume: Continue the run in --out.
+        class_weights: With balanced, rare labels weigh more in the loss, so that all labels weigh the same.
+        long: Texts longer than --max-length lose their end (truncate) or their middle (head-tail), or are cut into
             windows whose outputs are averaged (windows).
         task_setting: NAME=VALUE: a setting of this kind of task. ner and pos have scheme and context.
-        tokenizer: tokenizer or model folder with the vocabulary for random:SIZE.
-        allow_other_numerics: resume on another kind of processor or torch, or with another --device or
+        tokenizer: Tokenizer or model folder with the vocabulary for random:SIZE.
+        allow_other_numerics: Resume on another kind of processor or torch, or with another --device or
             --activation-checkpointing. Results then differ in their last bits.
-        sharding: with torchrun, each process holds the whole model (ddp) or a part of it (fsdp2).
+        sharding: With torchrun, each process holds the whole model (ddp) or a part of it (fsdp2).
     """
     from bertwright.finetuning.run import finetune
     from bertwright.finetuning.search import parse_grid, search
@@ -117,17 +118,17 @@ def evaluate_command(
     """Compute the metrics of a fine-tuned model on a task, or of a pre-trained one on a corpus (TASK = pretraining).
 
     Args:
-        task: name of a task, or pretraining.
+        task: Name of a task, or pretraining.
         model: MODEL: a model folder or a run folder.
-        data: for a task: folder with dev files, or one file.
-        corpus: for pretraining: validation corpus.
-        rows: for pretraining: number of rows, from the first on.
-        length: for pretraining: tokens per row.
-        text_column: column of the text; twice for pairs.
-        label_column: column of the label or number.
+        data: For a task: folder with dev files, or one file.
+        corpus: For pretraining: validation corpus.
+        rows: For pretraining: number of rows, from the first on.
+        length: For pretraining: tokens per row.
+        text_column: Column of the text; twice for pairs.
+        label_column: Column of the label or number.
         task_setting: NAME=VALUE, instead of the setting that the model was fine-tuned with.
-        precision: for a task: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-        device: device that computes: the processors (cpu), or a GPU (cuda).
+        precision: For a task: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
+        device: Device that computes: the processors (cpu), or a GPU (cuda).
     """
     from bertwright.finetuning.evaluate import evaluate_task
     from bertwright.pretraining.evaluate import evaluate_pretraining
@@ -165,17 +166,17 @@ def predict_command(
 
     Args:
         model: MODEL: a fine-tuned model folder or run folder.
-        input: tsv, csv, JSON-lines or Parquet file, words in CoNLL's columns, or questions in SQuAD's layout; - for
+        input: Table as tsv, csv, JSON lines or Parquet, words in CoNLL's columns, or questions in SQuAD's layout; - for
             standard input.
-        output: file to write, whose ending names the format (for questions a folder, or a file *.jsonl); - for
+        output: File to write, whose ending names the format (for questions a folder, or a file *.jsonl); - for
             standard output in the format of the input.
-        text_column: column of the text, where its name differs from the one in training; twice for pairs.
-        raw: the same as --input-format lines.
-        input_format: format of standard input, or of a file without a known ending. With lines, each line is one text,
+        text_column: Column of the text, where its name differs from the one in training; twice for pairs.
+        raw: The same as --input-format lines.
+        input_format: Format of standard input, or of a file without a known ending. With lines, each line is one text,
             and the output is a tsv table, or JSON lines of entities with their positions.
-        output_format: format of standard output, or of a file without a known ending.
-        precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-        device: device that computes: the processors (cpu), or a GPU (cuda).
+        output_format: Format of standard output, or of a file without a known ending.
+        precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
+        device: Device that computes: the processors (cpu), or a GPU (cuda).
     """
     from bertwright.finetuning.evaluate import predict_file
 
@@ -189,7 +190,7 @@ def submission_command(*, model: Repeatable, data: Path, out: Path) -> CommandRe
     Args:
         model: TASK=MODEL, once for each of cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte and, if there is one, wnli.
         data: GLUE's folder, with CoLA/test.tsv, …, MNLI/test_matched.tsv, …, diagnostic/diagnostic.tsv.
-        out: zip file to write.
+        out: Zip file to write.
     """
     from bertwright.finetuning.glue_submission import write_submission
 
@@ -213,12 +214,12 @@ def score_squad_command(
     """Compute exact match and F1 in percent, as the official scripts of SQuAD 1.1 and 2.0.
 
     Args:
-        gold: questions with their answers, in SQuAD's layout; the version is recognised by the content.
+        gold: Questions with their answers, in SQuAD's layout; the version is recognised by the content.
         predictions: JSON object from id to text; "" stands for no answer.
-        null_odds: for 2.0, a JSON object from id to a number that rises with the probability of no answer; the best
+        null_odds: For 2.0, a JSON object from id to a number that rises with the probability of no answer; the best
             thresholds are then reported too.
-        null_threshold: remove answers whose null odds are above this number.
-        allow_missing: count questions without a prediction as wrong, instead of refusing the file.
+        null_threshold: Remove answers whose null odds are above this number.
+        allow_missing: Count questions without a prediction as wrong, instead of refusing the file.
     """
     from bertwright.tasks.question_answering.score import score_files
 

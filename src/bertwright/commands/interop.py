@@ -1,17 +1,13 @@
 """The commands import, features and export onnx: foreign checkpoints in, hidden states and ONNX models out."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import Repeatable
 from bertwright.errors import InputError
-
-_NO_HINT = tyro.conf.arg(help_behavior_hint="")
-"""Mark of an option whose help names the default."""
 
 
 def import_command(
@@ -27,13 +23,13 @@ def import_command(
     """Convert a checkpoint into a model folder. Its format is recognised by its files; unknown tensors are an error.
 
     Args:
-        source: folder in Google's, Hugging Face's or OpenAI's format; for several checkpoints of Google's in one
+        source: Folder in Google's, Hugging Face's or OpenAI's format; for several checkpoints of Google's in one
             folder, the path of one without .index; or hub:NAME, hub:NAME@REVISION, a model of the Hugging Face Hub.
-        out: model folder to write.
-        casing: cased or uncased vocabulary, where its files do not say it (Google's do not).
-        label: name of a classifier's output, once for each in their order, where the files name none.
-        text_column: for a classifier: column of the text that predict reads; twice for a model of pairs.
-        task: for a model of spans: squad2 where it may answer that the passage has no answer (default: squad1).
+        out: Model folder to write.
+        casing: Cased or uncased vocabulary, where its files do not say it (Google's do not).
+        label: Name of a classifier's output, once for each in their order, where the files name none.
+        text_column: For a classifier: column of the text that predict reads; twice for a model of pairs.
+        task: For a model of spans: squad2 where it may answer that the passage has no answer (default: squad1).
     """
     from bertwright.interop.import_model import import_model
 
@@ -57,13 +53,13 @@ def features_command(
 
     Args:
         model: MODEL: a model folder or a run folder.
-        input: file with a text on every line, or - for standard input.
+        input: File with a text on every line, or - for standard input.
         output: .npz file to write.
-        layers: all, last, or numbers with commas between: 0 is the embeddings, -1 the last layer.
-        pool: one vector for each text: the state of [CLS], the mean or the maximum over its tokens; or none.
-        max_length: tokens of a text, the rest is cut (default: the positions of the model).
+        layers: Layers: all, last, or numbers with commas between: 0 is the embeddings, -1 the last layer.
+        pool: One vector for each text: the state of [CLS], the mean or the maximum over its tokens; or none.
+        max_length: Tokens of a text, the rest is cut (default: the positions of the model).
     """
-    from bertwright.tasks.embeddings import write_features
+    from bertwright.serving.embeddings import write_features
 
     if output.is_dir():
         raise InputError(f"--output {output}: expected a file, got a folder")
@@ -76,19 +72,19 @@ def export_onnx_command(
     out: Path,
     int8: bool = False,
     reduce_range: bool = False,
-    least_agreement: Annotated[float | None, _NO_HINT] = None,
-    text: Annotated[Path | None, _NO_HINT] = None,
+    least_agreement: float | None = None,
+    text: Path | None = None,
 ) -> CommandResult:
     """Write a model for ONNX Runtime, compared with PyTorch first: model.onnx, its config.json and its tokenizer.
 
     Args:
         model: MODEL: a model folder or a run folder.
-        out: folder to write; must be absent.
-        int8: write model_quantized.onnx too, whose weights have 8 bits; its agreement with PyTorch is measured.
-        reduce_range: with --int8: 7 bits, for x86 processors without VNNI, on which 8 overflow. It is the default on
+        out: Folder to write; must be absent.
+        int8: Write model_quantized.onnx too, whose weights have 8 bits; its agreement with PyTorch is measured.
+        reduce_range: With --int8: 7 bits, for x86 processors without VNNI, on which 8 overflow. It is the default on
             such a processor.
-        least_agreement: with --int8: required fraction of equal predictions, or cosine of vectors (default: 0.97).
-        text: file with a text on every line to compare on (default: forty built-in sentences).
+        least_agreement: With --int8: required fraction of equal predictions, or cosine of vectors (default: 0.97).
+        text: File with a text on every line to compare on (default: forty built-in sentences).
     """
     from bertwright.interop.onnx import LEAST_AGREEMENT, export_onnx
 

@@ -106,6 +106,15 @@ def options(settings: type[Settings]) -> Any:
     return arg(constructor=collect, prefix_name=False)
 
 
+def option_at(class_name: str, path: tuple[Any, ...]) -> str | None:
+    """Return the option that sets the setting at `path` of a settings class, such as --warmup; None where none does."""
+    for settings in Settings.__subclasses__():
+        for option in entries(settings) if settings.__name__ == class_name else ():
+            if any(path[: len(option.path) + 1] == (*option.path, name) for name in option.fields):
+                return f"--{option.name.replace('_', '-')}"
+    return None
+
+
 def _shown(default: Any) -> str:
     """Return a default as a person would type it; empty where there is none."""
     if default is None or default == ():

@@ -20,9 +20,9 @@ def quickstart_command(
     """Learn a vocabulary, pre-train a small BERT, fine-tune it, and compare it with one that was not pre-trained.
 
     Args:
-        corpus: a file or folder of your own text, instead of the documentation on this machine.
-        minutes: approximate run time in minutes.
-        out: folder for all results: absent, empty, or an earlier quickstart's, which is replaced.
+        corpus: A file or folder of your own text, instead of the documentation on this machine.
+        minutes: Approximate run time in minutes.
+        out: Folder for all results: absent, empty, or an earlier quickstart's, which is replaced.
     """
     from bertwright.quickstart.run import run_quickstart
 
@@ -48,20 +48,20 @@ def pretrain_command(
     """Pre-train BERT with masked LM and next-sentence prediction, or a language model; the defaults are the paper's.
 
     Args:
-        corpus: corpus folder. Several as FOLDER=WEIGHT: rows are drawn from each in proportion to its weight.
-        out: run folder.
-        recipe: named settings: paper-base, paper-large, paper-gpt, two-cores or two-hours. Every other option
+        corpus: Corpus folder. Several as FOLDER=WEIGHT: rows are drawn from each in proportion to its weight.
+        out: Run folder.
+        recipe: Named settings: paper-base, paper-large, paper-gpt, two-cores or two-hours. Every other option
             overrides them.
-        held_out: validation data: a corpus folder, or a fraction of the documents such as 0.01.
-        init_from: model to start from: a model folder, also a published one, or a run folder.
-        resume: continue the run in --out, or start it where there is none.
-        plan: print steps, epochs, hours, disk and memory of the run without starting it.
-        no_next_sentence: the same as --second-sentence none: masked LM alone, on full-length segments.
-        whole_word_mask: the same as --mask-units word.
-        no_bias_correction: switch off --bias-correction of a recipe.
-        allow_other_numerics: resume on another kind of processor or torch, or with another --device,
+        held_out: Validation data: a corpus folder, or a fraction of the documents such as 0.01.
+        init_from: Model to start from: a model folder, also a published one, or a run folder.
+        resume: Continue the run in --out, or start it where there is none.
+        plan: Print steps, epochs, hours, disk and memory of the run without starting it.
+        no_next_sentence: The same as --second-sentence none: masked LM alone, on full-length segments.
+        whole_word_mask: The same as --mask-units word.
+        no_bias_correction: Switch off --bias-correction of a recipe.
+        allow_other_numerics: Resume on another kind of processor or torch, or with another --device,
             --micro-tokens or --activation-checkpointing. Results then differ in their last bits.
-        sharding: with torchrun, each process holds the whole model (ddp) or a part of it (fsdp2).
+        sharding: With torchrun, each process holds the whole model (ddp) or a part of it (fsdp2).
     """
     settings = _without_short_forms(settings, no_next_sentence, whole_word_mask, no_bias_correction)
     fraction = _fraction(held_out)
@@ -92,9 +92,9 @@ def join_command(left: Positional[str], right: Positional[str], /, *, out: Path)
     """Join two language models as ELMo does: one model that returns the hidden states of both.
 
     Args:
-        left: left-to-right model: a model folder or run folder of bert-left or lstm-left.
-        right: right-to-left model: bert-right or lstm-right, with the same tokenizer.
-        out: model folder to write.
+        left: Left-to-right model: a model folder or run folder of bert-left or lstm-left.
+        right: Right-to-left model: bert-right or lstm-right, with the same tokenizer.
+        out: Model folder to write.
     """
     from bertwright.pretraining.elmo import join
 
@@ -105,9 +105,9 @@ def fill_command(text: Positional[str], /, *, model: str, top_k: int = 5) -> Com
     """Predict the pieces behind each [MASK].
 
     Args:
-        text: text with [MASK] in it.
+        text: Text with [MASK] in it.
         model: MODEL: a pre-trained model folder or run folder, or small-wiki, which comes with the program.
-        top_k: number of candidates for each [MASK].
+        top_k: Number of candidates for each [MASK].
     """
     from bertwright.model.folder import open_model
     from bertwright.objectives.masked_lm import open_pretrained
@@ -133,8 +133,8 @@ def next_sentence_command(first: Positional[str], second: Positional[str], /, *,
     """Return the probability that the second sentence follows the first.
 
     Args:
-        first: sentence A.
-        second: sentence B.
+        first: Sentence A.
+        second: Sentence B.
         model: MODEL: a model folder or run folder, pre-trained with next-sentence prediction.
     """
     from bertwright.model.folder import open_model

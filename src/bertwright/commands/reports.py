@@ -14,7 +14,7 @@ def runs_command(folder: Positional[Path], /) -> CommandResult:
     The exit code is 1 where a run is broken.
 
     Args:
-        folder: folder to search.
+        folder: Folder to search.
     """
     from bertwright.reports.runs import list_runs, runs_table
 
@@ -34,10 +34,10 @@ def report_command(
     """Write an HTML page about a run, finished or not, or about the differences between two runs.
 
     Args:
-        run: run folder.
-        other: second run folder of the same kind.
-        out: file to write (default: report.html in the run folder, or report-against-OTHER.html for two).
-        corpus: corpus folder for the filled masks of a pre-training, where it was moved since the start of the run.
+        run: Run folder.
+        other: Second run folder of the same kind.
+        out: File to write (default: report.html in the run folder, or report-against-OTHER.html for two).
+        corpus: Corpus folder for the filled masks of a pre-training, where it was moved since the start of the run.
     """
     from bertwright.reports.report import write_report
 
@@ -63,15 +63,15 @@ def doctor_command(
 
     Args:
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer or --corpus).
-        corpus: corpus folder.
-        data: labelled table, or folder with train and dev files.
-        task: task of --data: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, multilabel, regress
+        corpus: Corpus folder.
+        data: Labelled table, or folder with train and dev files.
+        task: Task of --data: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, multilabel, regress
             (default: the task of the model, else classify).
-        text_column: column of the text; twice for pairs.
-        label_column: column of the label or number.
-        tokenizer: tokenizer or model folder with the vocabulary for random:SIZE.
-        max_length: tokens per example (default: the model's own, or 128).
-        quick: skip the checks that compute: speed of matrix products, compiling, predictions of the model, training on
+        text_column: Column of the text; twice for pairs.
+        label_column: Column of the label or number.
+        tokenizer: Tokenizer or model folder with the vocabulary for random:SIZE.
+        max_length: Tokens per example (default: the model's own, or 128).
+        quick: Skip the checks that compute: speed of matrix products, compiling, predictions of the model, training on
             one batch, and all but the first tokens of the corpus.
     """
     from bertwright.doctor.examine import Request, examine

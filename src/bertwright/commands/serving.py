@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import AnswerPrecision, Repeatable
+from bertwright.commands.arguments import Repeatable
 from bertwright.commands.options import options
 from bertwright.errors import InputError, MissingExtra
-from bertwright.serving.settings import ServeSettings
+from bertwright.serving.settings import AnswerPrecision, ServeSettings
 from bertwright.shipped import shipped
 
 TOKEN = "BERTWRIGHT_TOKEN"
@@ -28,8 +28,8 @@ def serve_command(
 
     Args:
         model: MODEL, or NAME=MODEL; once for each model. The first one answers requests that name none.
-        precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-        threads: number of threads that compute (default: one per core).
+        precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
+        threads: Number of threads that compute (default: one per core).
     """
     chosen = ServeSettings.model_validate({**settings, "token": _token(settings.get("token"))})
     _serve(_models(model), chosen, precision=precision, threads=threads)
@@ -48,9 +48,9 @@ def demo_command(
     Args:
         model: MODEL, or NAME=MODEL, once for each (default: the models of `bertwright quickstart` in ./quickstart,
             else small-wiki, which comes with the program).
-        port: port to listen on; 0 takes a free one.
-        precision: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-        no_browser: print the address of the page without opening it.
+        port: Port to listen on; 0 takes a free one.
+        precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
+        no_browser: Print the address of the page without opening it.
     """
     import threading
     import webbrowser

@@ -30,16 +30,16 @@ def tokenizer_train_command(
     """Learn a vocabulary, BERT's WordPiece or GPT-1's byte pairs; the same text gives the same bytes.
 
     Args:
-        inputs: files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
+        inputs: Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
             as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
-        out: tokenizer folder to write.
-        vocab_size: size of a WordPiece vocabulary, special tokens included (the paper: 30,000).
-        kind: wordpiece, or bpe: GPT-1's byte pairs, whose text is lower-cased and without accents.
-        merges: number of merges of a byte-pair vocabulary, to which the letters are added (default: GPT-1's 40,000).
-        cased: keep capitals (WordPiece). Accents are kept in both cases.
-        strip_accents: remove accents as the released uncased vocabularies do; this decomposes Hangul too (WordPiece).
-        documents: documents of plain text are separated by blank lines, or each line or file is one.
-        field: field of JSON lines, or column of a table, that holds the text.
+        out: Tokenizer folder to write.
+        vocab_size: Size of a WordPiece vocabulary, special tokens included (the paper: 30,000).
+        kind: Kind of vocabulary: wordpiece, or bpe: GPT-1's byte pairs, whose text is lower-cased and without accents.
+        merges: Number of merges of a byte-pair vocabulary, to which the letters are added (default: GPT-1's 40,000).
+        cased: Keep capitals (WordPiece). Accents are kept in both cases.
+        strip_accents: Remove accents as the released uncased vocabularies do; this decomposes Hangul too (WordPiece).
+        documents: Documents of plain text are separated by blank lines, or each line or file is one.
+        field: Field of JSON lines, or column of a table, that holds the text.
     """
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
@@ -67,9 +67,9 @@ def tokenizer_import_command(vocabulary: Positional[Path], /, *, out: Path, case
     """Make a tokenizer of a released vocab.txt, with Google's rules.
 
     Args:
-        vocabulary: vocab.txt file.
-        out: tokenizer folder to write.
-        cased: for a cased vocabulary; without it text is lower-cased and accents are removed.
+        vocabulary: File vocab.txt.
+        out: Tokenizer folder to write.
+        cased: For a cased vocabulary; without it text is lower-cased and accents are removed.
     """
     from bertwright.doctor.model import casing
     from bertwright.text.wordpiece import import_vocabulary
@@ -101,13 +101,13 @@ def tokenizer_extend_command(
     """Add to a vocabulary the pieces that shorten a text most; the ids of the old pieces stay.
 
     Args:
-        source: tokenizer folder, model folder or run folder.
-        inputs: files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output, Parquet,
+        source: Tokenizer folder, model folder or run folder.
+        inputs: Files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output, Parquet,
             plain or as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
-        add: number of pieces to add.
-        out: tokenizer folder to write; a model of the source continues training with it: pretrain --init-from.
-        documents: documents of plain text are separated by blank lines, or each line or file is one.
-        field: field of JSON lines, or column of a table, that holds the text.
+        add: Number of pieces to add.
+        out: Tokenizer folder to write; a model of the source continues training with it: pretrain --init-from.
+        documents: Documents of plain text are separated by blank lines, or each line or file is one.
+        field: Field of JSON lines, or column of a table, that holds the text.
     """
     from bertwright.text.document import TextSettings
     from bertwright.text.documents import find_inputs, read_all
@@ -149,18 +149,18 @@ def corpus_build_command(
     After a stop or a kill, the same command continues from the last whole shard, with the same bytes.
 
     Args:
-        inputs: files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
+        inputs: Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
             as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
-        tokenizer: tokenizer folder, or a model folder, run folder or small-wiki for its tokenizer.
-        out: corpus folder to write; must be empty or absent.
-        workers: number of processes that tokenise (default: one per core).
-        documents: documents of plain text are separated by blank lines, or each line or file is one.
-        lines: a line of plain text is a paragraph (text), part of a wrapped paragraph (wrapped), or a sentence.
-        field: field of JSON lines, or column of a table, that holds the text.
-        language: language of the text, for the rules that find sentences.
-        on_error: at text that cannot be read, stop, or skip it and count it in the manifest.
-        keep_duplicates: keep documents that equal an earlier one.
-        shard: i/n, such as 2/8: build the i-th of n parts, each on a machine of its own; corpus merge joins them.
+        tokenizer: Tokenizer folder, or a model folder, run folder or small-wiki for its tokenizer.
+        out: Corpus folder to write; must be empty or absent.
+        workers: Number of processes that tokenise (default: one per core).
+        documents: Documents of plain text are separated by blank lines, or each line or file is one.
+        lines: A line of plain text is a paragraph (text), part of a wrapped paragraph (wrapped), or a sentence.
+        field: Field of JSON lines, or column of a table, that holds the text.
+        language: Language of the text, for the rules that find sentences.
+        on_error: At text that cannot be read, stop, or skip it and count it in the manifest.
+        keep_duplicates: Keep documents that equal an earlier one.
+        shard: Part i/n, such as 2/8: the i-th of n parts, each built on a machine of its own; corpus merge joins them.
     """
     from bertwright.corpus.build import build_corpus
     from bertwright.text.document import TextSettings
@@ -185,9 +185,9 @@ def corpus_merge_command(
     """Make one corpus of several: a manifest that names their shards, which stay where they are.
 
     Args:
-        parts: corpus folders with the same tokenizer, in the order of their text.
-        out: corpus folder to write; must be empty or absent.
-        keep_duplicates: keep documents that equal an earlier one.
+        parts: Corpus folders with the same tokenizer, in the order of their text.
+        out: Corpus folder to write; must be empty or absent.
+        keep_duplicates: Keep documents that equal an earlier one.
     """
     from bertwright.corpus.merge import merge_corpora
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,13 +13,14 @@ from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, RunFailed, shown
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
+from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
 from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
 from bertwright.serving.results import Vector
+from bertwright.serving.settings import AnswerPrecision
 from bertwright.tables.reader import column_names, column_values
 from bertwright.tasks.binding import open_tokenizer
-from bertwright.tasks.embeddings import Pool
 from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import import_hint
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -30,10 +31,9 @@ _BLOCK_INPUTS: Final = 1024
 """Number of inputs that are held and answered at a time; those of like length are computed together."""
 _BLOCK_CHARACTERS: Final = 1_000_000
 """Number of characters of such a block."""
-PrecisionOption = Literal["auto", "fp32", "bf16", "int8"]
 
 
-def load(model: str | Path, *, precision: PrecisionOption = "auto") -> "Predictor":
+def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predictor":
     """Open MODEL (a model folder, a run folder, or small-wiki) to answer with.
 
     precision: auto is bf16 where this processor multiplies it faster, else fp32; int8 is faster and less exact.

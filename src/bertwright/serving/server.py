@@ -18,11 +18,11 @@ from bertwright.errors import InputError, RunFailed, legible
 from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
 from bertwright.serving.middleware import is_local, now
-from bertwright.serving.predictor import PrecisionOption, Predictor, load
-from bertwright.serving.settings import ServeSettings
+from bertwright.serving.predictor import Predictor, load
+from bertwright.serving.settings import AnswerPrecision, ServeSettings
 
 
-def open_models(folders: Mapping[str, str], *, precision: PrecisionOption) -> dict[str, Predictor]:
+def open_models(folders: Mapping[str, str], *, precision: AnswerPrecision) -> dict[str, Predictor]:
     """Open the models by name. Raises RunFailed for a model whose output is not finite."""
     models = {name: load(folder, precision=precision) for name, folder in folders.items()}
     for model in models.values():

@@ -1,10 +1,13 @@
 """Settings of the HTTP service: its address and its limits."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from bertwright.config import Option, Positive, PositiveNumber, Settings
+
+AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
+"""Number format in which a model answers: auto is bf16 where that is faster on this machine, else fp32."""
 
 
 class ServeSettings(Settings):

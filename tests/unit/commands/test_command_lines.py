@@ -320,7 +320,7 @@ SERVE_DEFAULTS = {
     "max_body": 1000000,
     "max_inputs": 256,
     "max_characters": 100000,
-    "max_waiting_tokens": 16384,
+    "max_waiting_tokens": 8192,
     "timeout": 30.0,
     "read_timeout": 10.0,
     "max_connections": 512,

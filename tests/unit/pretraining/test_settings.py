@@ -131,14 +131,14 @@ def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(asked: An
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("steps", "1" + 400 * "0", "steps: 1000.*…: Input should be less than or equal to"),
-        ("minutes", "1e307", "minutes: 1e\\+307: Input should be less"),
-        ("minutes", "inf", "minutes: inf: Input should be less"),
-        ("save-minutes", "1e-320", "save_minutes: 1e-320: Input should be greater"),
-        ("save-minutes", "nan", "save_minutes: nan: Input should be a finite"),
-        ("evaluations", "1000000000", "evaluations: 1000000000: Input should be less"),
-        ("batch-size", "0", "batch_size: 0: Input should be greater than 0"),
-        ("warmup", "2", "optimizer.warmup: 2.0: Input should be less than or equal to 1"),
+        ("steps", "1" + 400 * "0", "--steps 1000.*…: Input should be less than or equal to"),
+        ("minutes", "1e307", "--minutes 1e\\+307: Input should be less"),
+        ("minutes", "inf", "--minutes inf: Input should be less"),
+        ("save-minutes", "1e-320", "--save-minutes 1e-320: Input should be greater"),
+        ("save-minutes", "nan", "--save-minutes nan: Input should be a finite"),
+        ("evaluations", "1000000000", "--evaluations 1000000000: Input should be less"),
+        ("batch-size", "0", "--batch-size 0: Input should be greater than 0"),
+        ("warmup", "2", "--warmup 2.0: Input should be less than or equal to 1"),
     ],
 )
 def test_what_no_run_can_have_is_named_with_its_value(

@@ -159,7 +159,7 @@ class FillPipeline(Pipeline[MaskedText, EncodedInputs]):
         if self.tokenizer.mask_id not in ids:
             raise InputError(f"{shown(value)!r} holds no [MASK]")
         if len(ids) + 2 > self.max_length:
-            raise InputError(f"the text has {len(ids) + 2} pieces; this model takes at most {self.max_length}")
+            raise InputError(f"the text has {len(ids) + 2} tokens; this model takes at most {self.max_length}")
         return MaskedText(value, ids)
 
     def texts(self, item: MaskedText) -> tuple[str, ...]:

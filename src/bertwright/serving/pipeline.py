@@ -178,7 +178,7 @@ def finite(values: Iterable[float]) -> tuple[float, ...]:
     """Return the values. Raises RunFailed where one is not finite."""
     checked = tuple(values)
     if not all(map(math.isfinite, checked)):
-        raise RunFailed("the model's output holds numbers that are not finite")
+        raise RunFailed("the model's output is not all finite")
     return checked
 
 

@@ -520,7 +520,7 @@ def test_a_folder_of_ours_keeps_the_labels_of_its_task(tmp_path: Path, pieces: l
     for note in ("x", {"labels": 3}):
         config["bertwright"]["task"] = note
         (tmp_path / "ours" / "config.json").write_text(json.dumps(config))
-        with pytest.raises(InputError, match=r"ours: config\.json notes a task that is not known here: 'x'"):
+        with pytest.raises(InputError, match=r"ours: config\.json notes a task that is not known here"):
             import_model(str(tmp_path / "ours"), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

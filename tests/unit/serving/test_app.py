@@ -324,7 +324,7 @@ def test_a_model_that_fails_is_no_other_requests_trouble(
     requests = [("POST", "/v1/predict", {"model": name, "inputs": ["rain"]}) for name in ("sst", "nan", "sst")]
     found = ask(*requests, together=True)
     assert [response.status_code for response in found] == [200, 503, 200]
-    assert "not finite" in found[1].json()["error"]["message"]
+    assert "not all finite" in found[1].json()["error"]["message"]
 
 
 def test_equal_questions_are_answered_together(ask: Asking) -> None:

@@ -18,10 +18,11 @@ import torch
 import transformers
 
 from benchmarks.side_by_side import compare, finish, parser, transformers_config
+from bertwright.finetuning.batches import steps_of
 from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.encoder import init_weights
 from bertwright.quickstart.docstrings import collect
-from bertwright.tasks.binding import BoundTask, steps_of
+from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.classification.task import CLASSIFICATION

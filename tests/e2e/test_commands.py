@@ -234,7 +234,7 @@ def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(
     found, _ = run(capsys, "runs", made)
     states = {row["name"]: (row["kind"], row["state"], row["steps"]) for row in found["runs"]}
     assert states == {"run": ("pretrain", "finished", 12), "tuned": ("finetune", "finished", states["tuned"][2])}
-    assert "is not a folder" in run(capsys, "runs", made / "nowhere", code=2)[1]
+    assert "expected a folder, found none" in run(capsys, "runs", made / "nowhere", code=2)[1]
 
 
 def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(

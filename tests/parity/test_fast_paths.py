@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
+from bertwright.finetuning.batches import epoch_batches
 from bertwright.model.bert import Bert
 from bertwright.model.encoder import init_weights
 from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses, to_inputs
-from bertwright.tasks.binding import epoch_batches
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import Classifier, padded, predict_logits
 from bertwright.tasks.classification.spec import ClassificationTask

@@ -15,7 +15,7 @@ from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
-from bertwright.tasks.embeddings import write_features
+from bertwright.serving.embeddings import write_features
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 TEXTS = ["The heron waits.", "Größe and Ärger, 한국어!", "A longer line of text that has a few more words in it."]

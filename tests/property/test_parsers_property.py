@@ -16,10 +16,10 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.hf_config import read_description
 from bertwright.objectives.batches import parse_weights
 from bertwright.pretraining.settings import resolve_settings
+from bertwright.serving.embeddings import parse_layers
 from bertwright.tables.reader import read_table
 from bertwright.tasks.classification.examples import read_examples
 from bertwright.tasks.classification.spec import COLA, MULTILABEL, SST2, STSB
-from bertwright.tasks.embeddings import parse_layers
 from bertwright.tasks.multiple_choice.spec import ChoiceTask, choices_of
 from bertwright.tasks.question_answering.data import read_asked, read_questions
 from bertwright.tasks.spec import with_settings

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bertwright import console
 from bertwright.console import Status, clock
-from bertwright.tasks import embeddings as features
+from bertwright.serving import embeddings as features
 from bertwright.tasks import inference
 
 LENGTHS = np.array([10, 40, 20, 10])

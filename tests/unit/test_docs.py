@@ -57,3 +57,9 @@ def test_every_verdict_of_the_pages_is_in_the_overview() -> None:
         if page.name not in ("index.md", "claims.md")
     )
     assert overview.count("\n| [") == verdicts > 30
+
+
+@pytest.mark.parametrize("page", ["README.ko.md", "docs/korean.md"])
+def test_korean_pages_use_one_spelling(page: str) -> None:
+    text = (DOCS.parent / page).read_text("utf-8")
+    assert [word for word in ("사전학습", "미세조정", "마스크드", "원문", "평가용") if word in text] == []

@@ -59,7 +59,7 @@ def features_command(
         pool: One vector for each text: the state of [CLS], the mean or the maximum over its tokens; or none.
         max_length: Tokens of a text, the rest is cut (default: the positions of the model).
     """
-    from bertwright.tasks.embeddings import write_features
+    from bertwright.serving.embeddings import write_features
 
     if output.is_dir():
         raise InputError(f"--output {output}: expected a file, got a folder")

@@ -14,6 +14,7 @@ from torch import nn
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_folder
+from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     add_auxiliary_loss,
@@ -29,7 +30,7 @@ from bertwright.model.card import finetuning_card, origin
 from bertwright.model.config import Way
 from bertwright.model.folder import CARD, SavedModel, save_weights, weights_digest
 from bertwright.model.hf_config import read_description
-from bertwright.tasks.binding import BoundTask, steps_of
+from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.feature_based import feature_task, frozen_encoder
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
@@ -177,15 +178,8 @@ def _prepare_features(
     kind.check_features(task)
     bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
     digest = weights_digest(saved)
-    bound = feature_task(
-        bound,
-        way,
-        width=settings.lstm_width,
-        saved=saved,
-        cache=cache,
-        weights=digest or f"{saved.place} {saved.config.vocab_size}",
-        device=settings.device,
-    )
+    cached: Any = {"cache": cache, "weights": digest or f"{saved.place} {saved.config.vocab_size}"}
+    bound = feature_task(bound, way, width=settings.lstm_width, saved=saved, device=settings.device, **cached)
     encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
     return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)

@@ -14,7 +14,7 @@ from torch import nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.backbones import Backbone, places
+from bertwright.model.backbones import Backbone, part_prefixes
 from bertwright.model.config import BackboneConfig, attends_both_ways
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bilstm import TopConfig
@@ -131,10 +131,9 @@ def initial_weights(settings: FinetuneSettings, bound: BoundTask, saved: SavedMo
     with torch.device("meta"):  # only names and shapes are checked, so no memory is needed
         model = bound.build(start.config)
     load_weights(model, start, fresh=fresh)
-    lacks_pooler = (
-        attends_both_ways(saved.config) and "pooler.dense.weight" in model.state_dict()
-    )  # other systems have no pooler
-    if lacks_pooler and not settings.new_layers and "pooler." in fresh:
+    # other systems have no pooler
+    needs_pooler = attends_both_ways(saved.config) and "pooler.dense.weight" in model.state_dict()
+    if needs_pooler and not settings.new_layers and "pooler." in fresh:
         say(f"{saved.place}: has no pooler, which this task needs; a new one is trained")
     return start
 
@@ -176,7 +175,7 @@ def _fresh(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[st
     """Return the prefixes of new parameters: the head, a BiLSTM, new top layers, and a pooler if it is missing."""
     layers = saved.config.layers
     new = range(layers - settings.new_layers, layers)
-    top = [f"encoder.{prefix}layers.{layer}." for prefix in places(saved.config) for layer in new]
+    top = [f"encoder.{prefix}layers.{layer}." for prefix in part_prefixes(saved.config) for layer in new]
     has_pooler = saved.weights is None or "pooler.dense.weight" in saved.weights
     top += [_BILSTM] * bool(settings.bilstm)
     return (f"{head}.", *top, *([] if has_pooler and not top else ["pooler."]))
@@ -185,7 +184,7 @@ def _fresh(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[st
 def _freeze(model: nn.Module, config: BackboneConfig, layers: int) -> None:
     """Freeze the embeddings and the lowest `layers` layers."""
     frozen = ("embeddings.", *(f"layers.{layer}." for layer in range(layers)))
-    prefixes = tuple(f"encoder.{prefix}{part}" for prefix in places(config) for part in frozen)
+    prefixes = tuple(f"encoder.{prefix}{part}" for prefix in part_prefixes(config) for part in frozen)
     for name, parameter in model.named_parameters():
         if layers and name.startswith(prefixes):
             parameter.requires_grad_(False)

@@ -74,9 +74,9 @@ def check_tensors(source: str, weights: Mapping[str, Tensor], *, model: nn.Modul
         for name in expected
         if actual.get(name, expected[name]) != expected[name]
     ]
-    wrong = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"no place for: {', '.join(surplus)}"] * bool(surplus)
+    wrong = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"unknown: {', '.join(surplus)}"] * bool(surplus)
     if wrong or shapes:
-        raise InputError(f"{source}: not a whole {kind}; {'; '.join([*wrong, *shapes])}")
+        raise InputError(f"{source}: not a complete {kind}; {'; '.join([*wrong, *shapes])}")
     if broken := [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]:
         raise InputError(f"{source}: infinite values or values that are no numbers in {', '.join(broken)}")
 

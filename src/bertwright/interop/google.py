@@ -11,7 +11,6 @@ models with the exact function, and this file does the same. The two functions d
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.files import read_json
+from bertwright.files import read_object
 from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.interop.sorted_table import is_table
 from bertwright.interop.tensor_bundle import Bundle, index_file, open_bundle
@@ -168,9 +167,7 @@ def _beside(folder: Path, name: str) -> Path:
 
 
 def _config(path: Path, tokenizer: Tokenizer) -> EncoderConfig:
-    raw = read_json(path)
-    if not isinstance(raw, dict):
-        raise InputError(f"{path}: holds a JSON {type(raw).__name__}; it must be an object")
+    raw = read_object(path)
     required = {*_CONFIG_NAMES, "hidden_act"}
     if missing := sorted(required - raw.keys()):
         raise InputError(f"{path}: lacks {', '.join(missing)}")
@@ -191,9 +188,7 @@ def _config(path: Path, tokenizer: Tokenizer) -> EncoderConfig:
 
 def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
     path = folder / "tokenizer_config.json"
-    settings: Any = read_json(path) if path.is_file() else {}
-    if not isinstance(settings, dict):
-        raise InputError(f"{path}: holds a JSON {type(settings).__name__}; it must be an object")
+    settings = read_object(path) if path.is_file() else {}
     lower, strip = settings.get("do_lower_case"), settings.get("strip_accents")
     if cased is None and not isinstance(lower, bool):
         raise InputError(

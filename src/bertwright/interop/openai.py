@@ -213,7 +213,7 @@ def _read_shard(path: Path) -> npt.NDArray[np.float32]:
     try:
         shard: npt.NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # a broken header raises errors of many classes
-        raise InputError(f"{path}: not a whole numpy file of plain numbers: {error}") from None
+        raise InputError(f"{path}: not a complete numpy file of plain numbers: {error}") from None
     if shard.dtype != np.float32 or shard.ndim != 1:
         raise InputError(f"{path}: holds {shard.dtype} of shape {shard.shape}; a shard is one row of float32")
     return shard

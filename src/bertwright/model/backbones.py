@@ -64,6 +64,6 @@ def build_backbone(config: BackboneConfig) -> Backbone:
     return backbone
 
 
-def places(config: BackboneConfig) -> tuple[str, ...]:
+def part_prefixes(config: BackboneConfig) -> tuple[str, ...]:
     """Return the prefixes of parameter names of the single backbones that a backbone consists of."""
     return family_of(config).prefixes(config)

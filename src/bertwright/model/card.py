@@ -143,11 +143,11 @@ def finetuning_card(
     )
 
 
-def origin(place: str, digest: str | None) -> str:
+def origin(source: str, digest: str | None) -> str:
     """Return the line of a card about the initial model: its folder's name, or that of its run, and its digest."""
     if digest is None:
         return "began from random weights"
-    folder = Path(place).absolute()
+    folder = Path(source).absolute()
     name = folder.parent.name if folder.name == "model" else folder.name
     return f"began from the model `{name}`, its weights' sha256 `{digest[:16]}`"
 

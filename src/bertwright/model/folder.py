@@ -206,14 +206,14 @@ def weights_digest(saved: SavedModel) -> str | None:
     return None if saved.weights is None else saved.digest or file_digest(Path(saved.place) / WEIGHTS)
 
 
-def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], place: str) -> None:
+def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], source: str) -> None:
     """Raise InputError where the backbone's weights are not exactly those of the configuration in config.json.
 
     Sizes are compared before memory is allocated.
     """
     stored = sum(name.startswith("encoder.") for name in weights)
     if config.layers > stored:  # each layer has several
-        raise InputError(f"{place}: config.json asks for {config.layers} layers, but there are {stored} tensors")
+        raise InputError(f"{source}: config.json asks for {config.layers} layers, but there are {stored} tensors")
     with torch.device("meta"):
         wanted = {
             f"encoder.{name}": tuple(tensor.shape) for name, tensor in build_backbone(config).state_dict().items()
@@ -224,13 +224,13 @@ def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], place:
         if tensor is None and layer_of(name) in present:  # `load_weights` names a tensor that is missing in a layer
             continue
         if tensor is None:
-            raise InputError(f"{place}: the model has no weights for {name}, which config.json asks for")
+            raise InputError(f"{source}: the model has no weights for {name}, which config.json asks for")
         if tuple(tensor.shape) != shape:
-            raise InputError(f"{place}: {name} has shape {tuple(tensor.shape)}, expected {shape}")
+            raise InputError(f"{source}: {name} has shape {tuple(tensor.shape)}, expected {shape}")
     surplus = [name for name in weights if name.startswith("encoder.") and name not in wanted]
     if surplus:
         shown = ", ".join(surplus[:3]) + ", …" * (len(surplus) > 3)
-        raise InputError(f"{place}: {len(surplus)} tensors do not belong to the model of config.json: {shown}")
+        raise InputError(f"{source}: {len(surplus)} tensors do not belong to the model of config.json: {shown}")
 
 
 def layer_of(name: str) -> str:

@@ -35,7 +35,7 @@ class ShuffledRows(ABC, Generic[AnyBatch]):
     """
 
     def __init__(self, length: int, seed: int) -> None:
-        from bertwright.objectives.sampling import Sampler
+        from bertwright.objectives.sampling import Sampler  # numba, slow to import
 
         self.length = length
         self._sampler = Sampler(self.num_rows, seed)

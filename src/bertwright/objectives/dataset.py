@@ -8,6 +8,9 @@ order differs from the original. The original shuffles the rows of all K version
 within a buffer of records. Here the versions come one after another, each in full, and every epoch has its own shuffled
 order, also where it repeats a version.
 
+The modules that compile with numba are imported inside functions: serving a model imports this module, and its start
+must not wait for numba.
+
 Shapes: B rows, T tokens of a row, P predictions of a row, D documents.
 """
 

@@ -284,7 +284,7 @@ def summary(run: Run) -> dict[str, Any]:
 def list_runs(root: Path) -> list[dict[str, Any]]:
     """Return a row for each run at or below `root`, by name; seeds belong to their run. A broken run has a row too."""
     if not root.is_dir():
-        raise InputError(f"{root}: not a folder")
+        raise InputError(f"{root}: expected a folder, found none")
     return [_row(root, folder) for folder in _run_folders(root)]
 
 

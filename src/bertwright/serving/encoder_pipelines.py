@@ -15,6 +15,7 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder, EncoderLayer, visible_keys
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import open_pretrained
+from bertwright.serving.embeddings import Features, Pool, check_pool, pooled
 from bertwright.serving.pipeline import (
     WHOLE_ROW,
     EncodedInputs,
@@ -29,7 +30,6 @@ from bertwright.serving.pipeline import (
 from bertwright.serving.results import AttentionView, FilledText, Follows, Piece, Vector
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.encoding import encode
-from bertwright.tasks.embeddings import Features, Pool, check_pool, pooled
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import Filled, fill_ids, open_next_sentence
 from bertwright.tasks.frozen_features import FeaturePositions, states_for

@@ -30,7 +30,7 @@ def add_endpoints(app: FastAPI, service: Service) -> None:
 
 def _add_task_endpoints(app: FastAPI, service: Service) -> None:
     @app.post("/v1/predict")
-    async def predict(body: schemas.PredictRequest, request: Request) -> schemas.PredictResponse:
+    async def predict(body: schemas.PredictionRequest, request: Request) -> schemas.PredictResponse:
         """Answer as the model was trained: labels, a number, entities, answers, choices, filled masks."""
         name, model = service.model(body.model)
         if model.kind == "vectors":

@@ -13,6 +13,7 @@ from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, RunFailed, shown
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
+from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
 from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
@@ -20,7 +21,6 @@ from bertwright.serving.results import Vector
 from bertwright.serving.settings import AnswerPrecision
 from bertwright.tables.reader import column_names, column_values
 from bertwright.tasks.binding import open_tokenizer
-from bertwright.tasks.embeddings import Pool
 from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import import_hint
 from bertwright.text.base_tokenizer import BaseTokenizer

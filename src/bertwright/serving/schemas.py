@@ -50,7 +50,7 @@ PredictInput = (
 """An input of the form that the model was trained for: a text, a pair as a list of two texts, a question, a choice."""
 
 
-class PredictRequest(_Request):
+class PredictionRequest(_Request):
     """Inputs of the form that the model was trained for."""
 
     inputs: Annotated[list[PredictInput], Field(min_length=1), FailFast()]

@@ -48,9 +48,9 @@ def _open_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArray[np
     """Return the logits of a model on features. It makes batches and a progress display of its own, silenced here."""
     compute = open_with_features(saved)
 
-    def logits(places: FeaturePositions) -> NDArray[np.float32]:
+    def logits(positions: FeaturePositions) -> NDArray[np.float32]:
         with redirect_messages(lambda _: None):
-            return compute(places)
+            return compute(positions)
 
     return logits
 

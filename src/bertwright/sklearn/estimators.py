@@ -146,7 +146,7 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
             texts, labels, weights = _counted(texts, labels, weights)
             classes, targets = np.unique(labels, return_inverse=True)
             if len(classes) < 2:
-                raise EstimatorError(f"y: expected at least two classes, got only {label_name(classes[0])!r}")
+                raise EstimatorError(f"y: expected at least two classes, got one class, {label_name(classes[0])!r}")
             # The outputs are in the order in which `bertwright finetune` puts the labels of a table.
             order = np.array(sorted(range(len(classes)), key=lambda at: natural(label_name(classes[at]))))
             outputs = classes[order]
@@ -312,8 +312,8 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     def fit(self, X: Any, y: Any = None) -> "BertVectorizer":
         """Open the model and check the type of X."""
         with in_python():
+            from bertwright.serving.embeddings import check_pool
             from bertwright.sklearn.fit import read
-            from bertwright.tasks.embeddings import check_pool
 
             texts = self._texts(X)
             if len(texts.sides) > 1:
@@ -337,7 +337,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """Return vectors [N, D]."""
         check_is_fitted(self)
         with in_python():
-            from bertwright.tasks.embeddings import features_of, pooled
+            from bertwright.serving.embeddings import features_of, pooled
             from bertwright.tasks.feature_based import frozen_encoder
 
             texts = self._as_fitted(X)

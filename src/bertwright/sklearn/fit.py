@@ -14,6 +14,7 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.files import digest_note
+from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     add_auxiliary_loss,
@@ -26,7 +27,7 @@ from bertwright.finetuning.setup import (
 )
 from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_weights
-from bertwright.tasks.binding import BoundTask, open_tokenizer, steps_of
+from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import train

@@ -133,7 +133,7 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What is read and where its answers go.
+    """A request for predictions: the input to read and the file for the answers.
 
     source          a file, or - for standard input
     target          a file, a folder for answers to questions, or - for standard output

@@ -1,1 +1,1 @@
-"""What fine-tuning asks of the model."""
+"""Kinds of tasks: their data, models, metrics and predictions."""

@@ -26,7 +26,7 @@ TERM, COUNT = "language", "next_tokens"
 
 @dataclass(frozen=True)
 class BackboneCall:
-    """One call of a backbone: `ids`, `mask` [B, T] and all last states [B, T, D]."""
+    """Call of a backbone: `ids`, `mask` [B, T] and all last states [B, T, D]."""
 
     ids: Tensor
     mask: Tensor
@@ -34,7 +34,7 @@ class BackboneCall:
 
 
 def predicts_next(config: BackboneConfig) -> bool:
-    """Whether a body's states can be asked for the next token: whether they know none that stands behind them."""
+    """Return whether a backbone can predict the next token: its states must not depend on later tokens."""
     return isinstance(config, SingleBackboneConfig) and config.attends == "left"
 
 

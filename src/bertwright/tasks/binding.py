@@ -5,7 +5,7 @@ scikit-learn use it: read → encode → collate → model → loss, and logits 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,12 +22,6 @@ from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.training.distributed import Trainable
-
-LEARNED_TOKENS = 32_768
-"""Number of tokens whose gradients are computed at a time: a row with hundreds of choices would fill any memory."""
-
-_WINDOW = 50
-"""Number of batches that are sorted by length together: padding nearly vanishes, and the order stays random."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ class TaskKind(ABC):
     unit: ClassVar[str] = "rows"
     """Name of the count that divides the summed loss."""
     feature_unit: ClassVar[str | None] = None
-    """What the feature-based approach labels: each "row", each "position", or nothing (None)."""
+    """Unit that the feature-based approach labels, "row" or "position"; None where it is not supported."""
 
     @abstractmethod
     def read(self, task: Any, data: Path) -> LabelledData:
@@ -256,8 +250,8 @@ class BoundTask:
         metrics: dict[str, float] = {}
         for name, (rows, inputs) in self.validation.items():
             prefix = "" if len(self.validation) == 1 else f"{name}."
-            found = self.kind.metrics(self.task, self.logits(model, name), rows, inputs)
-            metrics |= {f"{prefix}{key}": value for key, value in found.items()}
+            of_file = self.kind.metrics(self.task, self.logits(model, name), rows, inputs)
+            metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}
         return metrics
 
     def to_save(self, model: nn.Module, metrics: Mapping[str, float]) -> ModelToSave:
@@ -274,43 +268,3 @@ def open_tokenizer(saved: SavedModel) -> BaseTokenizer:
             f"but {saved.place} has embeddings for {saved.config.vocab_size}"
         )
     return tokenizer
-
-
-def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """Return the row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches."""
-    random = np.random.default_rng((seed, epoch))
-    order = random.permutation(len(lengths))
-    batches = []
-    for begin in range(0, len(order), _WINDOW * batch_size):
-        window = order[begin : begin + _WINDOW * batch_size]
-        window = window[np.argsort(lengths[window], kind="stable")]
-        batches += [window[start : start + batch_size] for start in range(0, len(window), batch_size)]
-    return [batches[index] for index in random.permutation(len(batches))]
-
-
-def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) -> Callable[[int], Sequence[Any]]:
-    """Return a function step → micro-batches: `parts` of them, or as many as LEARNED_TOKENS requires."""
-    per_epoch = -(-len(bound.lengths) // batch_size)
-    cache: dict[int, list[NDArray[np.int64]]] = {}
-
-    def batches_of(step: int) -> list[Any]:
-        epoch, index = divmod(step, per_epoch)
-        if epoch not in cache:
-            cache.clear()
-            cache[epoch] = epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
-        rows = cache[epoch][index]
-        pieces = np.array_split(rows, min(parts, len(rows)))
-        return [bound.batch(part) for piece in pieces for part in _parts(piece, bound.tokens)]
-
-    return batches_of
-
-
-def _parts(rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of a step in parts of at most LEARNED_TOKENS tokens, or of one row."""
-    begin, total = 0, 0
-    for index, row in enumerate(rows):
-        total += int(tokens[row])
-        if total > LEARNED_TOKENS and index > begin:
-            yield rows[begin:index]
-            begin, total = index, int(tokens[row])
-    yield rows[begin:]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder
+from bertwright.files import atomic_file, atomic_folder, write_json
 
 
 class Pieces(Protocol):
@@ -81,8 +81,12 @@ class BaseTokenizer(ABC):
         """The ids at the begin of a row, between its texts and at its end."""
 
     @abstractmethod
-    def _write(self, folder: Path) -> None:
-        """Write the tokenizer's files into a folder that exists."""
+    def _vocabulary_files(self) -> dict[str, str]:
+        """Return name → text of the files that list pieces and merges."""
+
+    @abstractmethod
+    def _config(self) -> dict[str, Any]:
+        """Return the content of tokenizer_config.json."""
 
     @property
     def vocab_size(self) -> int:
@@ -138,11 +142,15 @@ class BaseTokenizer(ABC):
 
     def save(self, folder: Path) -> None:
         """Write the files that `open_tokenizer_folder` and transformers read; a new folder is complete or absent."""
-        if folder.exists():
-            self._write(folder)
+        if not folder.exists():
+            with atomic_folder(folder) as temporary:
+                self.save(temporary)
             return
-        with atomic_folder(folder) as temporary:
-            self._write(temporary)
+        files = {**self._vocabulary_files(), "tokenizer.json": self._rust.to_str(pretty=True) + "\n"}
+        for name, text in files.items():
+            with atomic_file(folder / name) as stream:
+                stream.write(text.encode())
+        write_json(folder / "tokenizer_config.json", self._config())
 
 
 def number_pieces(pieces: Sequence[str], *, required: Sequence[str], source: str) -> dict[str, int]:

@@ -23,7 +23,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, read_object, write_json
+from bertwright.files import read_object
 from bertwright.text.base_tokenizer import BaseTokenizer, number_pieces
 from bertwright.text.vocabulary import Rules, check_rules, pieces_by_id
 from bertwright.text.wordpiece import as_text, count_words, refuse_too_many, split_alphabet
@@ -152,17 +152,15 @@ class BPETokenizer(BaseTokenizer):
         pieces = [self.pieces[id] for id in ids]
         return "".join(f"{piece} " if piece in TASK_TOKENS else piece.replace(END, " ") for piece in pieces).rstrip()
 
-    def _write(self, folder: Path) -> None:
-        """Write tokenizer.json, vocab.json, merges.txt and tokenizer_config.json, as transformers reads GPT-1's."""
-        with atomic_file(folder / "vocab.json") as stream:
-            stream.write(json.dumps(self._ids, ensure_ascii=False).encode() + b"\n")
-        with atomic_file(folder / "merges.txt") as stream:
-            stream.write("".join([f"{HEADER} 0.2\n", *(f"{a} {b}\n" for a, b in self.merges)]).encode())
-        with atomic_file(folder / "tokenizer.json") as stream:
-            stream.write(self._rust.to_str(pretty=True).encode() + b"\n")
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {
+            "vocab.json": json.dumps(self._ids, ensure_ascii=False) + "\n",
+            "merges.txt": "".join([f"{HEADER} 0.2\n", *(f"{left} {right}\n" for left, right in self.merges)]),
+        }
+
+    def _config(self) -> dict[str, Any]:
         config = {"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": UNK, "model_max_length": _MAX_LENGTH}
-        names = dict(zip(("bos_token", "sep_token", "cls_token"), self._special, strict=False))
-        write_json(folder / "tokenizer_config.json", {**config, **names})
+        return config | dict(zip(("bos_token", "sep_token", "cls_token"), self._special, strict=False))
 
     @classmethod
     def load(cls, folder: Path) -> "BPETokenizer":

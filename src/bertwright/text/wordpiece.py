@@ -24,7 +24,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, write_json
 from bertwright.text.base_tokenizer import BaseTokenizer, number_pieces
 from bertwright.text.vocabulary import (
     CLS,
@@ -100,12 +99,10 @@ class Tokenizer(BaseTokenizer):
         """Join pieces into readable text, special tokens included; spacing is that of English."""
         return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
 
-    def _write(self, folder: Path) -> None:
-        """Write tokenizer.json, vocab.txt and tokenizer_config.json, which transformers reads as a BertTokenizer."""
-        with atomic_file(folder / "vocab.txt") as stream:
-            stream.write("".join(f"{piece}\n" for piece in self.pieces).encode())
-        with atomic_file(folder / "tokenizer.json") as stream:
-            stream.write(self._rust.to_str(pretty=True).encode() + b"\n")
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {"vocab.txt": "".join(f"{piece}\n" for piece in self.pieces)}
+
+    def _config(self) -> dict[str, Any]:
         names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
         config = {
             "tokenizer_class": "BertTokenizer",
@@ -115,7 +112,7 @@ class Tokenizer(BaseTokenizer):
             "model_max_length": 512,
         }
         extension = {OWN_KEY: {"extended_from": self.base.model_dump()}} if self.base else {}
-        write_json(folder / "tokenizer_config.json", {**config, **names, **extension})
+        return {**config, **names, **extension}
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":

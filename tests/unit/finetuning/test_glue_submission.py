@@ -133,16 +133,16 @@ def test_what_cannot_be_submitted_is_said(
     out = tmp_path / "a.zip"
     with pytest.raises(
         InputError,
-        match="no model for rte; expected models for cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli; wnli",
+        match="no model for rte; expected models for cola, sst2, mrpc, stsb, qqp, ",
     ):
         write_submission({name: place for name, place in models.items() if name != "rte"}, glue, out)
-    with pytest.raises(InputError, match="squad is no task of GLUE's"):
+    with pytest.raises(InputError, match="squad is not a GLUE task; expected models for cola, sst2, "):
         write_submission({**models, "squad": "m"}, glue, out)
-    with pytest.raises(InputError, match="was fine-tuned for cola, and cannot answer SST-2"):
+    with pytest.raises(InputError, match="expected a model for SST-2, got one for cola"):
         write_submission({**models, "sst2": models["cola"]}, glue, out)
-    with pytest.raises(InputError, match="was fine-tuned for rte, and cannot answer QNLI"):  # their labels are the same
+    with pytest.raises(InputError, match="expected a model for QNLI, got one for rte"):  # their labels are the same
         write_submission({**models, "qnli": models["rte"]}, glue, out)
     assert "rows answered" not in capsys.readouterr().err  # all of that before the first answer
-    with pytest.raises(InputError, match=r"CoLA needs test\.tsv there; 0 such files"):
+    with pytest.raises(InputError, match=r"expected one file test\.tsv for CoLA, found 0"):
         write_submission(models, tmp_path, out)
     assert not out.exists()

@@ -46,16 +46,16 @@ def test_the_papers_grid_and_own_ones() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("depth=3", "'depth' is no setting to search over"),
-        ("seeds=3", "'seeds' is no setting to search over"),
-        ("epochs=2,many", "'many' is no value of epochs"),
-        ("epochs=2.5", "'2.5' is no value of epochs"),
+        ("depth=3", "--grid: unknown setting 'depth'; allowed: batch-size, learning-rate, epochs, warmup,"),
+        ("seeds=3", "--grid: unknown setting 'seeds'; allowed: batch-size, learning-rate, epochs, warmup,"),
+        ("epochs=2,many", "--grid epochs=2,many: invalid value 'many' of epochs"),
+        ("epochs=2.5", r"--grid epochs=2\.5: invalid value '2\.5' of epochs"),
         ("epochs=0", "--grid epochs=0: invalid value '0' of epochs"),
-        ("learning-rate=", "'' is no value of learning-rate"),
-        ("learning-rate=nan", "'nan' is no value of learning-rate"),
-        ("epochs=1 epochs=2", "epochs stands there twice"),
-        ("epochs=1,2,1", "--grid epochs=1,2,1: the same value stands there twice"),
-        ("warmup=0.1,1e-1", "the same value stands there twice"),
+        ("learning-rate=", "--grid learning-rate=: invalid value '' of learning-rate"),
+        ("learning-rate=nan", "--grid learning-rate=nan: invalid value 'nan' of learning-rate"),
+        ("epochs=1 epochs=2", "--grid: epochs is given twice"),
+        ("epochs=1,2,1", "--grid epochs=1,2,1: a value is given twice"),
+        ("warmup=0.1,1e-1", r"--grid warmup=0\.1,1e-1: a value is given twice"),
         (" ", "--grid: expected paper, or NAME=VALUE,VALUE … such as 'batch-size=16,32"),
     ],
 )
@@ -95,18 +95,18 @@ def test_a_search_that_stopped_goes_on(given: dict[str, Any], tmp_path: Path, mo
     with pytest.raises(Stopped, match="stopped with 1 of 3 settings done; continue with the same command and --resume"):
         search(FAST, SST2, grid, out=out, **given)
     assert not (out / "model").exists()
-    with pytest.raises(InputError, match="already holds a search; continue it with --resume"):
+    with pytest.raises(InputError, match="already has a search; continue it with --resume or choose another --out"):
         search(FAST, SST2, grid, out=out, **given)
-    with pytest.raises(InputError, match="holds a search with other grid"):
+    with pytest.raises(InputError, match="has a search with other grid"):
         search(FAST, SST2, parse_grid("epochs=1", FAST), out=out, resume=True, **given)
     found = search(FAST, SST2, grid, out=out, resume=True, **given)
     assert [row["scores"] for row in found["rows"]] == [row["scores"] for row in whole["rows"]]
-    with pytest.raises(InputError, match=r"holds a search with other epochs \(1 there, 3 here\)"):
+    with pytest.raises(InputError, match=r"has a search with other epochs \(1 there, 3 now\)"):
         search(FAST.model_copy(update={"epochs": 3}), SST2, grid, out=out, resume=True, **given)
     with pytest.raises(InputError, match="--max-length 1000: random:tiny takes at most 512 tokens"):
         search(FAST.model_copy(update={"max_length": 1000}), SST2, grid, out=tmp_path / "new", **given)
     assert not (tmp_path / "new").exists()  # a mistake before anything began leaves nothing
-    with pytest.raises(InputError, match="is not empty and holds no search"):
+    with pytest.raises(InputError, match="is not empty and has no search"):
         search(FAST, SST2, grid, out=given["data"], **given)
 
 
@@ -236,7 +236,7 @@ def test_a_model_without_a_pooler_gets_one_and_it_is_said(
     put(model, {name: tensor for name, tensor in tensors.items() if "pooler" not in name})
     capsys.readouterr()
     finetune(FAST, SST2, model=str(tmp_path / "first"), data=given["data"], out=tmp_path / "second")
-    assert "has no pooler, which this task uses; it begins anew" in capsys.readouterr().err
+    assert "has no pooler, which this task needs; a new one is trained" in capsys.readouterr().err
     assert "pooler.dense.weight" in (open_model(str(tmp_path / "second")).weights or {})
 
 

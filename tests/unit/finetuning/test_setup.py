@@ -96,10 +96,10 @@ def test_the_next_task_takes_it_over(models: dict[str, str], data: Path, tmp_pat
     for name, tensor in before.items():
         if name.startswith("encoder."):
             torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-9)
-    with pytest.raises(InputError, match=r"--bilstm 16: .*first has a BiLSTM on top already"):
+    with pytest.raises(InputError, match="first already has a BiLSTM on top; name the model below it"):
         finetune(learned, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
     features = FAST.model_copy(update={"features": "last"})
-    with pytest.raises(InputError, match=r"--features: .*first has a BiLSTM on top already"):
+    with pytest.raises(InputError, match=r"--features: .*first already has a BiLSTM on top"):
         finetune(features, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
         load(tmp_path / "first").vectors("a text")

@@ -17,12 +17,12 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import system_config
+from bertwright.serving.embeddings import features_of
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import open_classifier, predict_logits
 from bertwright.tasks.classification.spec import get_task
-from bertwright.tasks.embeddings import features_of
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.multiple_choice.spec import Choices, encode_choices
 from bertwright.text.bpe import TASK_TOKENS, BPETokenizer, train_bpe

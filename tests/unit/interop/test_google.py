@@ -77,7 +77,7 @@ def opened(foreign: ForeignCheckpoint, folder: Path) -> Bert:
 
 @pytest.fixture(scope="module")
 def answers() -> Arrays:
-    """What TensorFlow computed from the checkpoints."""
+    """Return the outputs that TensorFlow computed from the checkpoints."""
     with np.load(WRITTEN_BY_TENSORFLOW / "answers.npz") as stored:
         return dict(stored)
 
@@ -286,12 +286,12 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "width": (
         lambda folder: settings(folder, hidden_size=32),
-        r"not a whole BertForPreTraining; encoder\.embeddings\.word\.weight is \(60, 16\), not \(60, 32\);",
+        r"not a complete BertForPreTraining; encoder\.embeddings\.word\.weight is \(60, 16\), not \(60, 32\);",
     ),
     "inner width": (lambda folder: settings(folder, intermediate_size=16), r"expand\.weight is \(24, 16\), not \(16, "),
     "positions": (lambda folder: settings(folder, max_position_embeddings=512), r"is \(20, 16\), not \(512, 16\)"),
     "more layers": (lambda folder: settings(folder, num_hidden_layers=3), r"missing: encoder\.layers\.2\.attention\."),
-    "fewer layers": (lambda folder: settings(folder, num_hidden_layers=1), r"no place for: encoder\.layers\.1\."),
+    "fewer layers": (lambda folder: settings(folder, num_hidden_layers=1), r"unknown: encoder\.layers\.1\."),
     "more pieces": (
         lambda folder: (folder / "vocab.txt").write_text("\n".join([*PIECES, "one more"]), "utf-8"),
         "the vocabulary has 61 pieces, but there are embeddings for 60",
@@ -340,8 +340,8 @@ BAD_VARIABLES: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
         r"heads of several tasks, .*: cls/predictions/output_bias, .*cls/seq_relationship/output_weights, output_bias",
     ),
     "no key": (removed(KEY), r"\.0\.attention\.query\.weight is there, but not .*\.0\.attention\.key\.weight$"),
-    "no query": (removed(KEY.replace("key", "query")), r"missing: .*qkv\.weight; no place for: .*\.key\.weight, "),
-    "no bias": (removed("cls/predictions/output_bias"), r"not a whole BertForPreTraining; missing: masked_lm\.bias$"),
+    "no query": (removed(KEY.replace("key", "query")), r"missing: .*qkv\.weight; unknown: .*\.key\.weight, "),
+    "no bias": (removed("cls/predictions/output_bias"), r"BertForPreTraining; missing: masked_lm\.bias$"),
     "a key of another shape": (
         lambda arrays: arrays | {KEY: np.zeros((16, 8), np.float32)},
         r"query\.weight is \(16, 16\), .*key\.weight is \(8, 16\), .*; they must have the same shape",

@@ -168,7 +168,7 @@ def test_every_class_goes_to_us_and_back_bit_by_bit(tmp_path: Path, pieces: list
 
 
 def test_the_heads_that_are_there_count(tmp_path: Path, pieces: list[str]) -> None:
-    """As bert-base-uncased was published: the class is said to be a masked LM, and both heads are there."""
+    """The folder is like that of bert-base-uncased: its class is a masked LM, and its weights have both heads."""
     publish(tmp_path / "m", pieces)
     path = tmp_path / "m" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": ["BertForMaskedLM"]}))
@@ -406,13 +406,13 @@ BAD = {
     ),
     "a surplus layer": (
         lambda m: with_tensor(m, "bert.encoder.layer.2.output.dense.bias", torch.ones(32)),
-        "no place for: encoder.layers.2.contract.bias",
+        "unknown: encoder.layers.2.contract.bias",
     ),
     "another shape": (
         lambda m: with_tensor(m, "cls.predictions.bias", torch.ones(9)),
         r"masked_lm.bias is \(9,\), not",
     ),
-    "fewer layers said": (lambda m: change(m, num_hidden_layers=1), "no place for: encoder.layers.1"),
+    "fewer layers said": (lambda m: change(m, num_hidden_layers=1), "unknown: encoder.layers.1"),
     "another architecture": (lambda m: change(m, model_type="roberta"), "model_type is 'roberta'"),
     "an untied decoder": (
         lambda m: with_tensor(m, "cls.predictions.decoder.weight", weights_of(m)[WORDS] + 1),
@@ -624,7 +624,7 @@ REVISION = "2e" * 20
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub as downloading a model takes; `asked` is what was."""
+    """The part of the Hub that a download needs; `asked` holds the requests."""
 
     folder: ClassVar[Path]
     asked: ClassVar[list[str]] = []

@@ -237,7 +237,7 @@ def change_one(weights: dict[str, Any], value: float) -> None:
 
 @pytest.mark.parametrize("value", [0.01, float("nan")])
 def test_a_graph_that_is_not_the_model_is_refused(at_hand: Callable[..., str], tmp_path: Path, value: float) -> None:
-    """One of its numbers is another; nothing is left behind."""
+    """A graph with one changed number is refused, and nothing is left behind."""
     model = at_hand("BertForPreTraining", lambda weights: change_one(weights, value))
     with pytest.raises(
         InputError, match=r"the exported prediction_logits differ from PyTorch's by up to .*, over \d+e-0[34]"

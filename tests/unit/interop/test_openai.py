@@ -169,31 +169,31 @@ BROKEN_RELEASE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "truncated": (
         lambda f: os.truncate(f / "params_5.npy", 1000),
-        r"params_5\.npy: not a whole numpy file of plain numbers: mmap length is greater than file size",
+        r"params_5\.npy: not a complete numpy file of plain numbers: mmap length is greater than file size",
     ),
     "truncated in its header": (
         lambda f: os.truncate(f / "params_5.npy", 50),
-        r"params_5\.npy: not a whole numpy file",
+        r"params_5\.npy: not a complete numpy file",
     ),
-    "empty": (lambda f: os.truncate(f / "params_5.npy", 0), r"params_5\.npy: not a whole numpy file"),
+    "empty": (lambda f: os.truncate(f / "params_5.npy", 0), r"params_5\.npy: not a complete numpy file"),
     "more numbers than a machine holds": (
         lambda f: (f / "params_5.npy").write_bytes(
             header("{'descr': '<f4', 'fortran_order': False, 'shape': (10**15,)}")
         ),
-        r"params_5\.npy: not a whole numpy file",
+        r"params_5\.npy: not a complete numpy file",
     ),
     "a header with a hole": (
         lambda f: (f / "params_5.npy").write_bytes(header("{'descr': ('<f4', [('''")),
-        r"params_5\.npy: not a whole numpy file",
+        r"params_5\.npy: not a complete numpy file",
     ),
-    "an archive": (lambda f: zipped(f / "params_5.npy"), r"params_5\.npy: not a whole numpy file of plain numbers"),
+    "an archive": (lambda f: zipped(f / "params_5.npy"), r"params_5\.npy: not a complete numpy file of plain numbers"),
     "objects with code": (
         lambda f: np.save(f / "params_5.npy", np.array([Code(f / "ran")], dtype=object), allow_pickle=True),
-        r"params_5\.npy: not a whole numpy file of plain numbers: \w",
+        r"params_5\.npy: not a complete numpy file of plain numbers: \w",
     ),
     "a bare pickle": (
         lambda f: (f / "params_5.npy").write_bytes(pickle.dumps(Code(f / "ran"))),
-        r"params_5\.npy: not a whole numpy file of plain numbers",
+        r"params_5\.npy: not a complete numpy file of plain numbers",
     ),
     "not a number": (
         shard(0, put(np.nan)),

@@ -65,7 +65,7 @@ def weights_with(edit: Callable[[dict[str, Tensor]], Any]) -> Callable[[Path], N
 
 
 def pickled(value: Callable[[Path], Any]) -> Callable[[Path], None]:
-    """What a pytorch_model.bin holds in place of model.safetensors."""
+    """Write a pytorch_model.bin in place of model.safetensors."""
 
     def change(folder: Path) -> None:
         (folder / "model.safetensors").unlink()
@@ -83,7 +83,7 @@ WORDS = "transformer.tokens_embed.weight"
 
 
 def encrypted(folder: Path) -> None:
-    """As a zip whose entries say so; nothing is, which a reader finds out when it asks for the password."""
+    """Mark the entries of a zip as encrypted; a reader then asks for a password."""
     pickled(lambda _: {"a": torch.zeros(2)})(folder)
     path = folder / "pytorch_model.bin"
     content = bytearray(path.read_bytes())
@@ -120,11 +120,11 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a tensor is missing": (
         weights_with(lambda t: t.pop("transformer.h.1.ln_1.bias")),
-        r"not a whole OpenAIGPTLMHeadModel; missing: encoder.layers\.1\.attention_norm\.bias$",
+        r"not a complete OpenAIGPTLMHeadModel; missing: encoder.layers\.1\.attention_norm\.bias$",
     ),
     "a layer too many": (
         weights_with(lambda t: t.update({"transformer.h.2.ln_1.bias": torch.zeros(HIDDEN)})),
-        r"no place for: encoder.layers\.2\.attention_norm\.bias$",
+        r"unknown: encoder.layers\.2\.attention_norm\.bias$",
     ),
     "a shape": (
         weights_with(lambda t: t.update({"transformer.h.0.mlp.c_fc.weight": torch.zeros(4 * HIDDEN, HIDDEN)})),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.model.backbones import Backbone, build_backbone, places
+from bertwright.model.backbones import Backbone, build_backbone, part_prefixes
 from bertwright.model.config import BackboneConfig, EncoderConfig, encoder_shape, with_dropout
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bilstm import TopConfig
@@ -209,10 +209,10 @@ def test_random_weights_of_every_system() -> None:
 
 
 def test_where_the_parts_of_a_body_stand() -> None:
-    assert places(BODIES["gpt"]) == ("",)
-    assert places(BODIES["bilstm on a pair"]) == ("inner.left.", "inner.right.")
+    assert part_prefixes(BODIES["gpt"]) == ("",)
+    assert part_prefixes(BODIES["bilstm on a pair"]) == ("inner.left.", "inner.right.")
     names = [name for name, _ in build_backbone(BODIES["bilstm on a pair"]).named_parameters()]
-    for place in places(BODIES["bilstm on a pair"]):
+    for place in part_prefixes(BODIES["bilstm on a pair"]):
         assert f"{place}embeddings.word.weight" in names
         assert any(name.startswith(f"{place}layers.1.") for name in names)
 

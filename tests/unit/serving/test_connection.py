@@ -127,7 +127,7 @@ def test_a_client_that_waits_for_long_is_answered_all_the_same() -> None:
 
 
 def test_a_client_of_http_1_0_is_sent_no_sign() -> None:
-    """It would take it for the answer."""
+    """Such a client would take the sign for the answer."""
 
     async def waits() -> bytes:
         async def slow(scope: Any, receive: Any, send: Any) -> None:

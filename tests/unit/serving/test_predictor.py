@@ -16,11 +16,11 @@ import bertwright
 from bertwright.errors import InputError, RunFailed
 from bertwright.model.bert import Bert
 from bertwright.model.folder import open_model, save_model
+from bertwright.serving.embeddings import features_of, pooled
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.results import FilledText, Label, Labels, Score
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.model import Classifier
-from bertwright.tasks.embeddings import features_of, pooled
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.data import Question, Questions
@@ -175,7 +175,7 @@ def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: P
 
 
 class OtherTable:
-    """As any library's that numpy can read."""
+    """A table of any library that numpy can read."""
 
     def __init__(self, columns: dict[str, Any]) -> None:
         self.columns = list(columns)

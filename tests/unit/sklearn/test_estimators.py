@@ -413,7 +413,10 @@ def test_what_is_saved_is_a_model_folder_like_any_other(fitted: BertClassifier, 
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()
     (tmp_path / "again" / "mine.txt").touch()
-    with pytest.raises(EstimatorError, match=r"again: holds mine\.txt, which would be lost"):
+    with pytest.raises(
+        EstimatorError,
+        match=r"again: it has mine\.txt, which would be lost; name a new folder, or one with nothing but a model",
+    ):
         back.save(tmp_path / "again")
     told = bertwright.load(tmp_path / "m", precision="fp32")(X)
     assert [one.label for one in told] == Y.tolist()
@@ -421,7 +424,7 @@ def test_what_is_saved_is_a_model_folder_like_any_other(fitted: BertClassifier, 
     predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     assert [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == Y.tolist()
     for other in (BertRegressor, BertTagger):
-        with pytest.raises(EstimatorError, match=f"is a model for classify, and {other.__name__} is not"):
+        with pytest.raises(EstimatorError, match=f"expected a model for {other.__name__}, got one for classify"):
             other.load(tmp_path / "m")
 
 
@@ -482,15 +485,15 @@ def test_a_copy_needs_no_folder_and_leaves_none(fitted: BertClassifier, tmp_path
 
 
 NOT_A_TEXT: list[tuple[Any, str]] = [
-    ([*X[:7], None], r"X\[7\]: NoneType None; a text is due"),
-    (pd.Series([*X[:7], None]), r"X\[7\]: \w+ \w+; a text is due"),
-    ([float("nan"), *X[1:]], r"X\[0\]: float nan; a text is due"),
-    ([[text, 3] for text in X], r"X\[0\]\[1\]: int 3; a text is due"),
-    ([*X[:7], ("a", "b")], r"X\[7\]: tuple \('a', 'b'\); a text is due"),
-    ([("a", "b")] * 7 + [("a",)], r"X\[7\]: \('a',\); X\[0\] has 2 texts"),
-    ([("a", "b", "c")] * 8, r"X\[0\]: 3 columns"),
+    ([*X[:7], None], r"X\[7\]: expected a text, got NoneType None"),
+    (pd.Series([*X[:7], None]), r"X\[7\]: expected a text, got float nan"),
+    ([float("nan"), *X[1:]], r"X\[0\]: expected a text, got float nan"),
+    ([[text, 3] for text in X], r"X\[0\]\[1\]: expected a text, got int 3"),
+    ([*X[:7], ("a", "b")], r"X\[7\]: expected a text, got tuple \('a', 'b'\)"),
+    ([("a", "b")] * 7 + [("a",)], r"X\[7\]: expected 2 texts, as in X\[0\], got \('a',\)"),
+    ([("a", "b", "c")] * 8, r"X\[0\]: expected a text or a pair of two, got 3 columns"),
     (["\ud800"] * 8, r"X\[0\]: holds half of a character"),
-    ("one text", r"X: str one text; a list of texts is due"),
+    ("one text", "X: expected a list of texts, got str one text"),
     ([], r"X: 0 sample\(s\)"),
     (X[:7], "X has 7 texts, y has 8 labels"),
 ]
@@ -503,19 +506,23 @@ def test_what_is_no_text_is_named_with_its_place(given: Any, trouble: str) -> No
 
 
 TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"y": ["dry"] * 8}, "y: holds one class alone, 'dry'"),
-    ({}, {"y": [*Y[:7], None]}, r"y\[7\]: None; a label is due"),
-    ({}, {"y": [*Y[:7], " "]}, r"y\[7\]: ' '; a label is due"),
-    ({}, {"y": [*Y[:7], "a\tb"]}, r"y\[7\]: 'a\\tb'; a label is a text in one line, without control characters"),
-    ({}, {"y": [*Y[:7], "a\udc00"]}, r"y\[7\]: 'a\\udc00'; a label is a text"),
-    ({}, {"y": np.array([1, "1"] * 4, dtype=object)}, "y: labels of several types, int, str"),
+    ({}, {"y": ["dry"] * 8}, "y: expected at least two classes, got one class, 'dry'"),
+    ({}, {"y": [*Y[:7], None]}, r"y\[7\]: expected a label, got None"),
+    ({}, {"y": [*Y[:7], " "]}, r"y\[7\]: expected a label, got ' '"),
+    ({}, {"y": [*Y[:7], "a\tb"]}, r"y\[7\]: expected a label in one line without control characters, got 'a\\tb'"),
+    (
+        {},
+        {"y": [*Y[:7], "a\udc00"]},
+        r"y\[7\]: expected a label in one line without control characters, got 'a\\udc00'",
+    ),
+    ({}, {"y": np.array([1, "1"] * 4, dtype=object)}, "y: expected labels of one type, got int, str"),
     ({}, {"y": [0.5, 1.5] * 4}, "y: Unknown label type: continuous"),
     ({}, {"sample_weight": [1.0] * 7}, r"sample_weight: has shape \(7,\)"),
-    ({}, {"sample_weight": [1.0] * 7 + [-1.0]}, r"sample_weight\[7\]: -1.0; a number from 0 on is due"),
+    ({}, {"sample_weight": [1.0] * 7 + [-1.0]}, r"sample_weight\[7\]: expected a number from 0 on, got -1\.0"),
     ({}, {"sample_weight": [0.0] * 8}, "sample_weight: .* all are zero"),
-    ({}, {"sample_weight": [1.0, 0.0] * 4}, "y: holds one class alone, 'dry'"),
-    ({"class_weight": {"blue": 2.0}}, {}, "class_weight: 'blue' is no class of y; there are: dry, wet"),
-    ({"class_weight": "even"}, {}, "class_weight: 'even'"),
+    ({}, {"sample_weight": [1.0, 0.0] * 4}, "y: expected at least two classes, got one class, 'dry'"),
+    ({"class_weight": {"blue": 2.0}}, {}, "class_weight: 'blue' is not a class of y; the classes are: dry, wet"),
+    ({"class_weight": "even"}, {}, "class_weight: expected None, 'balanced' or a dict of classes, got 'even'"),
     ({"epochs": 0}, {}, "epochs: 0: Input should be greater than 0"),
     ({"random_state": "x"}, {}, "random_state: 'x'"),
     ({"long": "fold"}, {}, "long: 'fold'"),
@@ -536,15 +543,15 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
     tagger = BertTagger("model")
     with pytest.raises(EstimatorError, match=r"y\[1\]: expected 2 tags, one per word of X\[1\], got 1"):
         tagger.fit([["a"], ["b", "c"]], [["O"], ["O"]])
-    with pytest.raises(EstimatorError, match=r"X\[1\]\[1\]: NoneType None; a word is due"):
+    with pytest.raises(EstimatorError, match=r"X\[1\]\[1\]: expected a word, got NoneType None"):
         tagger.fit([["a"], ["b", None]], [["O"], ["O", "O"]])
-    with pytest.raises(EstimatorError, match=r"X\[0\]: str a text; a list of words is due"):
+    with pytest.raises(EstimatorError, match=r"X\[0\]: expected a list of words, got str a text"):
         tagger.fit(["a text"], [["O"]])
-    with pytest.raises(EstimatorError, match=r"y\[0\]\[1\]: 'B-x\\ny'; a label is a text in one line"):
+    with pytest.raises(EstimatorError, match=r"y\[0\]\[1\]: expected a label in one line"):
         tagger.fit([["a", "b"]], [["B-PER", "B-x\ny"]])
     with pytest.raises(EstimatorError, match=r"y\[0\]\[1\]: .*'FOO'"):
         tagger.fit([["a", "b"]], [["B-PER", "FOO"]])
-    with pytest.raises(EstimatorError, match=r"y\[2\]: inf; a finite number is due"):
+    with pytest.raises(EstimatorError, match=r"y\[2\]: expected a finite number, got inf"):
         BertRegressor("model").fit(X[:3], [1.0, 2.0, np.inf])
     for estimator in (BertClassifier("model"), tagger, BertVectorizer("model")):
         with pytest.raises(NotFittedError):
@@ -552,10 +559,10 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
     with pytest.raises(NotFittedError):
         BertClassifier("model").save(tmp_path / "m")
     for parameters, trouble in (
-        ({"pool": "none"}, "pool: 'none'"),
-        ({"layer": 3}, "layer: 3"),
-        ({"max_length": 8.0}, "max_length: 8.0"),
-        ({"model": "random:tiny"}, "learned nothing"),
+        ({"pool": "none"}, "pool: expected mean, max or cls, got 'none'"),
+        ({"layer": 3}, "layer: expected -3 to 2, got 3"),
+        ({"max_length": 8.0}, r"max_length: expected a whole number or None, got 8\.0"),
+        ({"model": "random:tiny"}, "expected a model folder or a run, got random weights"),
     ):
         with pytest.raises(EstimatorError, match=trouble):
             BertVectorizer(**{"model": "model", **parameters}).fit(X)

@@ -1,7 +1,6 @@
 """labelled tables → examples of sentence tasks; training and validation rows (paper §4.1).
 
-This file finds the tables of a folder, checks every row, learns labels and scale from the training table, and computes
-the weight of each training row.
+The tables of a folder are found, every row is checked, and labels, scale and weights come from the training table.
 """
 
 import hashlib

@@ -223,10 +223,10 @@ class ClassificationKind(TaskKind):
             rows = read_examples(task, path)
             values = decode(task, logits_of()(self.encode(task, tokenizer, rows, max_length))).values
             assert rows.targets is not None
-            found = {**score_values(task, values, rows.targets), "examples": len(rows)}
-            found |= score_labels(task, values, rows.targets)
+            of_file: dict[str, Any] = {**score_values(task, values, rows.targets), "examples": len(rows)}
+            of_file |= score_labels(task, values, rows.targets)
             prefix = "" if len(files) == 1 else f"{name}."
-            metrics |= {f"{prefix}{key}": value for key, value in found.items()}
+            metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}
         return metrics
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:

@@ -22,7 +22,7 @@ FIELD_TYPES: Final[dict[type, str]] = {str: "a text", list: "a list", dict: "an 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question. `answers`: (text, first character) of each gold answer; empty where there is none."""
+    """Question with its passage. `answers`: (text, first character) of each gold answer; empty where there is none."""
 
     id: str
     text: str

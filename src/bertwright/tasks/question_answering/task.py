@@ -243,7 +243,7 @@ def open_span_model(saved: SavedModel) -> tuple[SpanModel, SpanTask, int, float]
 
 def _say_what_is_cut(windows: Windows, questions: Questions) -> None:
     if num_cut := int(windows.cut.sum()):
-        longest = np.diff(windows.asked_at).max()  # of those that were cut
+        longest = np.diff(windows.question_at).max()  # of those that were cut
         say(f"{questions.source}: {num_cut} of {len(questions)} questions exceed {longest} pieces and are cut")
 
 

@@ -46,7 +46,7 @@ class Windows:
     """The windows of Q questions, in order. Positions in passages count over all passages, from 0 to P.
 
     pieces      [P] ids; `offsets` [P, 2]: (first, one past last) character of each in its passage
-    asked       ids of all questions; those of question q lie between asked_at[q] and asked_at[q + 1]
+    question_ids  ids of all questions; those of question q lie between question_at[q] and question_at[q + 1]
     question    [N] number of the window's question
     span        [N, 2] the window's part of the passage: (first, one past last) position
     core        [N, 2] part of the span with most context in this window; a question's cores cover its passage once
@@ -56,8 +56,8 @@ class Windows:
 
     pieces: Ints
     offsets: Ints
-    asked: Ints
-    asked_at: Ints
+    question_ids: Ints
+    question_at: Ints
     question: Ints
     span: Ints
     core: Ints
@@ -79,15 +79,15 @@ class Windows:
     @cached_property
     def first_piece(self) -> Ints:
         """Return the position in each row where the passage begins [N]."""
-        first: Ints = np.diff(self.asked_at)[self.question] + 2
+        first: Ints = np.diff(self.question_at)[self.question] + 2
         return first
 
     def row(self, window: int) -> Ints:
         """Return a window's ids: [CLS] question [SEP] part of the passage [SEP]."""
         question = self.question[window]
-        asked = self.asked[self.asked_at[question] : self.asked_at[question + 1]]
+        question_ids = self.question_ids[self.question_at[question] : self.question_at[question + 1]]
         passage = self.pieces[slice(*self.span[window])]
-        parts = ([self.begin_id], asked, [self.between_id], passage, [self.end_id])
+        parts = ([self.begin_id], question_ids, [self.between_id], passage, [self.end_id])
         return np.concatenate(parts, dtype=np.int32)
 
 
@@ -104,23 +104,25 @@ def encode_windows(
         raise InputError(f"maximal length {max_length}: expected at least 5, to have room for question and passage")
     contexts = {context: index for index, context in enumerate(dict.fromkeys(q.context for q in questions.items))}
     pieces, offsets, begins = _passages(tokenizer, list(contexts))
-    asked = [ids for block in _blocks([question.text for question in questions.items]) for ids in tokenizer.ids(block)]
-    asked_at = np.cumsum([0, *(min(len(ids), longest) for ids in asked)], dtype=np.int32)
+    ids_of_questions = [
+        ids for block in _blocks([question.text for question in questions.items]) for ids in tokenizer.ids(block)
+    ]
+    question_at = np.cumsum([0, *(min(len(ids), longest) for ids in ids_of_questions)], dtype=np.int32)
     of_context = np.array([contexts[question.context] for question in questions.items])
     first, last = begins[of_context], begins[of_context + 1]  # [Q] places of each question's passage
-    room = max_length - NUM_SPECIAL - np.diff(asked_at)
+    room = max_length - NUM_SPECIAL - np.diff(question_at)
     question, span, core = _cut(first, last, room, np.minimum(room, task.stride))
     target = np.zeros_like(span)
     if targets:
         answers = _answer_positions(questions, offsets, first, last)[question]  # [N, 2]
         inside = (answers[:, 0] >= span[:, 0]) & (answers[:, 1] <= span[:, 1]) & (answers[:, 1] > answers[:, 0])
-        positions = answers - span[:, :1] + (np.diff(asked_at)[question] + 2)[:, None] - [0, 1]
+        positions = answers - span[:, :1] + (np.diff(question_at)[question] + 2)[:, None] - [0, 1]
         target[inside] = positions[inside]
     return Windows(
         pieces=pieces,
         offsets=offsets,
-        asked=np.array([id for ids in asked for id in ids[:longest]], dtype=np.int32),
-        asked_at=asked_at,
+        question_ids=np.array([id for ids in ids_of_questions for id in ids[:longest]], dtype=np.int32),
+        question_at=question_at,
         question=question,
         span=span,
         core=core,
@@ -128,7 +130,7 @@ def encode_windows(
         begin_id=tokenizer.begin_id,
         between_id=tokenizer.between_id,
         end_id=tokenizer.end_id,
-        cut=np.array([len(ids) > longest for ids in asked], dtype=np.bool_),
+        cut=np.array([len(ids) > longest for ids in ids_of_questions], dtype=np.bool_),
     )
 
 
@@ -139,10 +141,10 @@ def longest_question(task: SpanTask, max_length: int) -> int:
 
 def window_tokens(question: int, passage: int, task: SpanTask, *, max_length: int) -> int:
     """Return the approximate number of tokens of all windows for a question and a passage of so many pieces."""
-    asked = min(question, longest_question(task, max_length))
-    room = max_length - NUM_SPECIAL - asked
+    question_tokens = min(question, longest_question(task, max_length))
+    room = max_length - NUM_SPECIAL - question_tokens
     more = int(_more(passage, room, min(room, task.stride)))
-    return (more + 1) * max_length if more else asked + NUM_SPECIAL + passage
+    return (more + 1) * max_length if more else question_tokens + NUM_SPECIAL + passage
 
 
 def padded_rows(

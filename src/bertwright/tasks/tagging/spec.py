@@ -90,13 +90,13 @@ def for_model(requested: TaggingTask, trained: TaggingTask) -> TaggingTask:
         raise InputError(
             f"{requested.name} and {trained.name}, which the model was fine-tuned for, have different kinds of tags"
         )
-    given = {
+    settings = {
         "scheme": trained.scheme if requested.scheme == "auto" else requested.scheme,
         "context": trained.context if requested.context == "auto" else requested.context,
         "word": requested.word or trained.word,
         "tag": requested.tag or trained.tag,
     }
-    return trained.model_copy(update=given)
+    return trained.model_copy(update=settings)
 
 
 def read_tagged(task: TaggingTask, lines: Lines) -> Sentences:

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from bertwright.errors import InputError, RunFailed
+from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
-from bertwright.tasks.binding import steps_of
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.multiple_choice.spec import SWAG, decode_choices, encode_choices, read_choices
@@ -196,7 +196,7 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
     trainable = work.trainable(model)
 
     def learned(most: int) -> tuple[int, list[torch.Tensor]]:
-        monkeypatch.setattr("bertwright.tasks.binding.LEARNED_TOKENS", most)
+        monkeypatch.setattr("bertwright.finetuning.batches.LEARNED_TOKENS", most)
         micro = steps_of(work, 7, seed=0)(0)
         assert all(len(batch.targets) == 1 or int(batch.rows.mask.sum()) <= most for batch in micro)
         assert sum(len(batch.targets) for batch in micro) == 7

@@ -178,7 +178,7 @@ def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], t
     (kept / "notes.txt").write_text("mine")
     with pytest.raises(
         InputError,
-        match=r"--output kept: the folder has notes\.txt; name a new folder, or one with earlier answers only",
+        match=r"kept: the folder has notes\.txt; name a new folder, or one with earlier answers only",
     ):
         predict_file(model, gold, str(kept))
     assert (kept / "notes.txt").read_text() == "mine"

@@ -133,7 +133,9 @@ def test_a_passage_is_kept_once_however_many_questions_it_has() -> None:
     )
     assert [chr(id) for id in windows.pieces] == list("xyzuv")
     assert windows.span.tolist() == [[0, 3], [0, 3], [3, 5]]
-    assert windows.pieces.dtype == windows.offsets.dtype == windows.asked.dtype == windows.target.dtype == np.int32
+    assert (
+        windows.pieces.dtype == windows.offsets.dtype == windows.question_ids.dtype == windows.target.dtype == np.int32
+    )
 
 
 def test_a_batch_is_padded_to_its_longest_row() -> None:
@@ -149,10 +151,10 @@ def test_a_batch_is_padded_to_its_longest_row() -> None:
 def test_long_questions_are_cut_and_counted() -> None:
     questions = made(("q" * 80, "x" * 10, None), ("r" * 64, "x" * 10, None))
     windows = encode_windows(Letters(), questions, SQUAD1, max_length=384)
-    assert np.diff(windows.asked_at).tolist() == [64, 64]
+    assert np.diff(windows.question_at).tolist() == [64, 64]
     assert windows.cut.sum() == 1
     short = encode_windows(Letters(), questions, SQUAD1, max_length=23)  # half of the room is the passage's
-    assert np.diff(short.asked_at).tolist() == [10, 10]
+    assert np.diff(short.question_at).tolist() == [10, 10]
     assert short.span.tolist() == [[0, 10], [0, 10]]
     with pytest.raises(
         InputError, match="maximal length 4: expected at least 5, to have room for question and passage"

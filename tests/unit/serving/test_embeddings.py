@@ -16,9 +16,9 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
 from bertwright.model.system import System, system_config
 from bertwright.objectives.language_model import LanguageModel, language_architecture
+from bertwright.serving import embeddings as features
+from bertwright.serving.embeddings import parse_layers, write_features
 from bertwright.sklearn.estimators import BertVectorizer
-from bertwright.tasks import embeddings as features
-from bertwright.tasks.embeddings import parse_layers, write_features
 from bertwright.text.wordpiece import train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
@@ -137,7 +137,7 @@ def test_the_first_token_of_a_model_that_looks_to_the_left_is_refused(own_text: 
 def test_the_same_bytes_whatever_is_computed_together(
     published: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertwright.tasks import embeddings as prediction
+    from bertwright.serving import embeddings as prediction
     from bertwright.tasks import inference
 
     folder, _ = published

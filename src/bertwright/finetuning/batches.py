@@ -1,0 +1,55 @@
+"""training rows of a bound task → the micro-batches of each step."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.tasks.binding import BoundTask
+
+LEARNED_TOKENS = 32_768
+"""Number of tokens whose gradients are computed at a time: a row with hundreds of choices would fill any memory."""
+
+_WINDOW = 50
+"""Number of batches that are sorted by length together: padding nearly vanishes, and the order stays random."""
+
+
+def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+    """Return the row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches."""
+    random = np.random.default_rng((seed, epoch))
+    order = random.permutation(len(lengths))
+    batches = []
+    for begin in range(0, len(order), _WINDOW * batch_size):
+        window = order[begin : begin + _WINDOW * batch_size]
+        window = window[np.argsort(lengths[window], kind="stable")]
+        batches += [window[start : start + batch_size] for start in range(0, len(window), batch_size)]
+    return [batches[index] for index in random.permutation(len(batches))]
+
+
+def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) -> Callable[[int], Sequence[Any]]:
+    """Return a function step → micro-batches: `parts` of them, or as many as LEARNED_TOKENS requires."""
+    per_epoch = -(-len(bound.lengths) // batch_size)
+    cache: dict[int, list[NDArray[np.int64]]] = {}
+
+    def batches_of(step: int) -> list[Any]:
+        epoch, index = divmod(step, per_epoch)
+        if epoch not in cache:
+            cache.clear()
+            cache[epoch] = epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
+        rows = cache[epoch][index]
+        pieces = np.array_split(rows, min(parts, len(rows)))
+        return [bound.batch(part) for piece in pieces for part in _parts(piece, bound.tokens)]
+
+    return batches_of
+
+
+def _parts(rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of a step in parts of at most LEARNED_TOKENS tokens, or of one row."""
+    begin, total = 0, 0
+    for index, row in enumerate(rows):
+        total += int(tokens[row])
+        if total > LEARNED_TOKENS and index > begin:
+            yield rows[begin:index]
+            begin, total = index, int(tokens[row])
+    yield rows[begin:]

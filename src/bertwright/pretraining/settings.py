@@ -45,7 +45,7 @@ def parse_lengths(text: str) -> list[dict[str, float]]:
             raise ValueError
         return [{"length": int(part[0]), "share": float(part[1]) if len(part) > 1 else 1.0} for part in parts]
     except ValueError:
-        raise InputError(f"--lengths {text!r}: expected LENGTH:FRACTION with commas between, such as 128:0.9,512:0.1") from None
+        raise InputError(f"--lengths {text!r}: expected LENGTH:FRACTION,… such as 128:0.9,512:0.1") from None
 
 
 def parse_snapshots(text: str) -> list[float]:

@@ -5,4 +5,4 @@ from typing import Annotated
 from tyro.conf import UseAppendAction
 
 Repeatable = Annotated[tuple[str, ...], UseAppendAction]
-"""Option that may be given several times."""
+"""Texts of an option that is given once for each."""

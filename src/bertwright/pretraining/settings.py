@@ -45,7 +45,7 @@ def parse_lengths(text: str) -> list[dict[str, float]]:
             raise ValueError
         return [{"length": int(part[0]), "share": float(part[1]) if len(part) > 1 else 1.0} for part in parts]
     except ValueError:
-        raise InputError(f"--lengths {text!r}: write LENGTH:SHARE, parted by commas, as in 128:0.9,512:0.1") from None
+        raise InputError(f"--lengths {text!r}: expected LENGTH:FRACTION,… such as 128:0.9,512:0.1") from None
 
 
 def parse_snapshots(text: str) -> list[float]:
@@ -55,7 +55,7 @@ def parse_snapshots(text: str) -> list[float]:
     except ValueError:
         fractions = []
     if not fractions or not all(0 < fraction < 1 for fraction in fractions):
-        raise InputError(f"--snapshots {text!r}: write shares of the steps between 0 and 1, such as 0.1,0.5")
+        raise InputError(f"--snapshots {text!r}: expected fractions of the steps between 0 and 1, such as 0.1,0.5")
     return fractions
 
 
@@ -158,9 +158,9 @@ class PretrainSettings(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if abs(sum(phase.share for phase in self.phases) - 1.0) > 1e-6:
-            raise ValueError(f"the shares of the phases sum to {sum(p.share for p in self.phases)}, not 1")
+            raise ValueError(f"expected fractions of the phases that sum to 1, got {sum(p.share for p in self.phases)}")
         if (self.steps is None) == (self.minutes is None):
-            raise ValueError("give either steps or minutes")
+            raise ValueError("give either --steps or --minutes")
         for is_set, reason in self._conflicts():
             if is_set:
                 raise ValueError(f"system {self.system}: {reason}")
@@ -181,8 +181,8 @@ class PretrainSettings(Settings):
             yield self.activation != "gelu_tanh", "GPT-1 has the tanh form of GELU (activation gelu_tanh)"
         if system.startswith("lstm"):
             yield self.activation != "gelu", "an LSTM has no GELU (activation)"
-            yield self.start != "random", "an LSTM has no attention to begin at anything (start)"
-            yield self.optimizer.method == "muon", "Muon is for the matrices of Transformers' blocks (optimizer)"
+            yield self.start != "random", "an LSTM has no attention to initialise (start)"
+            yield self.optimizer.method == "muon", "Muon trains the matrices of Transformer layers (optimizer)"
 
 
 _PAPER = {

@@ -92,9 +92,9 @@ def test_time_left_counts_longer_rows_as_longer_steps(corpus: Corpus) -> None:
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match="either steps or minutes"):
+    with pytest.raises(ValueError, match="either --steps or --minutes"):
         PretrainSettings(steps=3, minutes=1.0)
-    with pytest.raises(ValueError, match=r"sum to 0\.5"):
+    with pytest.raises(ValueError, match=r"sum to 1, got 0\.5"):
         PretrainSettings(steps=3, phases=(Phase(length=16, share=0.5),))
 
 

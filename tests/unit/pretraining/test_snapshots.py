@@ -91,7 +91,7 @@ def test_the_disk_of_a_run_includes_snapshots(own_corpus: Path) -> None:
 def test_what_are_no_shares_is_refused(own_corpus: Path, given: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["pretrain", "--corpus", str(own_corpus), "--out", "never", "--steps", "2", "--snapshots", given]
     assert main(command) == 2
-    assert "write shares of the steps between 0 and 1, such as 0.1,0.5" in capsys.readouterr().err
+    assert "expected fractions of the steps between 0 and 1, such as 0.1,0.5" in capsys.readouterr().err
 
 
 def test_the_command_takes_them(own_corpus: Path, tmp_path: Path) -> None:

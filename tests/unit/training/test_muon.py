@@ -153,7 +153,7 @@ def test_a_run_resumes_with_its_momentum(tmp_path: Path) -> None:
 def test_a_rate_for_matrices_that_nothing_uses_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"muon_rate 0\.02 is the rate of Muon; it needs --optimizer muon"):
         OptimizerSettings(muon_rate=0.02)
-    with pytest.raises(ValidationError, match="Muon is for the matrices of Transformers' blocks"):
+    with pytest.raises(ValidationError, match="Muon trains the matrices of Transformer layers"):
         PretrainSettings(system="lstm-left", steps=1, optimizer=MUON)
 
 

@@ -3,7 +3,7 @@ takes its place, and tells as a GPU would of a tensor that was left behind.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import figures_of, task_of
 from bertwright.registry import find
-from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.frozen_features import FrozenHead, predicted, states_for
 from bertwright.tasks.inference import choose
@@ -296,7 +296,7 @@ def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
     where: Any = {"model": encoder, "data": example.data, "out": tmp_path / "run"}
     with pytest.raises(
-        RunFailed, match=r"--activation-checkpointing takes less; .* or begin anew with --batch-size 2, whose"
+        RunFailed, match=r"--activation-checkpointing needs less memory; .* or start again with --batch-size 2, whose"
     ):
         finetune.finetune(settings, task, **where)
     less = settings.model_copy(update={"activation_checkpointing": True})
@@ -319,7 +319,7 @@ def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
 
 
 def test_a_fine_tuning_notes_the_processor_that_it_goes_on_with(tmp_path: Path) -> None:
-    settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Together()
+    settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Processes()
     run = start_run(tmp_path / "run", kind="finetune", settings={}, data={}, resume=False)
     begun, _ = finetune._resolved(settings, run, together, allow_other=False)
     settled = run.record["resolved"]
@@ -339,16 +339,11 @@ def test_an_epoch_measured_again_and_otherwise_keeps_figures_and_weights_togethe
     """Killed after the best epoch was saved and before the next checkpoint, it goes on where numbers are others."""
     task = TASKS["sst2"]
     measured: list[float] = []
-    prepared = finetune._prepare
-
-    def otherwise(*given: Any, **more: Any) -> Any:
-        found = prepared(*given, **more)
-        return replace(found, work=replace(found.work, evaluate=lambda _: {"accuracy": measured.pop(0)}))
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetune, "_prepare", otherwise)
+    monkeypatch.setattr(BoundTask, "evaluate", lambda *_: {"accuracy": measured.pop(0)})
     settings = FinetuneSettings(epochs=3, batch_size=8, max_length=40, threads=1, precision="fp32", seeds=1)
     where: Any = {"model": encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
     log = RunFolder.log
@@ -373,7 +368,7 @@ def test_a_search_goes_on_with_another_device_where_asked(tmp_path: Path, encode
     record["settings"]["device"] = "cuda"
     (tmp_path / "run" / "grid.json").write_text(json.dumps(record))
     assert main([*command, "--resume"]) == 2
-    assert "device ('cuda' there, 'cpu' here)" in capsys.readouterr().err
+    assert "device ('cuda' there, 'cpu' now)" in capsys.readouterr().err
     assert main([*command, "--resume", "--allow-other-numerics"]) == 0
 
 

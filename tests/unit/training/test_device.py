@@ -300,10 +300,10 @@ def test_a_full_gpu_ends_a_fine_tuning_with_the_batch_that_fits(
     ):
         finetune.finetune(settings, task, **where)
     less = settings.model_copy(update={"activation_checkpointing": True})
-    with pytest.raises(RunFailed, match="memory: begin anew with --batch-size 2, whose"):
+    with pytest.raises(RunFailed, match="memory: start again with --batch-size 2, whose"):
         finetune.finetune(less, task, **where, resume=True, allow_other_numerics=True)
     fits = 0
-    with pytest.raises(RunFailed, match="memory: begin anew with a smaller --max-length: no row fits"):
+    with pytest.raises(RunFailed, match="memory: start again with a smaller --max-length: no row fits"):
         finetune.finetune(less, task, **where, resume=True)
     fits = 8
     with pytest.raises(RunFailed, match="memory: the rows of a step fit, so an evaluation or another program did not"):

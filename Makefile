@@ -82,6 +82,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python .ci/house.py
 
 # The peers that are no oracles of the tests are installed when they are first asked for.
 $(PEERS): $(STAMP)

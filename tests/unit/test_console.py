@@ -78,7 +78,7 @@ def test_lines_are_counted_and_what_is_read_ahead_is_not_done(heard: list[str], 
     source = tmp_path / "a.txt"
     source.write_text("short\n" * 3 + "é" * 8 + "s\n")
     computed: Any = lambda texts: iter(list(texts))  # noqa: E731
-    assert list(features._aloud(str(source), computed)) == ["short"] * 3 + ["é" * 8 + "s"]
+    assert list(features._with_progress(str(source), computed)) == ["short"] * 3 + ["é" * 8 + "s"]
     assert heard == ["1 lines · 5:00 left", "2 lines · 4:00 left", "3 lines · 3:00 left", "4 lines · 0:00 left"]
 
 

@@ -237,7 +237,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "dropout": 0.1,
             "initializer_range": 0.02,
         },
-        # Measured with --minutes 56 on one of the cores: the first tiny of the README's results.
+        # Measured with --minutes 56 on one of the cores: the first `tiny` of docs/encoders.md.
         "two-cores": {
             "size": "tiny",
             "minutes": 60.0,

@@ -418,7 +418,7 @@ def test_lines_are_answered_through_a_pipe(tuned: Path, capsys: pytest.CaptureFi
     fields = json.loads(raw.stdout)
     assert list(fields) == ["text", "label", "probabilities"]
     for more, words in [
-        (["--model", f"{tuned}/regress", "--input-format", "lines"], "is a model of pairs (regress)"),
+        (["--model", f"{tuned}/regress", "--input-format", "lines"], "is a model for pairs (regress)"),
         (
             ["--model", f"{tuned}/swag", "--input-format", "lines"],
             "--input-format lines: for a model of choices (swag)",

@@ -3,7 +3,7 @@ numbers, replaces it, and reports a tensor on another device as a GPU does.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import trainable_of, validation_metrics
 from bertwright.registry import find
-from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.frozen_features import FrozenHead, predicted, states_for
 from bertwright.tasks.inference import choose
@@ -296,14 +296,14 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
     where: Any = {"model": encoder, "data": example.data, "out": tmp_path / "run"}
     with pytest.raises(
-        RunFailed, match=r"--activation-checkpointing takes less; .* or begin anew with --batch-size 2, whose"
+        RunFailed, match=r"--activation-checkpointing needs less memory; .* or start again with --batch-size 2, whose"
     ):
         finetune.finetune(settings, task, **where)
     less = settings.model_copy(update={"activation_checkpointing": True})
-    with pytest.raises(RunFailed, match="memory: begin anew with --batch-size 2, whose"):
+    with pytest.raises(RunFailed, match="memory: start again with --batch-size 2, whose"):
         finetune.finetune(less, task, **where, resume=True, allow_other_numerics=True)
     fits = 0
-    with pytest.raises(RunFailed, match="memory: begin anew with a smaller --max-length: no row fits"):
+    with pytest.raises(RunFailed, match="memory: start again with a smaller --max-length: no row fits"):
         finetune.finetune(less, task, **where, resume=True)
     fits = 8
     with pytest.raises(RunFailed, match="memory: the rows of a step fit, so an evaluation or another program took"):
@@ -318,8 +318,13 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
     assert record["resolved"]["ranks"] == 1
 
 
+<<<<<<< HEAD
 def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) -> None:
     settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Together()
+=======
+def test_a_fine_tuning_notes_the_processor_that_it_goes_on_with(tmp_path: Path) -> None:
+    settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Processes()
+>>>>>>> h-tasks
     run = start_run(tmp_path / "run", kind="finetune", settings={}, data={}, resume=False)
     begun, _ = finetune._resolved(settings, run, together, allow_other=False)
     settled = run.record["resolved"]
@@ -339,16 +344,11 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
     """The run is killed between the save of the best epoch and the next checkpoint; resumed, its metrics differ."""
     task = TASKS["sst2"]
     measured: list[float] = []
-    prepared = finetune._prepare
-
-    def otherwise(*given: Any, **more: Any) -> Any:
-        found = prepared(*given, **more)
-        return replace(found, work=replace(found.work, evaluate=lambda _: {"accuracy": measured.pop(0)}))
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetune, "_prepare", otherwise)
+    monkeypatch.setattr(BoundTask, "evaluate", lambda *_: {"accuracy": measured.pop(0)})
     settings = FinetuneSettings(epochs=3, batch_size=8, max_length=40, threads=1, precision="fp32", seeds=1)
     where: Any = {"model": encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
     log = RunFolder.log
@@ -373,7 +373,7 @@ def test_a_search_resumes_on_another_device_where_that_is_allowed(tmp_path: Path
     record["settings"]["device"] = "cuda"
     (tmp_path / "run" / "grid.json").write_text(json.dumps(record))
     assert main([*command, "--resume"]) == 2
-    assert "device ('cuda' there, 'cpu' here)" in capsys.readouterr().err
+    assert "device ('cuda' there, 'cpu' now)" in capsys.readouterr().err
     assert main([*command, "--resume", "--allow-other-numerics"]) == 0
 
 

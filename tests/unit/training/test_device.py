@@ -318,13 +318,8 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
     assert record["resolved"]["ranks"] == 1
 
 
-<<<<<<< HEAD
 def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) -> None:
-    settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Together()
-=======
-def test_a_fine_tuning_notes_the_processor_that_it_goes_on_with(tmp_path: Path) -> None:
     settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Processes()
->>>>>>> h-tasks
     run = start_run(tmp_path / "run", kind="finetune", settings={}, data={}, resume=False)
     begun, _ = finetune._resolved(settings, run, together, allow_other=False)
     settled = run.record["resolved"]

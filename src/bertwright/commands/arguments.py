@@ -5,4 +5,4 @@ from typing import Annotated
 from tyro.conf import UseAppendAction
 
 Repeatable = Annotated[tuple[str, ...], UseAppendAction]
-"""Texts of an option that is given once for each."""
+"""Option that may be repeated: one text for each use."""

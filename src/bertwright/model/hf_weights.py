@@ -71,7 +71,10 @@ def stored_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file by their stored names; InputError where it is broken or truncated."""
+    """Return the tensors of a file by their stored names; InputError where it is broken or truncated.
+
+    The library refuses a hostile header: one that is larger than the file, or whose offsets leave it or overlap.
+    """
     try:
         with safe_open(path, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118

@@ -186,7 +186,8 @@ def mask(
     rows: row numbers, int64 [B]. ids: int32 [B, T]. lengths: int32 [B]. wanted: predictions by length, int64 [T + 1].
     continuation: bool [V], True for a piece that continues a word; empty where pieces are chosen one by one.
     spans: True to choose spans of words; the kind of replacement is then drawn once for each span.
-    special: ids of [CLS], [SEP] and [MASK]. thresholds: of [MASK], and of [MASK] or the same piece; see `happens`.
+    special: ids of [CLS], [SEP] and [MASK]. thresholds: of [MASK], and of [MASK] or the same piece, from the
+    probabilities of `MaskingSettings` (80 % and 10 %); see `happens`.
     keys: keys of the epoch's choices and replacements.
     positions, labels: int32 [B, P], zeros. weights: float32 [B, P], zeros.
     """

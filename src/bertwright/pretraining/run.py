@@ -39,8 +39,8 @@ def pretrain(
 ) -> Mapping[str, Any]:
     """Start or resume a pre-training run; return {"out", "steps", "stopped", "held_out", "model", …}.
 
-    corpus: a corpus folder, or several with weights, which are their shares of each step's rows. ranks, sharding: the
-        processes that train together, and how; another number of them can resume the run.
+    corpus: a corpus folder, or several with weights: the share of each in a step. ranks, sharding: the processes that
+        train together, and how. A run may resume with another number of processes.
     Raises InputError for bad settings, corpora of several tokenizers, and a run folder of another configuration.
     """
     # Everything that can refuse the input comes before the run folder, so that a refusal leaves nothing behind.

@@ -98,7 +98,7 @@ class Pipeline(ABC, Generic[Item, EncodedT]):
         """Return a result for each input, from the outputs of all rows. Raises RunFailed where one is not finite."""
 
     def warnings(self, inputs: EncodedT) -> list[str]:
-        """Return messages about inputs that are read differently from what a person expects."""
+        """Return messages about inputs whose tokens are not what their text suggests."""
         return []
 
     @property
@@ -107,7 +107,7 @@ class Pipeline(ABC, Generic[Item, EncodedT]):
         return f"the {self.max_length} tokens"
 
     def answer(self, items: Sequence[Item], **options: Any) -> list[Any]:
-        """Return a result for each input; `options` are those of `forward`. TextBatch of like length share a batch."""
+        """Return a result for each input; `options` are those of `forward`. Rows of similar length share a batch."""
         inputs = self.encode(items)
         for message in self.warnings(inputs):
             say(message)

@@ -1,7 +1,7 @@
 """question and passage → token ids: [CLS] question [SEP] passage [SEP], long passages in overlapping windows (§4.2).
 
-Nothing is cut: a passage that does not fit is read in overlapping windows. An answer may begin at a piece only in the
-window where the piece has the most context.
+Passages are never cut: one that does not fit is read in overlapping windows. Long questions are cut. An answer may
+begin at a piece only in the window where the piece has the most context.
 
 Encoded windows are cached by content in the user's cache folder, because several runs, seeds and evaluations read the
 same files. The cache may be deleted at any time. A file's name is a hash of everything that decides the windows,
@@ -101,7 +101,7 @@ def encode_windows(
     """
     longest = longest_question(task, max_length)
     if longest < 1:
-        raise InputError(f"maximal length {max_length}: expected at least 5, to have room for question and passage")
+        raise InputError(f"--max-length {max_length}: expected at least 5, to have room for question and passage")
     contexts = {context: index for index, context in enumerate(dict.fromkeys(q.context for q in questions.items))}
     pieces, offsets, begins = _passages(tokenizer, list(contexts))
     ids_of_questions = [
@@ -135,7 +135,7 @@ def encode_windows(
 
 
 def longest_question(task: SpanTask, max_length: int) -> int:
-    """Return the maximal number of question pieces."""
+    """Return the largest number of pieces of a question."""
     return min(task.question, (max_length - NUM_SPECIAL) // 2)
 
 

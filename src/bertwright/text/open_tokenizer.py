@@ -4,6 +4,7 @@ Code that needs [MASK], or another property that only BERT's tokenizer has, call
 """
 
 from pathlib import Path
+from typing import cast
 
 from bertwright.errors import InputError
 from bertwright.files import read_json
@@ -28,11 +29,11 @@ def wordpiece(tokenizer: BaseTokenizer, *, place: str | Path, advice: str) -> To
 
     `place` names the model or folder that the tokenizer belongs to.
     """
-    if not isinstance(tokenizer, Tokenizer):
+    if isinstance(tokenizer, BPETokenizer):
         raise InputError(
             f"{place}: expected a WordPiece tokenizer, got byte pairs as GPT-1's, without [MASK]; {advice}"
         )
-    return tokenizer
+    return cast(Tokenizer, tokenizer)
 
 
 def _holds_merges(folder: Path) -> bool:

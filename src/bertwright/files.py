@@ -15,6 +15,8 @@ from typing import IO, Any, Final
 from bertwright.errors import Damaged, DiskFull, InputError, shown
 from bertwright.leftovers import lock_path, temporary
 
+LONGEST_NAME: Final = 255 - len("..bw-XXXXXXXX.tmp")
+"""Largest number of bytes of an output's name: systems allow 255, and its temporary name is longer."""
 MOST_JSON: Final = 200_000_000
 """Largest JSON file that is read, in bytes; parsed it may take over twenty times as much memory."""
 
@@ -66,10 +68,17 @@ def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
     option: name of the option that holds the path, for the message. is_folder: `path` becomes a folder, and missing
     folders above it are made later; the folder of a file must exist.
     """
-    if is_stream(path):
-        return
-    above = path.absolute().parents
-    folder = path if path.is_dir() else next(parent for parent in above if parent.exists())
+    try:
+        if is_stream(path):
+            return
+        folder = path if path.is_dir() else next(parent for parent in path.absolute().parents if parent.exists())
+        is_loop = path.is_symlink() and os.path.islink(os.path.realpath(path))
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be opened ({error.strerror}); name another path") from None
+    if is_loop:
+        raise InputError(f"{option} {path}: is a link that leads to itself; name another path")
+    if (length := len(os.fsencode(path.name))) > LONGEST_NAME:
+        raise InputError(f"{option} {path}: the name has {length} bytes; expected at most {LONGEST_NAME}")
     if not folder.is_dir():
         raise InputError(f"{option} {path}: expected a folder, but {folder} is a file; name another path")
     if not is_folder and not path.parent.is_dir():
@@ -83,10 +92,11 @@ def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path, *, keep_new: bool = False) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; the file gets its name only when the block ends without an error.
 
     A link is followed. A path that is no regular file, such as /dev/null, a pipe or /dev/stdout, is written in place.
+    keep_new: a file that another process makes at a free `path` during the block stays; raises InputError then.
     Raises DiskFull where there is no room; an earlier file then stays.
     """
     if is_stream(path):
@@ -95,11 +105,14 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             yield stream
         return
     path = Path(os.path.realpath(path))
+    is_free = not os.path.lexists(path)
     with _name_full_disk(path), temporary(path) as unfinished:
         with unfinished.open("w+b") as stream:  # readable too, since some callers map the file
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
+        if path.is_dir() or (keep_new and is_free and os.path.lexists(path)):
+            raise InputError(_changed_meanwhile(path))
         os.replace(unfinished, path)
     sync_folder(path.parent)
 
@@ -138,7 +151,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path}: exists already and is not an empty folder; name another one or remove it")
-    if not path.is_dir():
+    is_mount = os.path.ismount(path) or not os.access(path.absolute().parent, os.W_OK)
+    if not path.is_dir() or not is_mount:
         with atomic_folder(path) as folder:
             yield folder
         return

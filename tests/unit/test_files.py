@@ -284,3 +284,61 @@ def test_what_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> No
     refuse_unwritable(tmp_path / "a" / "b", "--out", is_folder=True)
     refuse_unwritable(Path("/dev/null"), "--output", is_folder=False)
     assert names(tmp_path) == ["file"]
+
+
+def test_an_output_that_appears_meanwhile_stays(tmp_path: Path) -> None:
+    def late(*, is_folder: bool) -> None:
+        with atomic_file(tmp_path / "answers.tsv", keep_new=True) as stream:
+            stream.write(b"ours")
+            (tmp_path / "answers.tsv").mkdir() if is_folder else (tmp_path / "answers.tsv").write_text("mine")
+
+    with pytest.raises(InputError, match=r"answers\.tsv: was made or changed by another process"):
+        late(is_folder=False)
+    assert (tmp_path / "answers.tsv").read_text() == "mine"
+    with atomic_file(tmp_path / "answers.tsv", keep_new=True) as stream:  # it was there: it is replaced, as asked for
+        stream.write(b"ours")
+    assert (tmp_path / "answers.tsv").read_text() == "ours"
+    (tmp_path / "answers.tsv").unlink()
+    with pytest.raises(InputError, match=r"answers\.tsv: was made or changed by another process"):
+        late(is_folder=True)
+    assert names(tmp_path) == ["answers.tsv"]
+
+
+def test_names_that_cannot_be_written_are_refused_first(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(InputError, match="is a link that leads to itself"):
+        refuse_unwritable(tmp_path / "a", "--out", is_folder=True)
+    with pytest.raises(InputError, match="the name has 250 bytes; expected at most 238"):
+        refuse_unwritable(tmp_path / ("n" * 250), "--out", is_folder=True)
+    with pytest.raises(InputError, match=r"cannot be opened \(File name too long\)"):
+        refuse_unwritable(tmp_path / ("n/" * 3000), "--out", is_folder=True)
+    longest = tmp_path / ("n" * 238)
+    refuse_unwritable(longest, "--out", is_folder=True)
+    with atomic_folder(longest) as folder:
+        (folder / "file").touch()
+    assert longest.is_dir()
+
+
+def test_an_empty_folder_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill at any moment leaves it empty or whole: its files are not moved one by one."""
+    renamed = []
+    really = os.replace
+    monkeypatch.setattr(os, "replace", lambda source, target: (renamed.append(target), really(source, target)))
+    (tmp_path / "out").mkdir()
+    with new_folder(tmp_path / "out") as folder:
+        for name in ("a", "b"):
+            (folder / name).touch()
+    assert renamed == [tmp_path / "out"]
+    assert names(tmp_path) == ["out", "out/a", "out/b"]
+
+
+def test_a_model_replaces_nothing_but_a_model(tmp_path: Path) -> None:
+    """As where a person puts a file into the model's folder of a run that goes on."""
+    weights = {"weight": torch.zeros(5)}
+    for _ in range(2):
+        write_folder(tmp_path / "model", weights, described={}, beside=[], positions=8)
+    (tmp_path / "model" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"model: holds mine\.txt, which is no part of a model\. It stays"):
+        write_folder(tmp_path / "model", weights, described={}, beside=[], positions=8)
+    assert (tmp_path / "model" / "mine.txt").read_text() == "mine"

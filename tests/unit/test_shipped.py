@@ -64,7 +64,7 @@ def test_transformers_reads_it_alike() -> None:
     ours = bw.load(NAME, precision="fp32")
     for text in TEXTS:
         given = words(text, return_tensors="pt")
-        assert given["input_ids"][0].tolist()[1:-1] == ours.words.ids([text], special=True)[0]
+        assert given["input_ids"][0].tolist()[1:-1] == ours.tokenizer.ids([text], special=True)[0]
         place = given["input_ids"][0].tolist().index(words.mask_token_id)
         with torch.inference_mode():
             wanted = theirs(**given).logits[0, place].softmax(-1)

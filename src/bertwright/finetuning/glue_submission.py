@@ -77,7 +77,7 @@ def write_submission(models: Mapping[str, str], data: Path, target: Path) -> dic
         if part.task in models:
             _trained_for(part, open_model(models[part.task]))
     answers = {part.file: _answers(part, files[part.file], models.get(part.task)) for part in SUBMISSION_FILES}
-    with atomic_file(target) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+    with atomic_file(target, keep_new=True) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, rows in answers.items():
             text = io.StringIO()
             text.write("index\tprediction\n")

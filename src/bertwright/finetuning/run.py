@@ -13,7 +13,6 @@ from torch import nn
 
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
-from bertwright.files import atomic_folder
 from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
@@ -28,7 +27,7 @@ from bertwright.finetuning.setup import (
 )
 from bertwright.model.card import finetuning_card, origin
 from bertwright.model.config import Way
-from bertwright.model.folder import CARD, SavedModel, save_weights, weights_digest
+from bertwright.model.folder import CARD, SavedModel, model_folder, save_weights, weights_digest
 from bertwright.model.hf_config import read_description
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.feature_based import feature_task, frozen_encoder
@@ -358,7 +357,7 @@ def _finish(
         "model": str(run.model),
         "out": str(run.folder),
     }
-    with atomic_folder(run.model) as folder:
+    with model_folder(run.model) as folder:
         shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
         described = read_description(folder / "config.json")
         card = finetuning_card(

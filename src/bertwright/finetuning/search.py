@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
-from bertwright.files import atomic_folder, read_json, write_json
+from bertwright.files import read_json, write_json
 from bertwright.finetuning.run import tune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import check_settings, open_initial_model
+from bertwright.model.folder import model_folder
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.run_lock import LOCK, locked
 
@@ -80,7 +81,7 @@ def search(
             raise
         rows.sort(key=lambda row: (-row["mean"], row["sd"]))
         best = out / "model"
-        with atomic_folder(best) as folder:
+        with model_folder(best) as folder:
             shutil.copytree(rows[0]["model"], folder, dirs_exist_ok=True)
         result = {"task": task.name, "metric": rows[0]["metric"], "rows": rows, "model": str(best), "out": str(out)}
         write_json(out / _RECORD, {**record, "result": result})

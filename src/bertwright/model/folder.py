@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ bytes of the file, and so the sha256 itself.
 """
 CARD = "README.md"
 """File name of the model card."""
+_MODEL_FILES = frozenset({WEIGHTS, f"{WEIGHTS}.sha256", "config.json", CARD, *TOKENIZER_FILES})
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,22 @@ def _is_multilabel(noted: Mapping[str, Any]) -> bool:
     return isinstance(task, Mapping) and task.get("kind") == "multilabel"
 
 
+@contextmanager
+def model_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder to fill that becomes the model folder `folder`, as `atomic_folder` does.
+
+    Raises InputError, and leaves `folder` as it is, where it holds anything but the files of an earlier model.
+    """
+    others = sorted({path.name for path in folder.iterdir()} - _MODEL_FILES) if folder.is_dir() else []
+    if others:
+        raise InputError(
+            f"{folder}: holds {others[0]}, which is no part of a model. It stays; move it away and give the same "
+            "command again (a run: with --resume)"
+        )
+    with atomic_folder(folder) as temporary:
+        yield temporary
+
+
 def write_folder(
     folder: Path,
     tensors: Mapping[str, Tensor],
@@ -131,7 +149,7 @@ def write_folder(
     positions: maximum number of tokens of the model, written to tokenizer_config.json for other programs.
     """
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    with atomic_folder(folder) as temporary:
+    with model_folder(folder) as temporary:
         stored = temporary / WEIGHTS
         try:
             save_file(named, stored, metadata={"format": "pt"})

@@ -170,6 +170,9 @@ def draw_curve(run: RunFolder) -> Path:
 
 def try_curve(run: RunFolder) -> str | None:
     """Return the path of loss.png; print a message and return None where matplotlib is absent."""
+    if not run.metrics():
+        say(f"{run.folder / 'metrics.jsonl'}: has no lines, so there is no loss curve")
+        return None
     try:
         return str(draw_curve(run))
     except MissingExtra as error:

@@ -167,7 +167,7 @@ def write_features(
     options: Any = {"layers": chosen, "max_length": max_length}
     texts = tokens = cut = 0
     vectors = []
-    with atomic_file(target) as stream, zipfile.ZipFile(stream, "w") as archive:
+    with atomic_file(target, keep_new=True) as stream, zipfile.ZipFile(stream, "w") as archive:
         _put(archive, "layers", np.array(chosen))
         for features in _with_progress(source, lambda texts: features_of(encoder, tokenizer, texts, **options)):
             if pool == "none":

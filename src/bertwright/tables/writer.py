@@ -196,7 +196,7 @@ def opened_target(asked: PredictRequest) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.flush()
         return
-    with atomic_file(Path(asked.target)) as stream:
+    with atomic_file(Path(asked.target), keep_new=True) as stream:
         if not asked.packing:
             yield stream
             return

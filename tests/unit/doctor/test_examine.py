@@ -233,7 +233,7 @@ def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
         main(["doctor", "--help"])
     assert end.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "The exit code is 1 where there is an error, and 0 otherwise" in shown
+    assert "The exit code is 1 where there is an error, else 0" in shown
 
 
 @pytest.mark.parametrize("system", ["bert-left", "lstm-left"])

@@ -182,7 +182,7 @@ def test_the_run_does_the_planned_steps(
         assert not (tmp_path / name).exists()
         assert main([*start, "--evaluations", "20", "--sharding", "fsdp2"]) == 0
         said = capsys.readouterr().err
-        assert "--evaluations 20: without --held-out" in said
+        assert "--evaluations 20: there is no validation data" in said
         assert "--sharding fsdp2: has no effect with one process" in said
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         # 6 s; 20 evaluations and a checkpoint are more than half of them, so half remains: 3 s / (0.75·0.5 + 0.25·1)

@@ -423,8 +423,8 @@ def test_lines_are_answered_through_a_pipe(tuned: Path, capsys: pytest.CaptureFi
             ["--model", f"{tuned}/swag", "--input-format", "lines"],
             "--input-format lines: for a model of choices (swag)",
         ),
-        (["--model", f"{tuned}/classify", "--raw", "--text-column", "a"], "--raw is for plain text, without columns"),
-        (["--model", f"{tuned}/classify", "--raw", "--input-format", "csv"], "--raw is --input-format lines; "),
+        (["--model", f"{tuned}/classify", "--raw", "--text-column", "a"], "--raw reads plain text without columns"),
+        (["--model", f"{tuned}/classify", "--raw", "--input-format", "csv"], "--raw means --input-format lines; "),
     ]:
         assert main(["predict", *more]) == 2
         assert words in capsys.readouterr().err

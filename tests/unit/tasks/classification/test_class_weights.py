@@ -157,7 +157,7 @@ def test_what_no_weight_can_be_for_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert main(["finetune", "stsb", *where, "--class-weights", "balanced"]) == 2
     assert "stsb has a number" in capsys.readouterr().err
     assert main(["finetune", "swag", *where, "--class-weights", "balanced"]) == 2
-    assert "for tasks of sentences and pairs; swag is of another kind" in capsys.readouterr().err
+    assert "expected a task of sentences or pairs, got swag" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

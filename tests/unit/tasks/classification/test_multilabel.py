@@ -94,7 +94,7 @@ def test_blanks_around_labels_and_numbers_as_labels(tmp_path: Path) -> None:
             "text;label\nx,y;a\n",
             "a.csv:2: expected a row of 1 columns, got 2 (columns: text;label); a csv file has commas between",
         ),
-        ("a.csv", "text,label\nx\n", "a.csv:2: a row of 1 columns where 2 are due"),
+        ("a.csv", "text,label\nx\n", "a.csv:2: expected a row of 2 columns, got 1"),
         (
             "a.jsonl",
             '{"text": "x", "label": "red"}',
@@ -116,7 +116,7 @@ def test_blanks_around_labels_and_numbers_as_labels(tmp_path: Path) -> None:
             "a.jsonl:1: expected a label in column 'label', got ['blue']",
         ),
         ("a.jsonl", '{"text": "x", "label": ["red", " red"]}', "a.jsonl:1: column 'label' has the label 'red' twice"),
-        ("a.jsonl", '{"text": 3, "label": ["red"]}', "a.jsonl:1: 'text' is 3; a text is due"),
+        ("a.jsonl", '{"text": 3, "label": ["red"]}', "a.jsonl:1: expected a text in 'text', got 3"),
     ],
 )
 def test_what_are_no_labels_is_named_with_its_line(tmp_path: Path, name: str, content: str, words: str) -> None:

@@ -155,8 +155,8 @@ def test_of_many_labels_an_error_names_a_few(write):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": 5, "label": "a"}', r"a\.jsonl:2: 'text' is 5; a text is due"),
-        ('{"label": "a"}', r"a\.jsonl:2: 'text' is nothing; a text is due"),
+        ('{"text": 5, "label": "a"}', r"a\.jsonl:2: expected a text in 'text', got 5"),
+        ('{"label": "a"}', r"a\.jsonl:2: expected a text in 'text', got nothing"),
         ('{"text": "x"}', r"a\.jsonl:2: expected a label in column 'label', got nothing"),
         ('{"text": "x", "label": NaN}', r"a\.jsonl:2: expected a label in column 'label', got nan"),
         ('{"text": "x", "text": "y", "label": "a"}', r"a\.jsonl:2: 'text' is there twice in one object"),

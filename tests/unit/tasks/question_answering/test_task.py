@@ -197,7 +197,7 @@ def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], t
     (tmp_path / "link.jsonl").symlink_to(asked)
     before = asked.read_bytes()
     for name in ("asked.jsonl", "link.jsonl"):
-        with pytest.raises(InputError, match=rf"{name}: is the file that --input names"):
+        with pytest.raises(InputError, match=rf"{name}: expected another file than that of --input"):
             predict_file(model, str(asked), str(tmp_path / name))
     assert asked.read_bytes() == before
     out = tmp_path / "out"

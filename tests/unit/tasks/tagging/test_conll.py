@@ -152,7 +152,7 @@ def test_a_column_that_is_not_there_is_an_error(write, columns):
         ('{"tokens": ["a"], "tags": [3]}', "expected tags as text in 'tags', got 3"),
         ('{"tokens": ["a"], "tags": [""]}', "expected tags as text in 'tags', got ''"),
         ('{"tokens": [null], "tags": ["O"]}', "expected words as text in 'tokens', got None"),
-        ("[1]", "a JSON list where one object"),
+        ("[1]", "expected one object {…} a line, got a JSON list"),
         ('{"tokens": ["a"], "tags": ["O"], "tags": ["O"]}', "'tags' is there twice in one object"),
         ("{", "not valid JSON"),
         ("", "not valid JSON"),

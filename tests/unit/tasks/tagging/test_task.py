@@ -307,6 +307,6 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, tokenizer: Path)
         InputError,
         match=r"dev\.conll:3: 'x' is not a tag of IOB2 \(O, B-TYPE, I-TYPE\)",
     ):
-        commands.evaluate("ner", model=str(tmp_path / "run"), data=data, label_column="4")
+        commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data, label_column="4")
     with pytest.raises(InputError, match="data"):
         commands.finetune_command("ner", resume=True, **given)

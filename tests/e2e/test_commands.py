@@ -410,7 +410,7 @@ def test_bad_input_names_the_place_and_leaves_nothing(
         "--text-column",
         "words",
     ]
-    cases.append(([*tuning, "--first-seed", "-1"], "first_seed"))
+    cases.append(([*tuning, "--first-seed", "-1"], "--first-seed -1"))
     cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--size", "huge"], "huge"))
     cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--minutes", "3"], "minutes"))
     cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--lengths", "128:0.5"], "0.5"))

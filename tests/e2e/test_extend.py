@@ -44,7 +44,7 @@ def test_a_model_goes_on_with_an_extended_vocabulary(
     assert run(capsys, *build, "--tokenizer", at / "run2", "--out", at / "corpus3")[0]["tokens"] > 0
     refused = [
         ([*extend, "--add", "0"], "expected 1 or more"),
-        ([*extend, "--add", "100000"], "the text gives too few"),
+        ([*extend, "--add", "100000"], "pieces of the text would shorten it"),
         (["tokenizer", "extend", at / "nowhere", own_text, "--add", "5"], "there is no such file"),
         ([*start[:2], at / "run2", "--corpus", at / "corpus", *TINY], "its tokenizer is neither"),
         ([*start, "--size", "mini"], "its size is tiny, and mini in this run"),

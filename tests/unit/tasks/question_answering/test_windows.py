@@ -156,9 +156,7 @@ def test_long_questions_are_cut_and_counted() -> None:
     short = encode_windows(Letters(), questions, SQUAD1, max_length=23)  # half of the room is the passage's
     assert np.diff(short.question_at).tolist() == [10, 10]
     assert short.span.tolist() == [[0, 10], [0, 10]]
-    with pytest.raises(
-        InputError, match="--max-length 4: expected at least 5, to have room for question and passage"
-    ):
+    with pytest.raises(InputError, match="--max-length 4: expected at least 5, to have room for question and passage"):
         encode_windows(Letters(), questions, SQUAD1, max_length=4)
 
 

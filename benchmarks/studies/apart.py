@@ -1,4 +1,4 @@
-"""How far apart the losses of one process and of two are in a pre-training, and how far roundings alone take one.
+"""Difference of the losses of one process and of two in a pre-training, and of what rounding alone makes of one.
 
 python -m benchmarks.studies.apart [--text FILE] [--vocab-size 8000] [--size tiny] [--steps 40]
     [--rates 1e-4 2e-2] [--json]
@@ -70,7 +70,7 @@ def nudge(model: Path) -> None:
 
 
 def distances(rate: float, one: list[dict[str, float]], other: list[dict[str, float]]) -> dict[str, Any]:
-    """How far the log of a run is from another's."""
+    """Return the largest difference between the losses of two runs, and between their first gradient norms."""
     apart = [abs(a["loss"] - b["loss"]) for a, b in zip(one, other, strict=True)]
     row = {"rate": rate, "loss, step 1": apart[0], "norm, step 1": abs(other[0]["norm"] / one[0]["norm"] - 1.0)}
     return row | {f"loss to step {end}": max(apart[:end]) for end in range(10, len(apart) + 1, 10)}

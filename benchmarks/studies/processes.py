@@ -1,4 +1,4 @@
-"""One process beside two: tokens a second of a pre-training.
+"""Speed of one process and of two: tokens a second of a pre-training.
 
 python -m benchmarks.studies.processes --corpus CORPUS [--size tiny] [--steps 60] [--repeats 3] [--json]
 

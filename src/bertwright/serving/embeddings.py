@@ -37,7 +37,7 @@ _TOKENS = 8192
 
 
 Pool = Literal["none", "cls", "mean", "max"]
-"""How a text's token states become one vector: the state of [CLS], or the mean or maximum over all tokens."""
+"""Pooling of a text's token states into one vector: the state of [CLS], or the mean or maximum over all tokens."""
 
 TokenizedText = tuple[list[int], list[tuple[int, int]], bool]
 """The ids of a text, their offsets in it, and True where the text was cut."""

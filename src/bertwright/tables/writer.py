@@ -191,7 +191,7 @@ class PredictRequest:
 
 @contextmanager
 def opened_target(asked: PredictRequest) -> Iterator[IO[bytes]]:
-    """Where answers are written: standard output, or a file, packed as its name says, that is whole or absent."""
+    """Open the stream for the answers: standard output, or a file, packed by its name, that is complete or absent."""
     if asked.target == "-":
         yield sys.stdout.buffer
         sys.stdout.flush()

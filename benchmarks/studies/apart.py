@@ -70,7 +70,7 @@ def nudge(model: Path) -> None:
 
 
 def distances(rate: float, one: list[dict[str, float]], other: list[dict[str, float]]) -> dict[str, Any]:
-    """Return a row: differences of loss and gradient norm at step 1, and the largest of the loss to every tenth step."""
+    """Return differences of loss and gradient norm at step 1, and the largest of the loss to each tenth step."""
     apart = [abs(a["loss"] - b["loss"]) for a, b in zip(one, other, strict=True)]
     row = {"rate": rate, "loss, step 1": apart[0], "norm, step 1": abs(other[0]["norm"] / one[0]["norm"] - 1.0)}
     return row | {f"loss to step {end}": max(apart[:end]) for end in range(10, len(apart) + 1, 10)}

@@ -173,7 +173,7 @@ def text_findings(data: Data) -> Iterator[Finding]:
 def empty(parts: Sequence[TextExamples]) -> Finding:
     """Return the number of rows with an empty text."""
     bare = [
-        part.place(row)
+        part.location(row)
         for part in parts
         for row in range(len(part))
         if not all(side.strip() for side in _sides(part, row))
@@ -190,7 +190,7 @@ def copies(train: TextExamples, rows: Mapping[str, Sequence[int]]) -> Finding:
     count = sum(map(len, repeated))
     if not count:
         return _finding("duplicates", "ok", 0, "no text stands twice in train")
-    first = train.place(min(some[0] for some in repeated))
+    first = train.location(min(some[0] for some in repeated))
     text = f"{count:,} rows of train ({count / len(train):.1%}) have the texts of an earlier one, first {first}"
     advice = "take them out, unless they show how frequent a text is"
     return _finding("duplicates", "warning" if count > _MANY_COPIES * len(train) else "note", count, text, advice)
@@ -206,7 +206,7 @@ def contradictions(train: TextExamples, rows: Mapping[str, Sequence[int]], *, ta
         return _finding("contradictions", "ok", 0, f"no text has {noun}")
     earliest = min(both, key=lambda some: some[0])
     other = next(row for row in earliest if sets[row] != sets[earliest[0]])
-    first, second = (f"{train.place(row)} ({', '.join(sets[row]) or 'no label'})" for row in (earliest[0], other))
+    first, second = (f"{train.location(row)} ({', '.join(sets[row]) or 'no label'})" for row in (earliest[0], other))
     text = f"{len(both):,} texts have {noun}, first {first} and {second}"
     advice = "correct one of the two, or take both rows out"
     return _finding("contradictions", "warning", len(both), text, advice)
@@ -218,7 +218,7 @@ def leak(train: TextExamples, rows: Mapping[str, Sequence[int]], *, name: str, d
     if not leaked:
         return _finding(f"{name}, leak", "ok", 0, f"no row of {name} stands in train")
     row, same = leaked[0]
-    text = f"{len(leaked):,} of {len(dev):,} rows also stand in train, first {dev.place(row)} and {train.place(same)}"
+    text = f"{len(leaked):,} of {len(dev):,} rows also stand in train, first {dev.location(row)} and {train.location(same)}"
     level: Level = "error" if len(leaked) > _MANY_LEAKS * len(dev) else "warning"
     advice = "take them out of train: metrics on rows that a model was trained on say nothing about new texts"
     return Finding("data", f"{name}, leak", level, len(leaked), text, advice)

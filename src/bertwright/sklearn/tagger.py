@@ -19,13 +19,13 @@ from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, as_learned, lea
 class _ListedSentences(Sentences):
     """Sentences from Python lists, with positions as Python writes them."""
 
-    def place(self, row: int, word: int = 0) -> str:
+    def location(self, row: int, word: int = 0) -> str:
         """Return the position of a tag or, without tags, of a word."""
         return f"{self.source}[{row}][{word}]"
 
-    def where(self, row: int, word: int = 0) -> str:
+    def line_of_word(self, row: int, word: int = 0) -> str:
         """Return the position for a message."""
-        return f"at {self.place(row, word)}"
+        return f"at {self.location(row, word)}"
 
 
 class BertTagger(Trained):

@@ -67,7 +67,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return the location of a row for messages, as "file:line" or "file: row 3"."""
         return f"{self.source}{self.between}{self.lines[row]}"
 
@@ -84,7 +84,7 @@ class Table:
         for row, cell in enumerate(cells):
             if not isinstance(cell, str):
                 value = "null" if cell is None and self.format == "parquet" else repr(cell)
-                raise InputError(f"{self.place(row)}: expected a text in '{name}', got {value}")
+                raise InputError(f"{self.location(row)}: expected a text in '{name}', got {value}")
         return cast(tuple[str, ...], tuple(cells))
 
     def _index(self, name: str) -> int:
@@ -328,7 +328,7 @@ def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None
             )
 
 
-def names_once(place: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
+def names_once(location: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
     """Return a function that makes an object of (name, value) pairs and raises InputError for a name that is repeated.
 
     The parser of the standard library would keep the last of the values.
@@ -338,27 +338,27 @@ def names_once(place: str) -> Callable[[list[tuple[str, object]]], dict[str, obj
         fields = dict(pairs)
         if len(fields) < len(pairs):
             twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise InputError(f"{place}: '{shown(twice)}' is there twice in one object; names must differ")
+            raise InputError(f"{location}: '{shown(twice)}' is there twice in one object; names must differ")
         return fields
 
     return to_object
 
 
-def json_object(line: str, place: str) -> dict[str, object]:
-    """Return the object in a line of JSON. Raises InputError, which begins with `place`, for anything else."""
+def json_object(line: str, location: str) -> dict[str, object]:
+    """Return the object in a line of JSON. Raises InputError, which begins with `location`, for anything else."""
     try:
-        fields = json.loads(line, object_pairs_hook=names_once(place))
+        fields = json.loads(line, object_pairs_hook=names_once(location))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not valid JSON: {error}") from None
+        raise InputError(f"{location}: not valid JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise InputError(f"{place}: expected one object {{…}} a line, got a JSON {type(fields).__name__}")
+        raise InputError(f"{location}: expected one object {{…}} a line, got a JSON {type(fields).__name__}")
     # An escaped half of a surrogate pair is valid JSON, but no text that can be tokenised or written as UTF-8.
     if "\\ud" in line.lower():
         try:
             json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise InputError(
-                f"{place}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text"
+                f"{location}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text"
             ) from None
     return fields
 

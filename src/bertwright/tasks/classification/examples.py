@@ -44,7 +44,7 @@ class TextExamples:
     def __len__(self) -> int:
         return len(self.texts_a)
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return the position of an example, as "file:line" or "file: row 3"."""
         return f"{self.source}{self.between}{self.lines[row]}"
 
@@ -264,7 +264,7 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
     def known(label: str, row: int) -> int:
         if label not in ids:
             raise InputError(
-                f"{table.place(row)}: unknown label '{label}' in column '{task.label}'; allowed: "
+                f"{table.location(row)}: unknown label '{label}' in column '{task.label}'; allowed: "
                 f"{listed_labels(spellings)}"
             )
         return ids[label]
@@ -285,7 +285,7 @@ def _label_text(cell: object, column: str, table: Table, row: int) -> str:
     if isinstance(cell, int) or (isinstance(cell, float) and math.isfinite(cell)):  # NaN means no label
         text = json.dumps(cell)
     if not text:
-        raise InputError(f"{table.place(row)}: expected a label in column '{column}', got {cell!r}")
+        raise InputError(f"{table.location(row)}: expected a label in column '{column}', got {cell!r}")
     return text
 
 
@@ -297,7 +297,7 @@ def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str
     if table.format == "jsonl" or (table.format == "parquet" and not isinstance(cell, str)):
         if not isinstance(cell, list):
             raise InputError(
-                f"{table.place(row)}: expected a list of labels in column '{column}' ([] for none), got {cell!r}"
+                f"{table.location(row)}: expected a list of labels in column '{column}' ([] for none), got {cell!r}"
             )
         parts: list[object] = list(cell)
     else:
@@ -305,12 +305,12 @@ def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str
     labels = tuple(_label_text(part, column, table, row) for part in parts)
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
-        raise InputError(f"{table.place(row)}: column '{column}' has the label '{twice}' twice")
+        raise InputError(f"{table.location(row)}: column '{column}' has the label '{twice}' twice")
     return labels
 
 
 def _number(cell: object, column: str, table: Table, row: int) -> float:
-    error = InputError(f"{table.place(row)}: expected a finite number in column '{column}', got {cell!r}")
+    error = InputError(f"{table.location(row)}: expected a finite number in column '{column}', got {cell!r}")
     if isinstance(cell, bool) or not isinstance(cell, str | int | float) or "_" in str(cell):
         raise error
     try:

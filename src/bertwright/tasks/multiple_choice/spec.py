@@ -72,7 +72,7 @@ def choices_of(task: ChoiceTask, table: Table, *, require_label: bool = True) ->
     contexts, choices = _of_objects(task, table) if as_lists else _of_columns(task, table)
     for row, endings in enumerate(choices):
         if len(endings) < 2:
-            raise InputError(f"{table.place(row)}: expected at least two choices, got {len(endings)}")
+            raise InputError(f"{table.location(row)}: expected at least two choices, got {len(endings)}")
     targets = _targets(task, table, [len(endings) for endings in choices]) if require_label else None
     return Choices(tuple(contexts), tuple(choices), targets, table.source, tuple(table.lines))
 
@@ -128,7 +128,7 @@ def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
         for index, text in enumerate(texts):
             if not text.strip():
                 raise InputError(
-                    f"{table.place(row)}: expected a choice in '{task.ending}{index}', got an empty cell before "
+                    f"{table.location(row)}: expected a choice in '{task.ending}{index}', got an empty cell before "
                     "another choice"
                 )
         choices.append(tuple(f"{begins[row]} {text}".strip() for text in texts))
@@ -142,14 +142,14 @@ def _of_objects(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
         zip(table.column(context_field), table.column(choices_field), strict=True)
     ):
         if not isinstance(context, str):
-            raise InputError(f"{table.place(row)}: expected a text in '{context_field}', got {shown(context)}")
+            raise InputError(f"{table.location(row)}: expected a text in '{context_field}', got {shown(context)}")
         if not isinstance(endings, list):
             raise InputError(
-                f"{table.place(row)}: expected a list of texts in '{choices_field}', got {shown(repr(endings))}"
+                f"{table.location(row)}: expected a list of texts in '{choices_field}', got {shown(repr(endings))}"
             )
         for index, text in enumerate(endings):
             if not isinstance(text, str) or not text.strip():
-                position = f"{table.place(row)}: expected a text in '{choices_field}[{index}]'"
+                position = f"{table.location(row)}: expected a text in '{choices_field}[{index}]'"
                 raise InputError(f"{position}, got {shown(repr(text))}")
         contexts.append(context)
         choices.append(tuple(endings))
@@ -162,12 +162,12 @@ def _targets(task: ChoiceTask, table: Table, counts: Sequence[int]) -> NDArray[n
         text = cell.strip() if isinstance(cell, str) else "" if cell is ABSENT or isinstance(cell, bool) else str(cell)
         if not re.fullmatch("[0-9]{1,9}", text):
             raise InputError(
-                f"{table.place(row)}: expected the number of the right choice in '{task.label}', got "
+                f"{table.location(row)}: expected the number of the right choice in '{task.label}', got "
                 f"{shown(repr(cell))}"
             )
         if int(text) >= counts[row]:
             raise InputError(
-                f"{table.place(row)}: expected a number from 0 to {counts[row] - 1} in '{task.label}', got {text}"
+                f"{table.location(row)}: expected a number from 0 to {counts[row] - 1} in '{task.label}', got {text}"
             )
         targets[row] = int(text)
     return targets

@@ -76,11 +76,11 @@ class Sentences:
         """Return the number of words of all sentences."""
         return sum(map(len, self.words))
 
-    def place(self, row: int, word: int = 0) -> str:
+    def location(self, row: int, word: int = 0) -> str:
         """Return the position of a word as "file:line"."""
         return f"{self.source}:{self.lines[row][word]}"
 
-    def where(self, row: int, word: int = 0) -> str:
+    def line_of_word(self, row: int, word: int = 0) -> str:
         """Return the position of a word for a message that names the file already."""
         return f"on line {self.lines[row][word]}"
 

@@ -115,7 +115,7 @@ def as_learned(task: TaggingTask, sentences: Sentences) -> Sentences:
         trouble = first_impossible(tags, scheme)
         if trouble:
             hint = "" if "impossible" in trouble[1] else "; for tags that are not entities use the task pos"
-            raise InputError(f"{sentences.place(row, trouble[0])}: {trouble[1]}{note}{hint}")
+            raise InputError(f"{sentences.location(row, trouble[0])}: {trouble[1]}{note}{hint}")
     wanted = task.learned_scheme if task.labels else learned_as(scheme)
     return replace(sentences, tags=tuple(in_scheme(tags, scheme, wanted) for tags in sentences.tags))
 
@@ -156,7 +156,7 @@ def label_ids(task: TaggingTask, sentences: Sentences) -> NDArray[np.int64]:
     labels = np.empty(sentences.num_words, dtype=np.int64)
     for index, (row, word, tag) in enumerate(_tags(sentences)):
         if tag not in ids:
-            raise _unknown(task, sentences.place(row, word), tag)
+            raise _unknown(task, sentences.location(row, word), tag)
         labels[index] = ids[tag]
     return labels
 
@@ -167,7 +167,7 @@ def check_known(task: TaggingTask, sentences: Sentences) -> None:
     known = set(task.labels) if scheme == "plain" else {parts(label)[1] for label in task.labels}
     for row, word, tag in _tags(sentences):
         if (tag if scheme == "plain" else parts(tag)[1]) not in known:
-            raise _unknown(task, sentences.place(row, word), tag)
+            raise _unknown(task, sentences.location(row, word), tag)
 
 
 def decode_tags(task: TaggingTask, logits: NDArray[Any], sentences: Sentences) -> Tagged:
@@ -225,7 +225,7 @@ def _scheme(task: TaggingTask, sentences: Sentences) -> tuple[Scheme, str]:
     if not where:
         return scheme, ""
     row, word = where
-    evidence = f"'{sentences.tags[row][word]}' {sentences.where(row, word)} shows"
+    evidence = f"'{sentences.tags[row][word]}' {sentences.line_of_word(row, word)} shows"
     say(f"{sentences.source}: tags are {scheme.upper()}, as {evidence}")
     return scheme, f", the scheme that {evidence}"
 

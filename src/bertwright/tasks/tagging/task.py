@@ -277,7 +277,7 @@ def _windows(tokenizer: BaseTokenizer, sentences: Sentences, context: Context, m
         word = windows.vanished[0] - int(ends[row]) + len(sentences.words[row])
         say(
             f"{sentences.source}: words without pieces, read as [UNK]: "
-            f"{len(windows.vanished)}, the first {sentences.place(row, word)} ({sentences.words[row][word]!a})"
+            f"{len(windows.vanished)}, the first {sentences.location(row, word)} ({sentences.words[row][word]!a})"
         )
     return windows
 

@@ -183,7 +183,7 @@ def test_missing_columns_are_named_and_labels_are_optional_where_not_required(wr
         read_examples(task, path)
     examples = read_examples(task, path, require_label=False)
     assert (examples.texts_a, examples.targets) == (("", "good"), None)
-    assert examples.place(1).endswith("a.csv:3")
+    assert examples.location(1).endswith("a.csv:3")
     with pytest.raises(InputError, match="no column 'sentence'"):
         read_examples(get_task("sst2"), path, require_label=False)
 

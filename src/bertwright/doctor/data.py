@@ -218,7 +218,8 @@ def leak(train: TextExamples, rows: Mapping[str, Sequence[int]], *, name: str, d
     if not leaked:
         return _finding(f"{name}, leak", "ok", 0, f"no row of {name} stands in train")
     row, same = leaked[0]
-    text = f"{len(leaked):,} of {len(dev):,} rows also stand in train, first {dev.location(row)} and {train.location(same)}"
+    first = f"{dev.location(row)} and {train.location(same)}"
+    text = f"{len(leaked):,} of {len(dev):,} rows also stand in train, first {first}"
     level: Level = "error" if len(leaked) > _MANY_LEAKS * len(dev) else "warning"
     advice = "take them out of train: metrics on rows that a model was trained on say nothing about new texts"
     return Finding("data", f"{name}, leak", level, len(leaked), text, advice)

@@ -118,8 +118,8 @@ def _tsv_line(row: Sequence[object], location: str) -> str:
     for cell in cells:
         if "\t" in cell or "\n" in cell:
             raise InputError(
-                f"{location}: {shown(repr(cell))} holds a tab or a line break, which tsv cannot hold; choose csv or jsonl "
-                "with --output-format"
+                f"{location}: {shown(repr(cell))} holds a tab or a line break, which tsv cannot hold; choose csv or "
+                "jsonl with --output-format"
             )
     return "\t".join(cells) + "\n"
 

@@ -119,7 +119,8 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each text [N]."""
-        classes: NDArray[Any] = self._classes_of_outputs()[self._predictions(X)[0].values]
+        outputs = self._predictions(X)[0].values
+        classes: NDArray[Any] = self._classes_of_outputs()[outputs]
         return classes
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -42,8 +42,16 @@ def table_stem(path: Path) -> str | None:
 
 
 def without_packing(path: Path) -> Path:
-    """Return a path without the ending that says how the file is packed."""
+    """Return a path without the ending of a packed file."""
     return path.with_suffix("") if path.suffix in OPENERS else path
+
+
+def only_file(folder: Path, paths: Sequence[Path], kind: str = "table") -> Path | None:
+    """Return the only one of these files of a folder; None where there is none. Raises InputError for several."""
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise InputError(f"{folder}: expected one {kind}, found {names}; keep one or give the path of the file")
+    return paths[0] if paths else None
 
 
 @contextmanager

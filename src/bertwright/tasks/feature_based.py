@@ -20,9 +20,9 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
-from bertwright.tasks import inference as precision
 from bertwright.tasks.binding import BoundTask, ModelToSave
 from bertwright.tasks.frozen_features import FeaturePositions, FrozenModel, States, predicted, states_for, states_of
+from bertwright.tasks.inference import ready
 from bertwright.training.distributed import Trainable
 from bertwright.training.hardware import CPU, module_device, resolve_device
 from bertwright.training.settings import Device
@@ -96,10 +96,8 @@ class FeatureTask(BoundTask):
         """Return the states of a validation file, or of the training rows (None)."""
         if name not in self._computed:
             positions = self.positions if name is None else self.kind.feature_positions(*self.validation[name])
-            encoder, layers = (
-                self.encoder.to(resolve_device(self.device)),
-                states_of(self.way, self.saved.config.layers),
-            )
+            encoder = self.encoder.to(resolve_device(self.device))
+            layers = states_of(self.way, self.saved.config.layers)
             self._computed[name] = states_for(encoder, positions, layers, cache=self.cache, key=self.weights, what=READ)
         states: States = self._computed[name]
         return states
@@ -182,7 +180,7 @@ def open_with_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArra
         raise InputError(f"{saved.place}: expected features with {', '.join(names)} in config.json, got {stored!r}")
     model = FrozenModel(saved.config, stored["way"], **{name: stored[name] for name in names[1:]})
     load_weights(model, saved)
-    encoder = precision.ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
+    encoder = ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
     assert isinstance(encoder, Backbone)
     head, layers = model.head.eval().to(module_device(encoder)), states_of(stored["way"], saved.config.layers)
     return lambda positions: predicted(head, states_for(encoder, positions, layers, what=READ))

@@ -27,7 +27,7 @@ from bertwright.model.config import WAYS, BackboneConfig, Way
 from bertwright.model.encoder import dropout
 from bertwright.model.heads import ClassificationHead
 from bertwright.model.recurrent import run_lstm
-from bertwright.tasks.inference import answered_batches, batches_by_length
+from bertwright.tasks.inference import answered_batches, batches_by_length, evaluating, padded_inputs
 from bertwright.training.hardware import module_device
 
 _SUMS: tuple[Way, ...] = ("sum-last-four", "sum-all", "elmo")
@@ -151,7 +151,7 @@ class FrozenModel(nn.Module):
 class FeaturePositions:
     """The rows of ids to encode and the positions whose states are needed; `ends` [N+1] as in States."""
 
-    asks: Sequence[FeatureRow]
+    rows: Sequence[FeatureRow]
     ends: NDArray[np.int64]
     first: NDArray[np.int32] | None = None
     """Number of tokens in segment 0 of each row; None: all."""
@@ -177,7 +177,7 @@ def states_for(
         return States(values, positions.ends)
     digest = hashlib.sha256(f"{key} {list(layers)}".encode())
     digest.update(b"" if positions.first is None else positions.first.tobytes())
-    for parts in positions.asks:
+    for parts in positions.rows:
         for part in parts:
             digest.update(part.tobytes())
     path = cache / f"{digest.hexdigest()[:32]}.npy"
@@ -190,11 +190,9 @@ def states_for(
 
 def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
     """Return logits of all positions [R, L] or of all rows [N, L], in order, with dropout off."""
-    was_training = model.training
-    model.eval()
     outputs = model.classifier.linear.out_features
     predictions = np.zeros((int(states.ends[-1]) if model.each else len(states), outputs), dtype=np.float32)
-    with torch.inference_mode():
+    with evaluating(model):
         nonempty = np.flatnonzero(states.lengths)
         for rows in (nonempty[batch] for batch in answered_batches(states.lengths[nonempty])):
             values, lengths = states.padded(rows)
@@ -204,7 +202,6 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
                     predictions[states.ends[row] : states.ends[row + 1]] = logits[index, : lengths[index]]
                 else:
                     predictions[row] = logits[index]
-    model.train(was_training)
     return predictions
 
 
@@ -229,21 +226,15 @@ def _on_disk(stream: IO[bytes], shape: tuple[int, int, int]) -> NDArray[np.float
 def _fill(
     values: NDArray[np.float32], encoder: Backbone, positions: FeaturePositions, layers: Sequence[int], what: str
 ) -> None:
-    asks = positions.asks
-    lengths = np.array([len(ids) for ids, _, _ in asks])
+    feature_rows = positions.rows
+    lengths = np.array([len(ids) for ids, _, _ in feature_rows])
     encoder.eval()
     with torch.inference_mode():
         for rows in answered_batches(lengths, what) if what else batches_by_length(lengths):
-            width = int(lengths[rows].max())
-            ids = np.full((len(rows), width), encoder.config.pad_id, dtype=np.int64)
-            for index, row in enumerate(rows):
-                ids[index, : lengths[row]] = asks[row][0]
-            mask = np.arange(width) < lengths[rows][:, None]
-            first = lengths if positions.first is None else positions.first
-            segments = ((np.arange(width) >= first[rows][:, None]) & mask).astype(np.int64)
-            inputs = (torch.from_numpy(part).to(module_device(encoder)) for part in (ids, segments, mask))
-            hidden = encoder(*inputs, all_hidden=True).hidden
+            first = None if positions.first is None else positions.first[rows]
+            inputs = padded_inputs([feature_rows[row][0] for row in rows], first, pad_id=encoder.config.pad_id)
+            hidden = encoder(*(part.to(module_device(encoder)) for part in inputs), all_hidden=True).hidden
             states = torch.stack([hidden[layer] for layer in layers], dim=2).float().cpu().numpy()  # [B, T, S, D]
             for index, row in enumerate(rows):
-                _, at, target = asks[row]
+                _, at, target = feature_rows[row]
                 values[target] = states[index, at]

@@ -4,14 +4,15 @@
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError
@@ -84,6 +85,33 @@ def ready(model: Model, saved: SavedModel) -> Model:
             say(f"{saved.place}: int8 needs an encoder that attends both ways; using fp32")
         return model.eval()
     return _in_bf16(model) if saved.computed == "bf16" else packed_copy(model, saved.computed)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Compute with dropout off and without gradients; at the end the model is in its earlier mode."""
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        yield
+    model.train(was_training)
+
+
+def padded_inputs(
+    rows: Sequence[NDArray[np.int32]], first: NDArray[Any] | None = None, *, pad_id: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids, segments and mask [B, T] of rows of ids, padded to the longest.
+
+    first   [B] number of tokens in segment 0; None: all
+    """
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), lengths.max()), pad_id, dtype=np.int32)
+    for index, row in enumerate(rows):
+        ids[index, : lengths[index]] = row
+    columns = np.arange(lengths.max())
+    mask = columns < lengths[:, None]
+    segments = ((columns >= (lengths if first is None else first)[:, None]) & mask).astype(np.int32)
+    return torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask)
 
 
 def _in_bf16(model: Model) -> Model:

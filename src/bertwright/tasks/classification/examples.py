@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.tables.files import table_stem
+from bertwright.tables.files import only_file, table_stem
 from bertwright.tables.reader import Table, read_table
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.spec import SEPARATOR, ClassificationTask
@@ -102,12 +102,7 @@ def named_table(data: Path, names: Sequence[str]) -> Path | None:
         return None
     paths = [path for path in _tables(data) if table_stem(path) in names]
     paths = paths or [path for path in _tables(data) if re.split(r"[-_.]", table_stem(path) or "")[-1] in names]
-    if len(paths) > 1:
-        raise InputError(
-            f"{data}: expected one table, found {', '.join(path.name for path in paths)}; keep one or give the path "
-            "of the file"
-        )
-    return paths[0] if paths else None
+    return only_file(data, paths)
 
 
 def split_rows(
@@ -336,13 +331,7 @@ def _tables(folder: Path) -> list[Path]:
 
 
 def _find_table(folder: Path, stem: str) -> Path | None:
-    paths = [path for path in _tables(folder) if table_stem(path) == stem]
-    if len(paths) > 1:
-        raise InputError(
-            f"{folder}: expected one table, found {', '.join(path.name for path in paths)}; keep one or give the "
-            "path of the file"
-        )
-    return paths[0] if paths else None
+    return only_file(folder, [path for path in _tables(folder) if table_stem(path) == stem])
 
 
 def _shuffled(key: str, seed: int) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bertwright.errors import InputError, shown
-from bertwright.tables.files import open_lines
+from bertwright.tables.files import only_file, open_lines
 from bertwright.tables.reader import names_once
 from bertwright.tasks.question_answering.spec import SpanTask, Version
 
@@ -261,12 +261,7 @@ def _of_lines(lines: list[str], source: str) -> Questions:
 
 def _only(task: SpanTask, folder: Path, stem: str) -> Path | None:
     paths = [path for path in _named(folder, stem) if _version(path) == task.version]
-    if len(paths) > 1:
-        names = ", ".join(path.name for path in paths)
-        raise InputError(
-            f"{folder}: expected one file of SQuAD {task.version}, found {names}; keep one or give the path of the file"
-        )
-    return paths[0] if paths else None
+    return only_file(folder, paths, f"file of SQuAD {task.version}")
 
 
 def _named(folder: Path, stem: str) -> list[Path]:

@@ -28,7 +28,7 @@ from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.auxiliary_lm import predicts_next
 from bertwright.tasks.binding import LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.examples import split_rows
-from bertwright.tasks.inference import answered_batches, ready
+from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans, score_spans
 from bertwright.tasks.question_answering.data import (
     Questions,
@@ -39,7 +39,7 @@ from bertwright.tasks.question_answering.data import (
 )
 from bertwright.tasks.question_answering.score import squad_metrics
 from bertwright.tasks.question_answering.spec import SpanTask
-from bertwright.tasks.question_answering.windows import Windows, cached_windows, encode_windows, padded_rows
+from bertwright.tasks.question_answering.windows import Windows, cached_windows, encode_windows
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import module_device, move_to_device
 
@@ -206,21 +206,18 @@ class SpanKind(TaskKind):
 
 def span_batch(windows: Windows, rows: NDArray[np.int64], *, pad_id: int) -> SpanRows:
     """Return these windows, padded to the longest."""
-    ids, segments, mask = padded_rows(windows, rows, pad_id=pad_id)
-    targets = torch.from_numpy(windows.target[rows].astype(np.int64))
-    return SpanRows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), targets)
+    inputs = padded_inputs([windows.row(int(row)) for row in rows], windows.first_piece[rows], pad_id=pad_id)
+    return SpanRows(*inputs, targets=torch.from_numpy(windows.target[rows].astype(np.int64)))
 
 
 def span_logits(model: SpanModel, windows: Windows) -> SpanLogits:
     """Return the logits of all windows, computed in batches of similar length with dropout off."""
-    was_training = model.training
-    model.eval()
     lengths = windows.lengths
     sizes = windows.span[:, 1].astype(np.int64) - windows.span[:, 0]
     begins, firsts = np.cumsum(sizes) - sizes, windows.first_piece
     start_end = [np.zeros(int(sizes.sum()), dtype=np.float32) for _ in range(2)]
     null = np.zeros(len(windows), dtype=np.float32)
-    with torch.inference_mode():
+    with evaluating(model):
         for rows in answered_batches(lengths, "windows answered"):
             batch = move_to_device(span_batch(windows, rows, pad_id=model.encoder.config.pad_id), module_device(model))
             for flat, logits in zip(start_end, model(batch), strict=True):
@@ -229,7 +226,6 @@ def span_logits(model: SpanModel, windows: Windows) -> SpanLogits:
                 for index, row in enumerate(rows):
                     first = firsts[row]
                     flat[begins[row] : begins[row] + sizes[row]] = values[index, first : first + sizes[row]]
-    model.train(was_training)
     return SpanLogits(start_end[0], start_end[1], null)
 
 

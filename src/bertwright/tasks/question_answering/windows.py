@@ -16,7 +16,7 @@ import json
 import os
 import unicodedata
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -137,28 +137,6 @@ def encode_windows(
 def longest_question(task: SpanTask, max_length: int) -> int:
     """Return the largest number of pieces of a question."""
     return min(task.question, (max_length - NUM_SPECIAL) // 2)
-
-
-def window_tokens(question: int, passage: int, task: SpanTask, *, max_length: int) -> int:
-    """Return the approximate number of tokens of all windows for a question and a passage of so many pieces."""
-    question_tokens = min(question, longest_question(task, max_length))
-    room = max_length - NUM_SPECIAL - question_tokens
-    more = int(_more(passage, room, min(room, task.stride)))
-    return (more + 1) * max_length if more else question_tokens + NUM_SPECIAL + passage
-
-
-def padded_rows(
-    windows: Windows, chosen: Sequence[int] | NDArray[np.int64], *, pad_id: int
-) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Return ids, segments and mask [B, T] of the chosen windows, padded to the longest."""
-    lengths = windows.lengths[np.asarray(chosen)]
-    columns = np.arange(lengths.max())
-    ids = np.full((len(lengths), len(columns)), pad_id, dtype=np.int32)
-    for index, window in enumerate(chosen):
-        ids[index, : lengths[index]] = windows.row(int(window))
-    mask = columns < lengths[:, None]
-    segments = ((columns >= windows.first_piece[np.asarray(chosen)][:, None]) & mask).astype(np.int32)
-    return ids, segments, mask
 
 
 def _passages(tokenizer: PlacedPieces, contexts: list[str]) -> tuple[Ints, Ints, Ints]:

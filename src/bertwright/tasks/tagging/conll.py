@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.tables.files import OPENERS, decode_lines, open_lines
+from bertwright.tables.files import decode_lines, open_lines, without_packing
 from bertwright.tables.reader import json_object
 
 DOCUMENT_START: Final = "-DOCSTART-"
@@ -107,8 +107,8 @@ def read_tag_lines(path: Path | str) -> Lines:
         is_json = bool(lines) and lines[0].lstrip().startswith("{")
     else:
         source, path = str(path), Path(path)
-        bare = path.with_suffix("") if path.suffix in OPENERS else path
-        is_json, is_conllu = bare.suffix in JSON_ENDINGS, bare.suffix == CONLLU
+        ending = without_packing(path).suffix
+        is_json, is_conllu = ending in JSON_ENDINGS, ending == CONLLU
         with open_lines(path) as stream:
             lines = tuple(decode_lines(stream, source))
     if not any(line.strip(BLANK) for line in lines):

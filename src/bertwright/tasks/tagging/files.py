@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.tables.files import OPENERS
+from bertwright.tables.files import only_file, without_packing
 from bertwright.tasks.classification.examples import split_rows
 from bertwright.tasks.tagging.conll import (
     JSON_ENDINGS,
@@ -90,14 +90,8 @@ def split_tagged(sentences: Sentences) -> tuple[Sentences, Sentences]:
 
 
 def _only(folder: Path, role: Role) -> Path | None:
-    """Return the one file with this role, or None. Raises InputError where there are several."""
-    paths = [path for path in _files(folder) if _role(path) == role]
-    if len(paths) > 1:
-        raise InputError(
-            f"{folder}: expected one file, found {', '.join(path.name for path in paths)}; keep one or give the path "
-            "of the file"
-        )
-    return paths[0] if paths else None
+    """Return the only file with this role, or None. Raises InputError for several."""
+    return only_file(folder, [path for path in _files(folder) if _role(path) == role], "file")
 
 
 def _role(path: Path) -> Role:
@@ -109,12 +103,8 @@ def _role(path: Path) -> Role:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files with a known ending, in alphabetical order."""
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if (path.with_suffix("") if path.suffix in OPENERS else path).suffix in ENDINGS
-        and not path.name.startswith(".")
-    )
+    paths = [path for path in folder.iterdir() if without_packing(path).suffix in ENDINGS]
+    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[str]:

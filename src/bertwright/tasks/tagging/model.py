@@ -22,7 +22,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead
-from bertwright.tasks.inference import answered_batches, ready
+from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.spec import Context
 from bertwright.text.base_tokenizer import Pieces
@@ -165,33 +165,26 @@ def tag_rows(
     labels: NDArray[np.int64] | None = None,
 ) -> TagRows:
     """Return these rows, padded to the longest; `labels` [W] by word."""
-    lengths = np.array([len(windows.ids[row]) for row in rows])
+    ids, _, mask = padded_inputs([windows.ids[row] for row in rows], pad_id=pad_id)
     counts = np.array([len(windows.at[row]) for row in rows])
-    ids = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
-    at = np.zeros((len(lengths), counts.max()), dtype=np.int64)
+    at = np.zeros((len(counts), counts.max()), dtype=np.int64)
     targets = np.full(at.shape, NO_WORD, dtype=np.int64)
     for index, row in enumerate(rows):
-        ids[index, : lengths[index]] = windows.ids[row]
         at[index, : counts[index]] = windows.at[row]
         if labels is not None:
             targets[index, : counts[index]] = labels[windows.words[row]]
-    mask = np.arange(ids.shape[1]) < lengths[:, None]
-    batch_targets = torch.from_numpy(targets) if labels is not None else None
-    return TagRows(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(at), batch_targets)
+    return TagRows(ids, mask, torch.from_numpy(at), None if labels is None else torch.from_numpy(targets))
 
 
 def predict_tags(model: Tagger, windows: TaggingWindows, num_words: int) -> NDArray[np.float32]:
     """Return logits [W, L] in the order of the words, computed in batches of similar length with dropout off."""
-    was_training = model.training
-    model.eval()
     predicted = np.zeros((num_words, model.classifier.linear.out_features), dtype=np.float32)
-    with torch.inference_mode():
+    with evaluating(model):
         for rows in answered_batches(np.array([len(ids) for ids in windows.ids])):
             batch = move_to_device(tag_rows(windows, rows, pad_id=model.encoder.config.pad_id), module_device(model))
             logits = model(batch).float().cpu().numpy()
             for index, row in enumerate(rows):
                 predicted[windows.words[row]] = logits[index, : len(windows.words[row])]
-    model.train(was_training)
     return predicted
 
 

@@ -79,9 +79,8 @@ class Recurrent(nn.Module):
         """Return [B, P, W] from states [B, P, S, D] and the real positions `lengths` [B]; padding gives 0."""
         mixed = dropout(self.mix(states), self.dropout, self.training)
         packed = pack_padded_sequence(mixed, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        out: Tensor = pad_packed_sequence(run_lstm(self.lstm, packed), batch_first=True, total_length=states.shape[1])[
-            0
-        ]
+        packed = run_lstm(self.lstm, packed)
+        out: Tensor = pad_packed_sequence(packed, batch_first=True, total_length=states.shape[1])[0]
         return dropout(out, self.dropout, self.training)
 
 
@@ -149,12 +148,15 @@ class FrozenModel(nn.Module):
 
 @dataclass(frozen=True)
 class FeaturePositions:
-    """The rows of ids to encode and the positions whose states are needed; `ends` [N+1] as in States."""
+    """The rows of ids to encode and the positions whose states are needed.
+
+    ends    [N+1] as in States
+    first   [N] number of tokens in segment 0; None: all
+    """
 
     rows: Sequence[FeatureRow]
     ends: NDArray[np.int64]
     first: NDArray[np.int32] | None = None
-    """Number of tokens in segment 0 of each row; None: all."""
 
 
 def states_for(
@@ -168,7 +170,7 @@ def states_for(
 ) -> States:
     """Return the states of all positions; with a `cache` folder they are computed once and then read from it.
 
-    key    names the encoder's weights; key, layers and ids decide the file's name
+    key    digest of the encoder's weights; the file's name is derived from key, layers and ids
     what   end of the progress line; "" shows no progress
     """
     if cache is None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import file_digest
-from bertwright.model.config import BackboneConfig
+from bertwright.model.config import BackboneConfig, need_segments
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import for_loss
 from bertwright.tables.reader import Table
@@ -83,13 +83,10 @@ class ClassificationKind(TaskKind):
 
     def check(self, data: LabelledData, config: BackboneConfig) -> None:
         """Raise InputError for pairs without segments, and MissingExtra without the libraries of the metrics."""
-        super().check(data, config)
+        if data.train.texts_b is not None:
+            need_segments(config, data.task.name)
         for rows in data.validation.values():
             score_values(data.task, rows.targets, rows.targets)
-
-    def has_pairs(self, rows: TextExamples) -> bool:
-        """Return whether the examples are pairs."""
-        return rows.texts_b is not None
 
     def encode(
         self,
@@ -113,9 +110,9 @@ class ClassificationKind(TaskKind):
         weights: NDArray[np.float64] | None = None,
     ) -> Targets:
         """Return targets and weights of all rows."""
-        goals = np.repeat(self.feature_targets(task, rows), inputs.num_rows, axis=0)
         assert rows.targets is not None
-        return goals, row_weights(task, rows.targets, inputs, weights)
+        of_rows = np.repeat(self.feature_targets(task, rows), inputs.num_rows, axis=0)
+        return of_rows, row_weights(task, rows.targets, inputs, weights)
 
     def tokens(
         self, task: ClassificationTask, rows: TextExamples, lengths: NDArray[np.int64], config: BackboneConfig
@@ -132,8 +129,9 @@ class ClassificationKind(TaskKind):
         config: BackboneConfig,
     ) -> TextBatch:
         """Return a padded batch of the chosen rows."""
-        both, (goals, weights) = reads_both_orders(task, config), targets
-        return padded(inputs, chosen, pad_id=config.pad_id, targets=goals, weights=weights, both_orders=both)
+        of_rows, weights = targets
+        both = reads_both_orders(task, config)
+        return padded(inputs, chosen, pad_id=config.pad_id, targets=of_rows, weights=weights, both_orders=both)
 
     def model(self, task: ClassificationTask, config: BackboneConfig) -> Classifier:
         """Build the classifier."""
@@ -204,7 +202,7 @@ class ClassificationKind(TaskKind):
     def evaluate(
         self, task: ClassificationTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path
     ) -> dict[str, Any]:
-        """Return the metrics on the validation files; the task may name other columns than in training."""
+        """Return the metrics on the validation files; their columns may have other names than in training."""
         trained, max_length = noted_task(saved)
         task = with_labels(task, trained.labels) if task.has_labels else task
         if task.kind != trained.kind:
@@ -212,8 +210,8 @@ class ClassificationKind(TaskKind):
                 f"{saved.place}: expected a model for {task.kind} ({task.name}), got one for {trained.kind} "
                 f"({trained.name})"
             )
-        scale = {"centre": trained.centre, "spread": trained.spread, "long": trained.long}
-        task = with_texts_of(task.model_copy(update=scale), trained, saved.place)
+        learned = {"centre": trained.centre, "spread": trained.spread, "long": trained.long}
+        task = with_texts_of(task.model_copy(update=learned), trained, saved.place)
         files = dev_files(task, data)
         if not files:
             raise InputError(f"{data}: expected a dev file of {task.name}, found none; give the path of a file")
@@ -275,7 +273,7 @@ class LongTexts:
         self._examples = self._cut = self._several = self._rows = 0
 
     def count(self, rows: Encoded, part: TextExamples) -> None:
-        """Count those of a part of the file."""
+        """Add the examples of a part of the file."""
         self._source = part.source
         self._examples += len(part)
         self._cut += rows.num_truncated
@@ -283,7 +281,7 @@ class LongTexts:
         self._rows += len(rows)
 
     def say(self) -> None:
-        """Print how many there are, and how they are encoded."""
+        """Print the numbers, and how the examples are encoded."""
         exceed = f"of {self._examples} examples exceed {self._max_length} tokens"
         if self._cut:
             say(f"{self._source}: {self._cut} {exceed} and are cut")

@@ -65,6 +65,7 @@ class ChoiceKind(TaskKind):
 
     spec = ChoiceTask
     architecture = "BertForMultipleChoice"
+    has_pairs = True
 
     def read(self, task: ChoiceTask, data: Path) -> LabelledData:
         """Read the tables of a folder, or one table; without a validation file a tenth of the rows is kept."""
@@ -78,10 +79,6 @@ class ChoiceKind(TaskKind):
         kept, chosen = split_rows(texts, train.source)
         return LabelledData(task, train.select(kept), {"dev": train.select(chosen)}, digests)
 
-    def has_pairs(self, rows: Any) -> bool:
-        """Return True."""
-        return True
-
     def encode(
         self, task: ChoiceTask, tokenizer: BaseTokenizer, rows: Choices, max_length: int, *, train: bool = False
     ) -> Encoded:
@@ -94,7 +91,7 @@ class ChoiceKind(TaskKind):
     def targets(
         self, task: ChoiceTask, rows: Choices, inputs: Encoded, weights: NDArray[np.float64] | None = None
     ) -> Choices:
-        """Return the rows, which know their choices and the right ones."""
+        """Return the rows: they have the numbers of their choices and of the right ones."""
         return rows
 
     def lengths(self, rows: Choices, inputs: Encoded) -> NDArray[np.int64]:
@@ -160,11 +157,11 @@ class ChoiceKind(TaskKind):
         formats = ("csv", "tsv", "jsonl", "parquet")
         task = ChoiceTask.model_validate(saved.extra["task"])
         request.refuse_formats(f"a model of choices ({task.name})", read=formats, write=formats)
-        opened = cache(lambda: open_chooser(saved))
+        open_once = cache(lambda: open_chooser(saved))
 
         def answered(table: Table, written: Table) -> Table:
             rows = choices_of(task, table, require_label=False)
-            model, max_length = opened()
+            model, max_length = open_once()
             logits = self.logits(model, self.encode(task, tokenizer, rows, max_length))
             return add_answers(written, *decode_choices(logits, rows.first))
 

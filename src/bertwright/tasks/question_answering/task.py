@@ -33,8 +33,8 @@ from bertwright.tasks.question_answering.answers import Answer, SpanLogits, deco
 from bertwright.tasks.question_answering.data import (
     Questions,
     dev_questions_file,
-    read_asked,
     read_labelled,
+    read_unlabelled,
     train_questions_file,
 )
 from bertwright.tasks.question_answering.score import squad_metrics
@@ -59,8 +59,8 @@ class SpanRows:
 class SpanModel(nn.Module):
     """A backbone and the vectors S and E on each of its last states.
 
-    "No answer" is the position 0, at [CLS]. Where tokens attend to the left, the state there has seen neither question
-    nor passage. The row's last token, which has seen both, then changes places with it.
+    "No answer" is the position 0, at [CLS]. Where tokens attend to the left, the state of [CLS] depends on [CLS] alone.
+    It then changes places with the state of the row's last token, which depends on question and passage.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -79,7 +79,7 @@ class SpanModel(nn.Module):
 
 
 def _ends_swapped(mask: Tensor) -> Tensor:
-    """Return the positions [B, T] of rows whose first and last real tokens have changed places."""
+    """Return the positions 0 to T - 1 [B, T], with those of the first and the last real token exchanged."""
     ends = mask.sum(1, keepdim=True) - 1
     positions = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
     return torch.where(positions == 0, ends, torch.where(positions == ends, 0, positions))
@@ -91,6 +91,7 @@ class SpanKind(TaskKind):
     spec = SpanTask
     architecture = "BertForQuestionAnswering"
     head = "span"
+    has_pairs = True
 
     def read(self, task: SpanTask, data: Path) -> LabelledData:
         """Read the files of a folder, or one file; without a validation file a tenth of the passages is kept."""
@@ -104,10 +105,6 @@ class SpanKind(TaskKind):
         train, kept = (replace(train, items=tuple(train.items[row] for row in rows)) for rows in sides)
         return LabelledData(task, train, {"dev": kept}, digests)
 
-    def has_pairs(self, rows: Any) -> bool:
-        """Return True."""
-        return True
-
     def encode(
         self, task: SpanTask, tokenizer: BaseTokenizer, rows: Questions, max_length: int, *, train: bool = False
     ) -> Windows:
@@ -119,7 +116,7 @@ class SpanKind(TaskKind):
     def targets(
         self, task: SpanTask, rows: Questions, inputs: Windows, weights: NDArray[np.float64] | None = None
     ) -> None:
-        """Return nothing: the windows have the positions."""
+        """Return None: the windows have the positions of the answers."""
 
     def lengths(self, rows: Questions, inputs: Windows) -> NDArray[np.int64]:
         """Return the number of tokens of each window [N]."""
@@ -189,8 +186,8 @@ class SpanKind(TaskKind):
         if as_lines and Path(target).is_dir():
             raise InputError(f"--output {target}: expected a file or - for JSON lines, got a folder")
         if not as_lines:
-            _refuse_foreign(Path(target), request.bare.suffix)
-        questions = read_asked(request.source)
+            _refuse_other_content(Path(target), request.bare.suffix)
+        questions = read_unlabelled(request.source)
         windows = encode_windows(tokenizer, questions, task, max_length=max_length)
         _say_what_is_cut(windows, questions)
         answers = decode_spans(windows, span_logits(model, windows), questions, task, threshold=threshold)
@@ -239,7 +236,7 @@ def open_span_model(saved: SavedModel) -> tuple[SpanModel, SpanTask, int, float]
 
 def _say_what_is_cut(windows: Windows, questions: Questions) -> None:
     if num_cut := int(windows.cut.sum()):
-        longest = np.diff(windows.question_at).max()  # of those that were cut
+        longest = np.diff(windows.question_at).max()  # the cut questions have this length
         say(f"{questions.source}: {num_cut} of {len(questions)} questions exceed {longest} pieces and are cut")
 
 
@@ -263,8 +260,8 @@ def _write_folder(folder: Path, answers: list[Answer], task: SpanTask) -> None:
         write_json(folder / _FILES[2], {answer.id: answer.null_odds for answer in answers})
 
 
-def _refuse_foreign(target: Path, ending: str) -> None:
-    """Raise InputError for a file, a name with a file's `ending`, or a folder with anything but earlier answers."""
+def _refuse_other_content(target: Path, ending: str) -> None:
+    """Raise InputError for a file, a name with a table's `ending`, or a folder with anything but earlier answers."""
     if target.exists() and not target.is_dir():
         raise InputError(f"--output {target}: expected a folder, a new file *.jsonl, or -, got a file")
     if ending in FORMATS and not target.exists():  # a folder of that name would be a surprise

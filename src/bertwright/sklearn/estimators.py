@@ -20,7 +20,7 @@ from bertwright.sklearn.inputs import (
     in_python,
     label_name,
 )
-from bertwright.tasks.classification.encoding import Predictions, decode, encode
+from bertwright.tasks.classification.encoding import Predictions, decode
 from bertwright.tasks.classification.examples import TextExamples, natural, standardised, weigh
 from bertwright.tasks.classification.spec import CLASSIFY, REGRESS, ClassificationTask, Long
 from bertwright.tasks.spec import TaskSpec
@@ -68,13 +68,11 @@ class _OfTexts(Trained):
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
             from bertwright.tasks.classification.model import noted_task
-            from bertwright.tasks.classification.task import open_logits, say_what_is_long
+            from bertwright.tasks.classification.task import CLASSIFICATION, open_logits
 
             texts = self._as_fitted(X)
             task, max_length = noted_task(self.learned_.saved)
-            part = _examples(texts, None)
-            encoded = encode(self.learned_.tokenizer, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
-            say_what_is_long(encoded, part, max_length)
+            encoded = CLASSIFICATION.encode(task, self.learned_.tokenizer, _examples(texts, None), max_length)
             logits = self.learned_.ready(open_logits)(encoded)
         return decode(task, logits), logits.astype(np.float64)
 

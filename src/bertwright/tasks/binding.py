@@ -7,6 +7,7 @@ scikit-learn use it: read → encode → collate → model → loss, and logits 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,8 +78,8 @@ class TaskKind(ABC):
         """Return the targets of the training rows for `collate`; `weights` are factors of the rows' weights."""
 
     @abstractmethod
-    def collate(self, task: Any, inputs: Any, targets: Any, chosen: NDArray[np.int64], config: BackboneConfig) -> Any:
-        """Return a padded batch of the chosen rows."""
+    def collate(self, bound: "BoundTask", chosen: NDArray[np.int64]) -> Any:
+        """Return a padded batch of the chosen training rows."""
 
     @abstractmethod
     def model(self, task: Any, config: BackboneConfig) -> nn.Module:
@@ -116,7 +117,7 @@ class TaskKind(ABC):
         """Return the number of tokens of each training row [N]."""
         return np.array([len(ids) for ids in inputs.ids])
 
-    def tokens(self, task: Any, rows: Any, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
+    def tokens(self, data: LabelledData, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
         """Return the number of tokens of all inputs of each training row [N]."""
         return lengths
 
@@ -178,20 +179,19 @@ class TaskKind(ABC):
     ) -> "BoundTask":
         """Encode labelled data; `weights` [rows] are factors of the training rows' weights."""
         self.check(data, config)
-        inputs = self.encode(data.task, tokenizer, data.train, max_length, train=True)
+        encode = partial(self.encode, data.task, tokenizer, max_length=max_length)
+        inputs = encode(data.train, train=True)
         lengths = self.lengths(data.train, inputs)
+        validation = {name: (rows, encode(rows)) for name, rows in data.validation.items()}
         return BoundTask(
             kind=self,
             task=data.task,
             digests=data.digests,
             train=(data.train, inputs),
-            validation={
-                name: (rows, self.encode(data.task, tokenizer, rows, max_length))
-                for name, rows in data.validation.items()
-            },
+            validation=validation,
             targets=self.targets(data.task, data.train, inputs, weights),
             lengths=lengths,
-            tokens=self.tokens(data.task, data.train, lengths, config),
+            tokens=self.tokens(data, lengths, config),
             config=config,
             max_length=max_length,
         )
@@ -233,7 +233,7 @@ class BoundTask:
 
     def batch(self, chosen: NDArray[np.int64]) -> Any:
         """Return a padded batch of the chosen training rows."""
-        return self.kind.collate(self.task, self.train[1], self.targets, chosen, self.config)
+        return self.kind.collate(self, chosen)
 
     def trainable(self, model: nn.Module) -> Trainable[Any]:
         """Return what the training loop trains."""

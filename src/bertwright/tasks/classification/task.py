@@ -19,14 +19,13 @@ from bertwright.model.folder import SavedModel
 from bertwright.model.heads import for_loss
 from bertwright.tables.reader import Table
 from bertwright.tables.writer import PredictRequest, answer_tables
-from bertwright.tasks.binding import LabelledData, ModelToSave, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.encoding import (
     Encoded,
     add_predictions,
     decode,
     encode,
     loss_targets,
-    score,
     score_labels,
     score_values,
 )
@@ -97,9 +96,10 @@ class ClassificationKind(TaskKind):
         *,
         train: bool = False,
     ) -> Encoded:
-        """Return the token ids of examples; print how many are too long."""
         encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
-        say_what_is_long(encoded, rows, max_length)
+        long = LongTexts(max_length)
+        long.count(encoded, rows)
+        long.say()
         return encoded
 
     def targets(
@@ -114,27 +114,16 @@ class ClassificationKind(TaskKind):
         of_rows = np.repeat(self.feature_targets(task, rows), inputs.num_rows, axis=0)
         return of_rows, row_weights(task, rows.targets, inputs, weights)
 
-    def tokens(
-        self, task: ClassificationTask, rows: TextExamples, lengths: NDArray[np.int64], config: BackboneConfig
-    ) -> NDArray[np.int64]:
+    def tokens(self, data: LabelledData, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
         """Return the number of tokens of each row, twice where both orders of a pair are read."""
-        return 2 * lengths if reads_both_orders(task, config) else lengths
+        return 2 * lengths if reads_both_orders(data.task, config) else lengths
 
-    def collate(
-        self,
-        task: ClassificationTask,
-        inputs: Encoded,
-        targets: Targets,
-        chosen: NDArray[np.int64],
-        config: BackboneConfig,
-    ) -> TextBatch:
-        """Return a padded batch of the chosen rows."""
-        of_rows, weights = targets
-        both = reads_both_orders(task, config)
-        return padded(inputs, chosen, pad_id=config.pad_id, targets=of_rows, weights=weights, both_orders=both)
+    def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> TextBatch:
+        targets, weights = bound.targets
+        inputs, pad_id, both = bound.train[1], bound.config.pad_id, reads_both_orders(bound.task, bound.config)
+        return padded(inputs, chosen, pad_id=pad_id, targets=targets, weights=weights, both_orders=both)
 
     def model(self, task: ClassificationTask, config: BackboneConfig) -> Classifier:
-        """Build the classifier."""
         return Classifier(config, task.num_outputs, both_orders=reads_both_orders(task, config))
 
     def loss(self, task: ClassificationTask, model: nn.Module, batch: TextBatch) -> Tensor:
@@ -165,10 +154,10 @@ class ClassificationKind(TaskKind):
     def metrics(
         self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
     ) -> dict[str, float]:
-        """Return the task's metrics."""
         assert rows.targets is not None
-        is_collapsed = collapsed(decode(task, logits).values, rows.targets, task.labels) is not None
-        return {**score(task, logits, rows.targets), "collapsed": float(is_collapsed)}
+        values = decode(task, logits).values
+        is_collapsed = collapsed(values, rows.targets, task.labels) is not None
+        return {**score_values(task, values, rows.targets), "collapsed": float(is_collapsed)}
 
     def label_names(self, task: ClassificationTask) -> tuple[str, ...]:
         """Return the labels, or the name of the number."""
@@ -183,7 +172,6 @@ class ClassificationKind(TaskKind):
         return super().to_save(task, model, metrics, max_length)
 
     def check_features(self, task: ClassificationTask) -> None:
-        """Raise InputError for several labels, class weights and windows."""
         if task.kind == "multilabel" or task.class_weights != "none" or task.long == "windows":
             raise InputError(
                 "--features: expected a task with one label or number per row, without class weights and windows; "
@@ -191,7 +179,6 @@ class ClassificationKind(TaskKind):
             )
 
     def feature_positions(self, rows: TextExamples, inputs: Encoded) -> FeaturePositions:
-        """Return every token of every row."""
         return positions_of(inputs)
 
     def feature_targets(self, task: ClassificationTask, rows: TextExamples) -> NDArray[Any]:
@@ -287,13 +274,6 @@ class LongTexts:
             say(f"{self._source}: {self._cut} {exceed} and are cut")
         if self._several:
             say(f"{self._source}: {self._several} {exceed}: with their windows, {self._rows} rows")
-
-
-def say_what_is_long(rows: Encoded, part: TextExamples, max_length: int) -> None:
-    """Print how many examples exceed the maximal length, and how they are encoded."""
-    long = LongTexts(max_length)
-    long.count(rows, part)
-    long.say()
 
 
 def open_logits(saved: SavedModel) -> Callable[[Encoded], NDArray[np.float32]]:

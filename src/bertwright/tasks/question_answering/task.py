@@ -26,7 +26,7 @@ from bertwright.model.heads import SpanHead
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.auxiliary_lm import predicts_next
-from bertwright.tasks.binding import LabelledData, ModelToSave, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.examples import split_rows
 from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans, score_spans
@@ -119,17 +119,12 @@ class SpanKind(TaskKind):
         """Return None: the windows have the positions of the answers."""
 
     def lengths(self, rows: Questions, inputs: Windows) -> NDArray[np.int64]:
-        """Return the number of tokens of each window [N]."""
         return inputs.lengths
 
-    def collate(
-        self, task: SpanTask, inputs: Windows, targets: None, chosen: NDArray[np.int64], config: BackboneConfig
-    ) -> SpanRows:
-        """Return a padded batch of the chosen windows."""
-        return span_batch(inputs, chosen, pad_id=config.pad_id)
+    def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> SpanRows:
+        return span_batch(bound.train[1], chosen, pad_id=bound.config.pad_id)
 
     def model(self, task: SpanTask, config: BackboneConfig) -> SpanModel:
-        """Build the model."""
         return SpanModel(config)
 
     def loss(self, task: SpanTask, model: SpanModel, batch: SpanRows) -> Tensor:
@@ -147,7 +142,6 @@ class SpanKind(TaskKind):
         return 3.0 * num_rows * model.encoder.flops(width, width)
 
     def logits(self, model: SpanModel, inputs: Windows) -> SpanLogits:
-        """Return the logits of all windows."""
         return span_logits(model, inputs)
 
     def metrics(self, task: SpanTask, logits: SpanLogits, rows: Questions, inputs: Windows) -> dict[str, float]:

@@ -22,7 +22,7 @@ from bertwright.tasks.tagging.conll import (
     Lines,
     Sentences,
     cells_of,
-    is_aside,
+    is_no_word,
     objects_of,
     separator_of,
     starts_document,
@@ -129,7 +129,7 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
             yield line
             continue
         bare = line.rstrip("\r\n")
-        tag = OUTSIDE if starts_document(cells) else "_" if is_aside(lines, cells) else next(names)
+        tag = OUTSIDE if starts_document(cells) else "_" if is_no_word(lines, cells) else next(names)
         yield (bare if separator == "\t" else bare.rstrip(" ")) + separator + tag + (line[len(bare) :] or "\n")
 
 

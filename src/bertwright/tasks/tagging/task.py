@@ -19,7 +19,7 @@ from bertwright.model.folder import SavedModel
 from bertwright.model.heads import for_loss
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
-from bertwright.tasks.binding import LabelledData, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.tagging.conll import Sentences, read_tag_lines, sentences_of
@@ -82,7 +82,6 @@ class TaggingKind(TaskKind):
     def encode(
         self, task: TaggingTask, tokenizer: BaseTokenizer, rows: Sentences, max_length: int, *, train: bool = False
     ) -> TaggingWindows:
-        """Return the rows of token ids; print words without pieces, and missing documents."""
         return _windows(tokenizer, rows, task.context, max_length)
 
     def targets(
@@ -91,19 +90,10 @@ class TaggingKind(TaskKind):
         """Return the label id of every word [W]."""
         return label_ids(task, rows)
 
-    def collate(
-        self,
-        task: TaggingTask,
-        inputs: TaggingWindows,
-        targets: NDArray[np.int64],
-        chosen: NDArray[np.int64],
-        config: BackboneConfig,
-    ) -> TagRows:
-        """Return a padded batch of the chosen rows."""
-        return tag_rows(inputs, chosen, pad_id=config.pad_id, labels=targets)
+    def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> TagRows:
+        return tag_rows(bound.train[1], chosen, pad_id=bound.config.pad_id, labels=bound.targets)
 
     def model(self, task: TaggingTask, config: BackboneConfig) -> Tagger:
-        """Build the tagger."""
         return Tagger(config, len(task.labels))
 
     def loss(self, task: TaggingTask, model: Tagger, batch: TagRows) -> Tensor:
@@ -114,7 +104,6 @@ class TaggingKind(TaskKind):
         return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=NO_WORD, reduction="sum")
 
     def count(self, batch: TagRows) -> float:
-        """Return the number of words."""
         assert batch.targets is not None
         return float((batch.targets != NO_WORD).sum())
 
@@ -138,15 +127,12 @@ class TaggingKind(TaskKind):
         return {**metrics, "collapsed": float(same)}
 
     def label_names(self, task: TaggingTask) -> tuple[str, ...]:
-        """Return the tags."""
         return task.labels
 
     def feature_positions(self, rows: Sentences, inputs: TaggingWindows) -> FeaturePositions:
-        """Return the first piece of every word, sentence by sentence."""
         return _positions(rows, inputs)
 
     def feature_targets(self, task: TaggingTask, rows: Sentences) -> NDArray[np.int64]:
-        """Return the label id of every word [W]."""
         return label_ids(task, rows)
 
     def evaluate(self, task: TaggingTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:

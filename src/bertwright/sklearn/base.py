@@ -99,7 +99,7 @@ class Trained(TextEstimator):
             estimator.set_params(**{name: value for name, value in values.items() if name in names})
             task = task_of(learned.saved)
             if not estimator._can_predict(task):
-                raise InputError(f"{learned.saved.place}: expected a model for {cls.__name__}, got one for {task.name}")
+                raise InputError(f"{folder}: expected a model for {cls.__name__}, got one for {task.name}")
             estimator._set_fitted(learned, task)
         return estimator
 

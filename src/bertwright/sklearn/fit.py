@@ -38,8 +38,8 @@ from bertwright.training.loop import train
 _SOURCE: Final = "this estimator"
 _MODEL_FILES: Final = {CARD, "config.json", WEIGHTS, digest_note(Path(WEIGHTS)).name, *TOKENIZER_FILES}
 _ONE_AT_A_TIME = threading.RLock()
-"""Lock of everything that draws random numbers: dropout and new modules use the process's one generator, so that two
-threads would take each other's numbers.
+"""Lock of all code that draws random numbers. Dropout and new modules use the only generator of the process, so that
+the numbers of one thread would depend on other threads.
 """
 
 
@@ -47,7 +47,7 @@ threads would take each other's numbers.
 class Learned:
     """A model folder in memory: weights and notes, its tokenizer, and the tokenizer's files.
 
-    Its pickle has the weights as safetensors bytes and the rest as plain values, for joblib's processes.
+    Its pickle, which joblib sends to other processes, has the weights as bytes of safetensors.
     """
 
     saved: SavedModel

@@ -126,7 +126,7 @@ def open_lines(path: Path) -> Iterator[Iterable[bytes]]:
 
 
 def _lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield lines; errors of reading become InputError, errors of the code that uses the lines do not."""
+    """Yield lines. Raises InputError for errors of reading; errors of the caller pass through unchanged."""
     try:
         yield from stream
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -154,7 +154,7 @@ def decode_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
 
 
 def _is_binary(raw: bytes) -> bool:
-    """Return whether a file with this first line is Parquet or packed: a text has no such bytes after such a start."""
+    """Return whether a file with this first line is Parquet or packed: it begins so, and has bytes that no text has."""
     return raw.startswith((PARQUET_MAGIC, *MAGIC.values())) and bool(
         re.search(rb"[\x00-\x08\x0e-\x1f\x80-\xff]", raw[:64])
     )

@@ -27,10 +27,10 @@ from bertwright.tables.parquet import ArrowRows, read_arrow_rows
 
 Row = TypeVar("Row")
 BLOCK_ROWS: Final = 16_384
-"""Most rows of a block."""
+"""Largest number of rows in a block."""
 
 BLOCK_CHARACTERS: Final = 1 << 25
-"""Characters after which a block ends, however few rows it has."""
+"""Number of characters after which a block ends."""
 
 
 class Absent:
@@ -91,7 +91,7 @@ class Table:
         indices = [index for index, column in enumerate(self.columns) if column == name]
         if len(indices) != 1:
             problem = "there are several columns" if indices else "there is no column"
-            # A csv file that comes through a pipe is read as a tsv file of one column.
+            # A csv file from a pipe is read as a tsv file of one column.
             is_csv = self.format == "tsv" and len(self.available) == 1 and "," in self.available[0]
             hint = " (with commas between them? add --input-format csv)" if is_csv else ""
             raise InputError(f"{self.source}: {problem} '{name}'; the columns are: {', '.join(self.available)}{hint}")
@@ -100,7 +100,7 @@ class Table:
 
 @dataclass(frozen=True)
 class OpenTable:
-    """An open table: its format, and a function that yields its blocks of at most so many rows (None: one block)."""
+    """An open table: its format, and a function that yields blocks of at most so many rows; None: all rows at once."""
 
     format: Format
     blocks: Callable[[int | None], Iterator[Table]]
@@ -128,7 +128,7 @@ def open_table(
     broken_rows: int = 0,
     format: InputFormat = "auto",
 ) -> Iterator[OpenTable]:
-    """Open a table; "-" is standard input, which is Parquet or JSON lines by its first bytes, and otherwise tsv.
+    """Open a table; "-" is standard input. Its first bytes say that it is Parquet or JSON lines; else it is tsv.
 
     columns      names of the columns to keep, if they exist; None keeps all
     headerless   names of the columns where the file has no header line. A first row with a cell that equals one of
@@ -352,7 +352,7 @@ def json_object(line: str, location: str) -> dict[str, object]:
         raise InputError(f"{location}: not valid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InputError(f"{location}: expected one object {{…}} a line, got a JSON {type(fields).__name__}")
-    # An escaped half of a surrogate pair is valid JSON, but no text that can be tokenised or written as UTF-8.
+    # Half of a surrogate pair is valid in JSON as an escape, but cannot be tokenised or written as UTF-8.
     if "\\ud" in line.lower():
         try:
             json.dumps(fields, ensure_ascii=False).encode()

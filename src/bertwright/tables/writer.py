@@ -191,7 +191,7 @@ class PredictRequest:
 
 @contextmanager
 def opened_target(request: PredictRequest) -> Iterator[IO[bytes]]:
-    """Open the stream for the answers: standard output, or a file, packed by its name, that is complete or absent."""
+    """Open the stream for the answers: standard output, or a file, packed by its ending, that is written atomically."""
     if request.target == "-":
         yield sys.stdout.buffer
         sys.stdout.flush()
@@ -215,7 +215,7 @@ def answer_tables(
 
     answered    function from (rows as read, the same rows as they will be written) to the latter with their answers
     headerless  names of the columns, as for `open_table`
-    even        True where the answers add the same columns in every block, in every format
+    even        True where the answers have the same columns in every block
     """
     output_format = request.table_format
     if output_format == "parquet" and request.target == "-" and sys.stdout.isatty():
@@ -228,7 +228,8 @@ def answer_tables(
                 f"{request.source}: a terminal shows text only, not Parquet; name a file with --output, or add "
                 "--output-format"
             )
-        # The columns of JSON lines and the types of their fields are known at the end only. So may the answers' be.
+        # All columns of JSON lines and the types of their fields are known only at the end of the file. So are the
+        # columns of answers that differ between blocks.
         in_one_block = (table.format == "jsonl" != format) or not (even or format in ("jsonl", "parquet"))
         blocks = table.blocks(None if in_one_block else BLOCK_ROWS)
         answers = answered(first := next(blocks), as_format(first, format))  # before anything is written

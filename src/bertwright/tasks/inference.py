@@ -37,16 +37,16 @@ class Answerable(SavedModel):
 
     @property
     def computed(self) -> Answering:
-        """Return the precision that is really used: packed products need an encoder that attends both ways."""
+        """Return the precision with which the model is computed: only encoders that attend both ways are packed."""
         packs = self.answering in ("fp32", "int8")
         return "plain" if packs and not attends_both_ways(self.config) else self.answering
 
 
 def choose(precision: str, *, device: Device = "cpu") -> Answering:
-    """Return the precision for inference and print it. `precision` is one of PRECISIONS; InputError for another.
+    """Return the precision for inference, and print it. Raises InputError where `precision` is not in PRECISIONS.
 
-    auto is bf16 where this processor or GPU multiplies bf16 faster, else fp32; never int8. The result is "plain" where
-    this machine lacks what the requested precision needs, and for fp32 on a GPU.
+    auto is bf16 where this processor or GPU multiplies bf16 faster than fp32, else fp32. The result is "plain" for fp32
+    on a GPU, and where this processor or torch lacks the instructions of the requested precision.
     """
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: allowed are {', '.join(PRECISIONS)}")
@@ -115,7 +115,7 @@ def padded_inputs(
 
 
 def _in_bf16(model: Model) -> Model:
-    """Convert the model to bf16, except the last layer of a task's head."""
+    """Return the model in bf16, with the last layer of a task's head in fp32."""
     heads = [part for part in model.modules() if isinstance(part, ClassificationHead | NextSentenceHead | SpanHead)]
     exact = [{name: tensor.clone() for name, tensor in head.state_dict().items()} for head in heads]
     converted: nn.Module = model.bfloat16()

@@ -1,6 +1,7 @@
 """predictions and targets → metrics of sentence tasks, between -1 and 1 and never NaN (paper §4.1, GLUE's metrics)."""
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -70,23 +71,23 @@ def _accuracy(predicted: Array, targets: Array, positive: int | None) -> float:
 def _f1(predicted: Array, targets: Array, positive: int | None) -> float:
     if positive is None:
         raise ValueError("f1 needs the id of the positive label")
-    return float(_sklearn().f1_score(targets == positive, predicted == positive, zero_division=0.0))
+    return float(_imported("sklearn.metrics").f1_score(targets == positive, predicted == positive, zero_division=0.0))
 
 
 def _macro_f1(predicted: Array, targets: Array, positive: int | None) -> float:
-    return float(_sklearn().f1_score(targets, predicted, average="macro", zero_division=0.0))
+    return float(_imported("sklearn.metrics").f1_score(targets, predicted, average="macro", zero_division=0.0))
 
 
 def _matthews(predicted: Array, targets: Array, positive: int | None) -> float:
-    return float(_sklearn().matthews_corrcoef(targets, predicted))
+    return float(_imported("sklearn.metrics").matthews_corrcoef(targets, predicted))
 
 
 def _pearson(predicted: Array, targets: Array, positive: int | None) -> float:
-    return float(_scipy().pearsonr(predicted.astype(np.float64), targets.astype(np.float64)).statistic)
+    return float(_imported("scipy.stats").pearsonr(predicted.astype(np.float64), targets.astype(np.float64)).statistic)
 
 
 def _spearman(predicted: Array, targets: Array, positive: int | None) -> float:
-    return float(_scipy().spearmanr(predicted, targets).statistic)
+    return float(_imported("scipy.stats").spearmanr(predicted, targets).statistic)
 
 
 def _micro_f1(predicted: Array, targets: Array) -> float:
@@ -111,21 +112,12 @@ def _constant(values: Array) -> bool:
     return float(np.ptp(values)) <= NEGLIGIBLE * abs(float(np.mean(values)))
 
 
-def _sklearn() -> Any:
-    """Return `sklearn.metrics`. Imported here because commands that compute no metric start faster without it."""
+def _imported(module: str) -> Any:
+    """Import a library only when it computes a metric, because other commands start faster without it."""
     try:
-        import sklearn.metrics
+        return import_module(module)
     except ImportError:
         raise MissingExtra("tasks", "scoring") from None
-    return sklearn.metrics
-
-
-def _scipy() -> Any:
-    try:
-        import scipy.stats
-    except ImportError:
-        raise MissingExtra("tasks", "scoring") from None
-    return scipy.stats
 
 
 METRICS: Final[dict[str, Callable[[Array, Array, int | None], float]]] = {

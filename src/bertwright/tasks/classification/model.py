@@ -82,17 +82,18 @@ def padded(
     weights: NDArray[np.float32] | None = None,
     both_orders: bool = False,
 ) -> TextBatch:
-    """Return these rows of `encoded`, padded to the longest; `targets` and `weights` belong to all its rows."""
+    """Return these rows of `encoded`, padded to the longest, with their part of `targets` and `weights` of all rows."""
     sequences, first = [encoded.ids[row] for row in rows], encoded.first[np.asarray(rows)]
     if both_orders:
-        turned = [_turned(ids, begin) for ids, begin in zip(sequences, first, strict=True)]
-        sequences, first = [*sequences, *turned], np.concatenate((first, [len(ids) for ids in sequences] - first + 1))
+        exchanged = [_exchanged(ids, begin) for ids, begin in zip(sequences, first, strict=True)]
+        first = np.concatenate((first, [len(ids) for ids in sequences] - first + 1))
+        sequences = [*sequences, *exchanged]
     of_rows = [None if part is None else torch.from_numpy(part[np.asarray(rows)]) for part in (targets, weights)]
     inputs = padded_inputs(sequences, first, pad_id=pad_id)
     return TextBatch(*inputs, targets=of_rows[0], weights=of_rows[1], orders=2 if both_orders else 1)
 
 
-def _turned(ids: NDArray[np.int32], first: int) -> NDArray[np.int32]:
+def _exchanged(ids: NDArray[np.int32], first: int) -> NDArray[np.int32]:
     """Return the pair with its texts exchanged: begin A between B end → begin B between A end; B starts at `first`."""
     return np.concatenate((ids[:1], ids[first:-1], ids[first - 1 : first], ids[1 : first - 1], ids[-1:]))
 

@@ -1,7 +1,7 @@
-"""specification of multiple choice: several continuations in, the most probable one out (paper §4.4, SWAG).
+"""specification of multiple choice: a context and several continuations in, the best one out (paper §4.4, SWAG).
 
-A row has a context and two or more choices. Each choice makes an input, one vector scores all inputs, and a softmax
-over the row's choices gives probabilities. The number of choices may differ between rows.
+A row has a context and two or more choices. Context and choice together are one input of the model, which gives it a
+score. A softmax over the row's choices gives probabilities. The number of choices may differ between rows.
 """
 
 import re
@@ -25,9 +25,9 @@ class ChoiceTask(TaskSpec):
     """A multiple-choice task; columns are named as in SWAG, fields of JSON lines `context` and `choices`."""
 
     context: str = "sent1"  # the column of A
-    begin: str = "sent2"  # the column with the beginning of every B
+    begin: str = "sent2"  # the column with the beginning of every choice
     ending: str = "ending"  # prefix of the choices' columns: ending0, ending1, …
-    fields: tuple[str, str] = ("context", "choices")  # the same in JSON lines: A, and the list of all B
+    fields: tuple[str, str] = ("context", "choices")  # in JSON lines: the field of A, and that of the list of choices
     label: str = "label"  # the number of the right choice, from 0
     dev: tuple[str, ...] = ("dev", "val", "validation")  # possible names of the validation file, without endings
 
@@ -112,10 +112,9 @@ def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
     numbered = [re.fullmatch(rf"{re.escape(task.ending)}([0-9]+)", name) for name in table.columns]
     names = sorted((match[0] for match in numbered if match), key=lambda name: int(name.removeprefix(task.ending)))
     if len(names) < 2 or names != [f"{task.ending}{index}" for index in range(len(names))]:
-        have = ", ".join(table.available)
         raise InputError(
             f"{table.source}: expected columns {task.ending}0, {task.ending}1, … for the choices; the columns are: "
-            f"{have}"
+            f"{', '.join(table.available)}"
         )
     contexts = list(table.texts(task.context))
     begins = table.texts(task.begin, null="") if task.begin in table.columns else [""] * len(table)
@@ -138,9 +137,8 @@ def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
 def _of_objects(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[str, ...]]]:
     context_field, choices_field = task.fields
     contexts, choices = [], []
-    for row, (context, endings) in enumerate(
-        zip(table.column(context_field), table.column(choices_field), strict=True)
-    ):
+    cells = zip(table.column(context_field), table.column(choices_field), strict=True)
+    for row, (context, endings) in enumerate(cells):
         if not isinstance(context, str):
             raise InputError(f"{table.location(row)}: expected a text in '{context_field}', got {shown(context)}")
         if not isinstance(endings, list):

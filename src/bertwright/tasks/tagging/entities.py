@@ -147,9 +147,9 @@ def scheme_of_labels(labels: Sequence[str]) -> Scheme:
     schemes: tuple[Scheme, ...] = ("iob1", "iob2", "iobes")
     for scheme in schemes:
         # IOB1 has no B where no two entities of a type touch.
-        wanted = ("I",) if scheme == "iob1" else PREFIXES[scheme]
+        allowed = ("I",) if scheme == "iob1" else PREFIXES[scheme]
         split = [parts(label) for label in labels if label != OUTSIDE]
-        if split and OUTSIDE in labels and all(prefix in wanted and kind for prefix, kind in split):
+        if split and OUTSIDE in labels and all(prefix in allowed and kind for prefix, kind in split):
             return scheme
     return "plain"
 
@@ -159,8 +159,8 @@ def count_entities(
 ) -> tuple[Counts, dict[str, Counts]]:
     """Count the entities of N sentences: overall, and by type in alphabetical order."""
     tallies: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
-    for ours, theirs in zip(predicted, true, strict=True):
-        for tally, entities in zip(tallies, (set(ours) & set(theirs), ours, theirs), strict=True):
+    for of_model, of_file in zip(predicted, true, strict=True):
+        for tally, entities in zip(tallies, (set(of_model) & set(of_file), of_model, of_file), strict=True):
             tally.update(entity.type for entity in entities)
     kinds = sorted(tallies[1] | tallies[2])
     by_type = {kind: Counts(*(tally[kind] for tally in tallies)) for kind in kinds}

@@ -1,7 +1,7 @@
 """words → tags or entities: the kind of task of named-entity recognition (paper §5.3)."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ from bertwright.tasks.tagging.spec import (
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 TagFunction = Callable[[Sentences, Context], Tagged]
-"""Function from sentences and the context that is read with them to their tags."""
+"""Function (sentences, context) → tags."""
 
 
 class TaggingKind(TaskKind):
@@ -175,7 +175,7 @@ class TaggingKind(TaskKind):
 
 
 def _refuse_ending(request: PredictRequest, *, objects: bool) -> None:
-    """Raise InputError where the file's ending is JSON lines' for columns, or columns' for objects."""
+    """Raise InputError where the ending of the output is JSON lines' and columns are written, or the reverse."""
     ending = request.bare.suffix
     if not request.is_file or request.output_format != "auto":
         return
@@ -188,7 +188,7 @@ def _refuse_ending(request: PredictRequest, *, objects: bool) -> None:
 
 
 def predict_texts(saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
-    """Find the entities in every line of a plain text, empty ones included; write one JSON object per line."""
+    """Find the entities in each line of a plain text alone; write one JSON object for each line, also an empty one."""
     lines = read_tag_lines(request.source)
     if lines.format == "jsonl" and request.source != "-":
         raise InputError(
@@ -196,29 +196,15 @@ def predict_texts(saved: SavedModel, tokenizer: BaseTokenizer, request: PredictR
         )
     _refuse_ending(request, objects=True)
     texts = [line.rstrip("\r\n") for line in lines.lines]
+    spans = tokenizer.words(texts)
+    words = tuple(tuple(text[begin:end] for begin, end in row) for text, row in zip(texts, spans, strict=True))
+    numbers = tuple((number,) * max(1, len(row)) for number, row in enumerate(spans, 1))
     task, tagged = open_tagging(saved, tokenizer)
-    answers, num_words = tag_texts(task, tagged, tokenizer, texts, source=lines.source)
+    predicted = tagged(Sentences(lines.source, words, tags=None, lines=numbers), "off")
+    probabilities = np.split(predicted.probabilities, np.cumsum([len(row) for row in spans])[:-1])
+    answers = [text_answer(task, *row) for row in zip(texts, spans, predicted.tags, probabilities, strict=True)]
     _write(request, (json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers))
-    return {"texts": len(texts), "words": num_words}
-
-
-def tag_texts(
-    task: TaggingTask, tagged: TagFunction, tokenizer: BaseTokenizer, texts: Sequence[str], *, source: str
-) -> tuple[list[dict[str, Any]], int]:
-    """Return `text_answer` of each text, each without context, and the number of their words."""
-    spans_of_texts = tokenizer.words(texts)
-    sentences = Sentences(
-        source=source,
-        words=tuple(
-            tuple(text[begin:end] for begin, end in spans) for text, spans in zip(texts, spans_of_texts, strict=True)
-        ),
-        tags=None,
-        lines=tuple((number,) * max(1, len(spans)) for number, spans in enumerate(spans_of_texts, 1)),
-    )
-    predicted = tagged(sentences, "off")
-    cuts = np.cumsum([len(spans) for spans in spans_of_texts])[:-1]
-    rows = zip(texts, spans_of_texts, predicted.tags, np.split(predicted.probabilities, cuts), strict=True)
-    return [text_answer(task, *row) for row in rows], sentences.num_words
+    return {"texts": len(texts), "words": len(predicted.probabilities)}
 
 
 def task_of_model(saved: SavedModel) -> TaggingTask:
@@ -253,7 +239,7 @@ def open_tagging(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[TaggingTa
 
 
 def _windows(tokenizer: BaseTokenizer, sentences: Sentences, context: Context, max_length: int) -> TaggingWindows:
-    """Return the rows of token ids; print words without pieces, and missing documents."""
+    """Return the rows of token ids; print words without pieces, and that a file marks no documents."""
     if context == "documents" and sentences.documents is None and len(sentences) > 1:
         say(f"{sentences.source}: marks no documents; each sentence is read alone")
     windows = windows_of(tokenizer, sentences, context=context, max_length=max_length)

@@ -42,8 +42,8 @@ def predicts_next(config: BackboneConfig) -> bool:
 class LanguageTask(BoundTask):
     """A bound task with a second loss: `weight` times the mean cross entropy of every token after the first.
 
-    The output layer is that of pre-training: the word embeddings and a bias. BERT's has a transform before them. GPT-1's
-    has no bias.
+    The output layer is that of pre-training: the word embeddings and a bias. BERT's has a transform before them, and
+    GPT-1's has no bias.
 
     stored   names of the top-level parts of the saved model
     """

@@ -111,7 +111,7 @@ def _overlap(a: set[str], b: set[str]) -> tuple[float, float, float]:
 
 def _targets(examples: TextExamples) -> NDArray[Any]:
     if examples.targets is None:
-        raise ValueError("the baselines need examples with targets")
+        raise ValueError("a baseline needs examples with labels")
     if examples.targets.ndim == 2:
         raise InputError(
             f"{examples.source}: the baselines need one label or one number per row; this task has several labels"

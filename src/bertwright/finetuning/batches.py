@@ -16,7 +16,7 @@ _WINDOW = 50
 
 
 def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """Return the row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches."""
+    """Return the row numbers of an epoch's batches, in random order; rows of similar length are in the same batch."""
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(lengths))
     batches = []

@@ -147,7 +147,7 @@ def validated(settings: Any, values: dict[str, Any]) -> Any:
 
 
 def noted(learned: Any, name: str, default: Any) -> Any:
-    """Return what a model folder stores for its estimator; the default where there is nothing of that type."""
+    """Return an entry that a model folder stores for its estimator; the default where no entry has its type."""
     notes = learned.saved.extra.get(NOTES)
     value = notes.get(name, default) if isinstance(notes, dict) else default
     return value if isinstance(value, type(default)) else default

@@ -64,7 +64,7 @@ class Learned:
         return self._ready
 
     def save(self, folder: Path) -> None:
-        """Write a model folder, atomically; it may only replace a folder with nothing but a model."""
+        """Write a model folder, atomically. Raises InputError for a folder with files that are not a model's."""
         saved = self.saved
         assert saved.weights is not None
         others = sorted({path.name for path in folder.iterdir()} - _MODEL_FILES) if folder.is_dir() else []

@@ -46,6 +46,11 @@ def without_packing(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in OPENERS else path
 
 
+def source_name(path: Path | str) -> str:
+    """Return the name of an input for messages; "-" is standard input."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
 def only_file(folder: Path, paths: Sequence[Path], kind: str = "table") -> Path | None:
     """Return the only one of these files of a folder; None where there is none. Raises InputError for several."""
     if len(paths) > 1:

@@ -22,7 +22,7 @@ import numpy as np
 
 from bertwright.console import say
 from bertwright.errors import InputError, shown
-from bertwright.tables.files import Format, InputFormat, decode_lines, open_file
+from bertwright.tables.files import Format, InputFormat, decode_lines, open_file, source_name
 from bertwright.tables.parquet import ArrowRows, read_arrow_rows
 
 Row = TypeVar("Row")
@@ -141,7 +141,7 @@ def open_table(
     compression, quoting or JSON, a row of the wrong width, and a table without rows.
     """
     keep = None if columns is None else frozenset(columns)
-    source = "standard input" if str(path) == "-" else str(path)
+    source = source_name(path)
     with open_file(path, format) as (stream, table_format):
 
         def blocks(most: int | None) -> Iterator[Table]:

@@ -1,4 +1,4 @@
-"""table with answers → file, in its own format or another, block by block; the source and target of a prediction."""
+"""table with answers → file, in the same format or another, block by block; the source and target of a prediction."""
 
 import bz2
 import csv
@@ -265,7 +265,7 @@ def _packed(stream: IO[bytes], ending: str) -> IO[bytes]:
 
 
 class _Kept:
-    """Stream whose `close` does nothing, so that it stays open."""
+    """Stream that stays open when it is closed."""
 
     closed = False
 

@@ -64,7 +64,7 @@ def _without_middle(tokens: Sequence[int], keep: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """N rows of token ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. GPT-1 has tokens of its own in these places."""
+    """N rows of token ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. GPT-1 has other special tokens."""
 
     ids: tuple[NDArray[np.int32], ...]
     first: NDArray[np.int32]  # [N] number of tokens in segment 0: [CLS], A and the next special token
@@ -174,7 +174,7 @@ def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArra
 
 
 def score_labels(task: ClassificationTask, values: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
-    """Return LABEL.f1, LABEL.precision, LABEL.recall and LABEL.examples of each label; nothing for a regression."""
+    """Return LABEL.f1, LABEL.precision, LABEL.recall and LABEL.examples of each label; {} for a regression."""
     if not task.has_labels:
         return {}
     predicted, true = (

@@ -71,12 +71,12 @@ def train_file(data: Path) -> Path:
     table = _find_table(data, "train")
     if table:
         return table
-    alike = [path for path in _tables(data) if re.search(r"(^|[-_.])train", path.name)]
-    if len(alike) != 1:
+    paths = [path for path in _tables(data) if re.search(r"(^|[-_.])train", path.name)]
+    if len(paths) != 1:
         names = ", ".join(path.name for path in _tables(data)) or "no table"
         raise InputError(f"{data}: expected train.tsv, train.csv, train.jsonl or train.parquet, found {names}")
-    say(f"{data} has no train.tsv: training on {alike[0].name}, the only table with 'train' in its name")
-    return alike[0]
+    say(f"{data} has no train.tsv: training on {paths[0].name}, the only table with 'train' in its name")
+    return paths[0]
 
 
 def dev_files(task: ClassificationTask, data: Path) -> dict[str, Path]:

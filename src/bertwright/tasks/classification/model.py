@@ -117,9 +117,9 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
 
 
 def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Classifier, ClassificationTask]:
-    """Return the model and its task with the scale of a regression folded into the head.
+    """Return the model and its task with centre and spread of a regression multiplied into the head.
 
-    The head then predicts the numbers in their own unit.
+    The head then predicts the numbers in the unit of the data.
     """
     if task.kind != "regression" or (task.centre, task.spread) == (0.0, 1.0):
         return model, task

@@ -166,7 +166,7 @@ class ClassificationKind(TaskKind):
     def to_save(
         self, task: ClassificationTask, model: nn.Module, metrics: Mapping[str, float], max_length: int
     ) -> ModelToSave:
-        """Return the model as it is saved: a regression predicts numbers in their own unit."""
+        """Return the model as it is saved: a regression predicts numbers in the unit of the data."""
         if isinstance(model, Classifier):
             model, task = in_natural_units(model, task)
         return super().to_save(task, model, metrics, max_length)

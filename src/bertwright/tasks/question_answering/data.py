@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bertwright.errors import InputError, shown
-from bertwright.tables.files import only_file, open_lines
+from bertwright.tables.files import only_file, open_lines, source_name
 from bertwright.tables.reader import names_once
 from bertwright.tasks.question_answering.spec import SpanTask, Version
 
@@ -83,7 +83,7 @@ def read_text(path: Path | str) -> str:
 
     Raises InputError where the file is missing, broken or not UTF-8.
     """
-    source = "standard input" if str(path) == "-" else str(path)
+    source = source_name(path)
     if Path(path).is_dir():
         raise InputError(f"{source}: expected a file, got a folder")
     if str(path) == "-":
@@ -233,8 +233,7 @@ def read_unlabelled(path: Path | str) -> Questions:
 
     "-" is standard input. The id of a line without an id is its number. Raises InputError as `read_questions`.
     """
-    text = read_text(path)
-    source = "standard input" if str(path) == "-" else str(path)
+    text, source = read_text(path), source_name(path)
     lines = text.rstrip().split("\n")
     if not lines[0].strip():
         raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")

@@ -150,13 +150,13 @@ def score_files(
 
 def _f1(answer: str, gold: str, *, null: bool) -> float:
     """Return the F1 of two normalised texts as bags of words; in 2.0 an empty text only matches an empty text."""
-    ours, theirs = answer.split(), gold.split()
-    if null and not (ours and theirs):
-        return float(ours == theirs)
-    same = (Counter(ours) & Counter(theirs)).total()
-    if not same:
+    answer_words, gold_words = answer.split(), gold.split()
+    if null and not (answer_words and gold_words):
+        return float(answer_words == gold_words)
+    num_shared = (Counter(answer_words) & Counter(gold_words)).total()
+    if not num_shared:
         return 0.0
-    precision, recall = same / len(ours), same / len(theirs)
+    precision, recall = num_shared / len(answer_words), num_shared / len(gold_words)
     return 2 * precision * recall / (precision + recall)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.tables.files import decode_lines, open_lines, without_packing
+from bertwright.tables.files import decode_lines, open_lines, source_name, without_packing
 from bertwright.tables.reader import json_object
 
 DOCUMENT_START: Final = "-DOCSTART-"
@@ -101,20 +101,17 @@ def read_tag_lines(path: Path | str) -> Lines:
 
     Raises InputError for a missing or empty file, and with the line number where the file is not UTF-8.
     """
+    source, ending = source_name(path), without_packing(Path(path)).suffix
     if str(path) == "-":
-        source = "standard input"
         lines = tuple(decode_lines(sys.stdin.buffer, source))
-        is_conllu = False
         is_json = bool(lines) and lines[0].lstrip().startswith("{")
     else:
-        source, path = str(path), Path(path)
-        ending = without_packing(path).suffix
-        is_json, is_conllu = ending in JSON_ENDINGS, ending == CONLLU
-        with open_lines(path) as stream:
+        is_json = ending in JSON_ENDINGS
+        with open_lines(Path(path)) as stream:
             lines = tuple(decode_lines(stream, source))
     if not any(line.strip(BLANK) for line in lines):
         raise InputError(f"{source}: the file is empty")
-    return Lines(source, "jsonl" if is_json else "conllu" if is_conllu else "columns", lines)
+    return Lines(source, "jsonl" if is_json else "conllu" if ending == CONLLU else "columns", lines)
 
 
 def sentences_of(lines: Lines, columns: Columns, *, with_tags: bool) -> Sentences:

@@ -192,7 +192,7 @@ def possible(task: TaggingTask, tags: Sequence[str]) -> tuple[str, ...]:
 def score_tags(task: TaggingTask, tags: Sequence[Sequence[str]], sentences: Sentences) -> dict[str, float]:
     """Return the metrics of predicted tags; the first one selects the best epoch.
 
-    f1, precision, recall    of entities, as conlleval; left out for plain tags, where all three equal the accuracy
+    f1, precision, recall    those of entities, as conlleval; absent for plain tags, where they equal the accuracy
     accuracy                 fraction of words with the right tag
     TYPE.f1, …               the same for each type (each tag where tags are plain)
     """
@@ -200,9 +200,8 @@ def score_tags(task: TaggingTask, tags: Sequence[Sequence[str]], sentences: Sent
     scheme = task.learned_scheme
     predicted = [entities_of(row, scheme) for row in tags]
     true = [entities_of(row, scheme) for row in sentences.tags]
-    right = sum(
-        a == b for ours, theirs in zip(tags, sentences.tags, strict=True) for a, b in zip(ours, theirs, strict=True)
-    )
+    rows = zip(tags, sentences.tags, strict=True)
+    right = sum(tag == gold for row, golds in rows for tag, gold in zip(row, golds, strict=True))
     overall, by_type = count_entities(predicted, true)
     accuracy = {"accuracy": right / sentences.num_words}
     metrics = accuracy if scheme == "plain" else overall.metrics | accuracy

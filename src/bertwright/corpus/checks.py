@@ -13,7 +13,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bertwright.config import Settings
-from bertwright.console import say
 from bertwright.corpus.duplicates import document_hashes, find_duplicates
 from bertwright.corpus.manifest import (
     MANIFEST,
@@ -309,10 +308,7 @@ def _render_histogram(name: str, histogram: Histogram) -> list[str]:
 
 
 def verify(folder: str | Path) -> Corpus:
-    """Check every byte of a corpus and return the open corpus. Raises InputError with the file that is wrong.
-
-    Corpora of earlier versions hold no digest of their manifest and of the tokenizer's files; a message notes this.
-    """
+    """Check every byte of a corpus and return the open corpus. Raises InputError with the file that is wrong."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     _check_manifest(folder, manifest)
@@ -342,14 +338,8 @@ def refuse_changed(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_manifest(folder: Path, manifest: Manifest) -> None:
-    """Raise InputError where a byte of manifest.json was changed; a message notes missing digests."""
-    if manifest.digest is None or manifest.tokenizer_files is None:
-        say(
-            f"{folder}: {MANIFEST} and {TOKENIZER}/tokenizer_config.json have no digest, and of the tokenizer's other "
-            "files only pieces and rules are checked, because an earlier version built the corpus; build it again to "
-            "check all"
-        )
-    if manifest.digest is not None and (digest := manifest_digest(folder, manifest.digest)) != manifest.digest:
+    """Raise InputError where a byte of manifest.json was changed."""
+    if (digest := manifest_digest(folder, manifest.digest)) != manifest.digest:
         raise InputError(
             f"{folder / MANIFEST}: expected the sha256 {shown(manifest.digest)}, got {digest}: the file was changed; "
             "put it back or build the corpus again"
@@ -358,7 +348,7 @@ def _check_manifest(folder: Path, manifest: Manifest) -> None:
 
 def _check_tokenizer(folder: Path, manifest: Manifest) -> None:
     """Raise InputError where a byte of a file of the tokenizer was changed."""
-    for name, noted in (manifest.tokenizer_files or {}).items():
+    for name, noted in manifest.tokenizer_files.items():
         if Path(name).name != name:
             raise InputError(f"{folder / MANIFEST}: expected the name of a file in {TOKENIZER}/, got {shown(name)}")
         _refuse_changed(folder / TOKENIZER / name, noted)

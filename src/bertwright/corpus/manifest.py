@@ -97,9 +97,9 @@ class Manifest(Settings):
     text: dict[str, JsonValue]
     sources: tuple[Source, ...]
     shards: tuple[ShardEntry, ...]
-    tokenizer_files: dict[str, str] | None = None
-    """sha256 of each file of the tokenizer's folder; None, as `digest`, where an earlier version wrote the manifest."""
-    digest: str | None = None
+    tokenizer_files: dict[str, str]
+    """sha256 of each file of the tokenizer's folder."""
+    digest: str
     """sha256 of manifest.json's bytes with this value empty."""
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from bertwright.errors import Damaged, DiskFull, InputError, shown
-from bertwright.leftovers import lock_path, temporary
+from bertwright.leftovers import temporary
+from bertwright.locks import lock_path
 
 LONGEST_NAME: Final = 255 - len("..bw-XXXXXXXX.tmp")
 """Largest number of bytes of an output's name: systems allow 255, and its temporary name is longer."""

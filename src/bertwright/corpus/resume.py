@@ -5,7 +5,6 @@ the state, which is written after each shard. At the end the files move up, the 
 corpus.
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from bertwright.corpus.inputs import Position, stamp_of
 from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, read_manifest
 from bertwright.errors import InputError
 from bertwright.files import read_json, sync_folder, write_json
+from bertwright.locks import locked_file
 from bertwright.text.documents import Input
 
 _HOME = ".building"
@@ -128,11 +128,9 @@ def resume_build(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> 
 
 @contextmanager
 def _locked(home: Path, out: Path) -> Iterator[None]:
-    with (home / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{out}: another process is building this corpus; wait for it or stop it") from None
+    with locked_file(home / "lock", f"{out}: another process is building this corpus") as is_locked_here:
+        if not is_locked_here:
+            raise InputError(f"{out}: this file system has no locks, which a build needs; name another disk")
         yield
 
 

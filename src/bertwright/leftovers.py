@@ -42,7 +42,7 @@ def remove_leftovers(folder: Path, target: str | None = None) -> None:
         for entry in entries:
             match = _NAME.fullmatch(entry.name)
             if match and target in (None, match["target"]):
-                _settle(Path(entry.path), folder / match["target"], is_old=match["kind"] == "old")
+                _remove_or_restore(Path(entry.path), folder / match["target"], is_old=match["kind"] == "old")
 
 
 def is_leftover_name(name: str) -> bool:
@@ -67,7 +67,7 @@ def _create(target: Path, is_folder: bool) -> tuple[Path, int]:
             os.close(lock)
 
 
-def _settle(path: Path, target: Path, *, is_old: bool) -> None:
+def _remove_or_restore(path: Path, target: Path, *, is_old: bool) -> None:
     """Remove a leftover, or give it its name back, unless a running process holds its lock."""
     with suppress(OSError):  # removed meanwhile, or a file system without locks
         lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -17,7 +17,7 @@ TOKENIZER = "tokenizer"
 """Name of the folder in a corpus folder that holds its tokenizer."""
 
 SKIPPED_SHOWN = 20
-"""Most messages about records and files left out that are kept."""
+"""Number of messages about records and files left out that are kept, the first ones."""
 
 
 class ShardEntry(Settings):
@@ -61,8 +61,7 @@ class Skipped(Settings):
 
     def with_message(self, message: str, *, files: int = 0, records: int = 0) -> "Skipped":
         """Return the counts with these added."""
-        first = (*self.first, message)[:SKIPPED_SHOWN]
-        return Skipped(files=self.files + files, records=self.records + records, first=first)
+        return self.combined(Skipped(files=files, records=records, first=(message,)))
 
     def combined(self, other: "Skipped") -> "Skipped":
         """Return the sum of two counts."""

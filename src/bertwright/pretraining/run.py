@@ -72,7 +72,7 @@ def pretrain(
         )
         outcome = _train(pretraining, run, numerics, steps, sharding)
         result = _finish(pretraining, run, outcome)
-    return result if outcome.stopped or not ranks.is_main else {**result, "signalled": outcome.signalled}
+    return result if not (outcome.finished and ranks.is_main) else {**result, "signalled": outcome.signalled}
 
 
 def _refuse_changed_corpora(pretraining: Pretraining) -> None:
@@ -166,8 +166,8 @@ def _finish(pretraining: Pretraining, run: RunFolder, outcome: Outcome) -> dict[
     weights = full_state(pretraining.model)  # every rank takes part
     if not pretraining.ranks.is_main:
         return {}
-    result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": outcome.stopped}
-    if outcome.stopped:
+    result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": not outcome.finished}
+    if not outcome.finished:
         say(f"stopped after step {outcome.steps}; continue with --resume")
         return result
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}

@@ -58,7 +58,7 @@ class RunFolder:
             stream.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return every complete line of metrics.jsonl; a crash may have cut the last one."""
+        """Return the lines of metrics.jsonl as `read_metrics` does."""
         return read_metrics(self.folder)
 
     def flush_metrics(self) -> None:
@@ -85,11 +85,11 @@ class RunFolder:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return every complete line of a run's metrics.jsonl, none without that file. InputError names a broken line."""
+    """Return every complete line of a run's metrics.jsonl, if there is one. Raises InputError for a broken line."""
     path = folder / "metrics.jsonl"
     lines = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], start=1):
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n"):  # a crash cut the last line
             break
         try:
             entry = json.loads(line)
@@ -159,12 +159,10 @@ def _open_run(
     _refuse_damaged(path, record)
     run, other_numerics = RunFolder(folder, record), ""
     recorded, current = record.get("settings"), configuration["settings"]
-    if (free or bits) and isinstance(recorded, Mapping):
-        changeable = {name: current[name] for name in sorted(free | bits)}
-        changes = {name: value for name, value in changeable.items() if recorded.get(name) != value}
-        changed_bits = {name: value for name, value in current.items() if name in changes and name in bits}
-        other_numerics = _differences(recorded, changed_bits)
-        record = {**record, "settings": {**recorded, **changeable}}
+    if isinstance(recorded, Mapping):
+        changes = {name: current[name] for name in sorted(free | bits) if recorded.get(name) != current[name]}
+        other_numerics = _differences(recorded, {name: changes[name] for name in changes if name in bits})
+        record = {**record, "settings": {**recorded, **changes}}
         if other_numerics and record["settings"] == current and not allow_other_numerics:
             raise InputError(
                 f"{folder}: the run was started with other numerics: {_differences(recorded, current)}; "

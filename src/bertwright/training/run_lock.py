@@ -1,4 +1,4 @@
-"""The lock of a run folder, which the system releases with its process; start and end of each session in run.json."""
+"""The lock of a run folder; start and end of each session, which is the work of one process on a run, in run.json."""
 
 import os
 import platform

@@ -307,11 +307,15 @@ def verify(folder: str | Path) -> Corpus:
     """Check every byte of a corpus and return the open corpus. Raises InputError with the file that is wrong."""
     folder = Path(folder)
     manifest = read_manifest(folder)
-    _check_manifest(folder, manifest)
+    if (digest := manifest_digest(folder, manifest.digest)) != manifest.digest:
+        raise InputError(
+            f"{folder / MANIFEST}: expected the sha256 {shown(manifest.digest)}, got {digest}: the file was changed; "
+            "put it back or build the corpus again"
+        )
     check_sizes(folder, manifest)
     refuse_changed(folder, manifest)
     for entry in manifest.shards:
-        _refuse_changed(folder / entry.hashes, entry.hashes_sha256)
+        _check_digest(folder / entry.hashes, entry.hashes_sha256)
     corpus = Corpus(folder, manifest)
     for entry in manifest.shards:
         _check_shard(folder, entry, manifest.vocab_size)
@@ -330,16 +334,7 @@ def verify(folder: str | Path) -> Corpus:
 def refuse_changed(folder: Path, manifest: Manifest) -> None:
     """Raise InputError where a byte of a shard was changed. Training calls this before runs that may last for weeks."""
     for entry in manifest.shards:
-        _refuse_changed(folder / entry.name, entry.sha256)
-
-
-def _check_manifest(folder: Path, manifest: Manifest) -> None:
-    """Raise InputError where a byte of manifest.json was changed."""
-    if (digest := manifest_digest(folder, manifest.digest)) != manifest.digest:
-        raise InputError(
-            f"{folder / MANIFEST}: expected the sha256 {shown(manifest.digest)}, got {digest}: the file was changed; "
-            "put it back or build the corpus again"
-        )
+        _check_digest(folder / entry.name, entry.sha256)
 
 
 def _check_tokenizer(folder: Path, manifest: Manifest) -> None:
@@ -347,10 +342,10 @@ def _check_tokenizer(folder: Path, manifest: Manifest) -> None:
     for name, noted in manifest.tokenizer_files.items():
         if Path(name).name != name:
             raise InputError(f"{folder / MANIFEST}: expected the name of a file in {TOKENIZER}/, got {shown(name)}")
-        _refuse_changed(folder / TOKENIZER / name, noted)
+        _check_digest(folder / TOKENIZER / name, noted)
 
 
-def _refuse_changed(path: Path, noted: str) -> None:
+def _check_digest(path: Path, noted: str) -> None:
     if not path.is_file():
         raise InputError(f"{path}: this file of the corpus is missing")
     digest = file_digest(path)

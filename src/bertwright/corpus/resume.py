@@ -19,7 +19,7 @@ from bertwright.console import say
 from bertwright.corpus.inputs import Position, stamp_of
 from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, read_manifest
 from bertwright.errors import InputError
-from bertwright.files import read_json, sync_folder, write_json
+from bertwright.files import read_json, sync, write_json
 from bertwright.locks import locked_file
 from bertwright.text.documents import Input
 
@@ -143,11 +143,11 @@ def _move_up(building: Path, out: Path) -> None:
                 f"{out / taken}: another process wrote this file while the corpus was built; move it away and give the "
                 f"same command again, which continues with the shards in {building}"
             )
-        sync_folder(folder)
+        sync(folder)
         for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
             os.replace(path, out / path.name)
         folder.rmdir()
-    sync_folder(out)
+    sync(out)
     (building / _STATE).unlink(missing_ok=True)  # first, because the manifest holds the configuration as well
     shutil.rmtree(building)  # the lock, and the temporary file of a write that was killed
 

@@ -11,7 +11,7 @@ from typing import Any
 from bertwright.config import Settings
 from bertwright.console import say
 from bertwright.errors import InputError, shown
-from bertwright.files import atomic_file, read_json, write_json
+from bertwright.files import atomic_file, read_json, sync, write_json
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 
 
@@ -65,8 +65,7 @@ class RunFolder:
         """Write metrics.jsonl through to the disk, before a checkpoint says that its lines are complete."""
         path = self.folder / "metrics.jsonl"
         if self.writes and path.exists():
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())
+            sync(path)
 
     def truncate_metrics(self, step: int) -> list[dict[str, Any]]:
         """Remove the lines after `step`, which a resumed run computes again; return the other lines.

@@ -55,9 +55,9 @@ class Settings(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    free: ClassVar[frozenset[str]] = frozenset()
+    changeable: ClassVar[frozenset[str]] = frozenset()
     """Settings that a resumed run may change: they do not decide what is learned."""
-    bits: ClassVar[frozenset[str]] = frozenset()
+    numeric: ClassVar[frozenset[str]] = frozenset()
     """Settings that change roundings and the numbers that dropout draws, but no expected result.
 
     A run resumes with other values of them where other numerics are allowed.

@@ -62,8 +62,8 @@ class PretrainSettings(Settings):
     """All settings that decide a pre-training run; the defaults are the paper's."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
-    free: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
-    bits: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
+    changeable: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
+    numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
     """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt; lstm-left, lstm-right.
     All but bert are language models."""

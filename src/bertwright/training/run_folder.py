@@ -112,9 +112,9 @@ def start_run(
 ) -> RunFolder:
     """Create a run folder, or open one with `resume`, which needs the same kind, settings and data.
 
-    Settings in `Settings.free` may change on resuming; those in `Settings.bits` may with `allow_other_numerics`. Rank
-    zero reads and writes the files, and the other ranks get its record. Raises InputError where the folder holds
-    something else.
+    Settings in `Settings.changeable` may change on resuming, and with `allow_other_numerics` those in
+    `Settings.numeric`. Rank zero reads and writes the files; the other ranks get its record. Raises InputError where
+    the folder holds something else.
     """
     if not ranks.is_main:
         return RunFolder(folder, ranks.broadcast(None), writes=False)
@@ -125,8 +125,8 @@ def start_run(
     if (folder / "run.json").exists():
         if not resume:
             raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
-        groups = (settings.free, settings.bits) if isinstance(settings, Settings) else (frozenset(), frozenset())
-        run = _open_run(folder, configuration, *groups, allow_other_numerics=allow_other_numerics)
+        settings_class = type(settings) if isinstance(settings, Settings) else Settings
+        run = _open_run(folder, configuration, settings_class, allow_other_numerics=allow_other_numerics)
     else:
         run = _create_run(folder, configuration)
     ranks.broadcast(run.record)
@@ -145,8 +145,7 @@ def _create_run(folder: Path, configuration: Mapping[str, Any]) -> RunFolder:
 def _open_run(
     folder: Path,
     configuration: Mapping[str, Any],
-    free: frozenset[str],
-    bits: frozenset[str],
+    settings_class: type[Settings],
     *,
     allow_other_numerics: bool,
 ) -> RunFolder:
@@ -159,8 +158,10 @@ def _open_run(
     run, other_numerics = RunFolder(folder, record), ""
     recorded, current = record.get("settings"), configuration["settings"]
     if isinstance(recorded, Mapping):
-        changes = {name: current[name] for name in sorted(free | bits) if recorded.get(name) != current[name]}
-        other_numerics = _differences(recorded, {name: changes[name] for name in changes if name in bits})
+        changeable = settings_class.changeable | settings_class.numeric
+        changes = {name: value for name, value in current.items() if name in changeable and recorded.get(name) != value}
+        numeric_changes = {name: value for name, value in changes.items() if name in settings_class.numeric}
+        other_numerics = _differences(recorded, numeric_changes)
         record = {**record, "settings": {**recorded, **changes}}
         if other_numerics and record["settings"] == current and not allow_other_numerics:
             raise InputError(

@@ -187,7 +187,7 @@ def _run(name: str, arguments: list[str]) -> CommandResult:
 
     from bertwright.errors import InputError
 
-    command = _checked(load_command(name))
+    command = _checked(load_command(name, arguments))
     if not {"-h", "--help"} & set(arguments):
         _refuse_bytes(arguments)
     try:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable
+from bertwright.commands.arguments import DeviceOption, Repeatable
 from bertwright.errors import InputError
-from bertwright.training.settings import Device
 
 if TYPE_CHECKING:
     from bertwright.experiments.spec import Experiment
@@ -30,7 +29,7 @@ def paper_command(
     arms: str | None = None,
     tasks: str | None = None,
     page: bool = False,
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
     allow_other_numerics: bool = False,
 ) -> CommandResult:
     """Run an experiment of the paper and write its page; without a name, list the experiments.
@@ -49,7 +48,6 @@ def paper_command(
         arms: Names of the arms to run, with commas between (default: all).
         tasks: Names of the tasks to run, such as sst2,rte (default: all).
         page: Compute nothing; write the page of the finished runs and report what is missing.
-        device: Device that computes: the processors (cpu), or a GPU (cuda).
         allow_other_numerics: Continue runs from another kind of processor or torch. Results then differ in their last
             bits.
     """

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable
-from bertwright.commands.options import options
+from bertwright.commands.arguments import PrecisionOption, Repeatable
+from bertwright.commands.options import SettingsOptions
 from bertwright.errors import InputError, MissingExtra
 from bertwright.serving.settings import AnswerPrecision, ServeSettings
 from bertwright.shipped import shipped
@@ -20,15 +20,14 @@ _DEMO_MODELS = ("finetuned-pretrained", "pretraining")
 def serve_command(
     *,
     model: Repeatable,
-    settings: Annotated[Mapping[str, Any], options(ServeSettings)],
-    precision: AnswerPrecision = "auto",
+    settings: Annotated[Mapping[str, Any], SettingsOptions(ServeSettings)],
+    precision: PrecisionOption = "auto",
     threads: int | None = None,
 ) -> CommandResult:
     """Serve models over HTTP until Ctrl-C: a page at /, the endpoints at /docs.
 
     Args:
         model: MODEL, or NAME=MODEL; once for each model. The first one answers requests that name none.
-        precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
         threads: Number of threads that compute (default: one per core).
     """
     chosen = ServeSettings.model_validate({**settings, "token": _token(settings.get("token"))})
@@ -40,7 +39,7 @@ def demo_command(
     *,
     model: Repeatable = (),
     port: int = 8000,
-    precision: AnswerPrecision = "auto",
+    precision: PrecisionOption = "auto",
     no_browser: bool = False,
 ) -> CommandResult:
     """Open a page with a model in the browser: fill masks, classify, look inside the model.
@@ -49,7 +48,6 @@ def demo_command(
         model: MODEL, or NAME=MODEL, once for each (default: the models of `bertwright quickstart` in ./quickstart,
             else small-wiki, which comes with the program).
         port: Port to listen on; 0 takes a free one.
-        precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
         no_browser: Print the address of the page without opening it.
     """
     import threading

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
+from bertwright.commands.arguments import DocumentBreaks, KeepDuplicates, TextField, TextInputs
 from bertwright.console import say
 from bertwright.errors import InputError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def tokenizer_train_command(
-    inputs: Positional[tuple[str, ...]],
+    inputs: TextInputs,
     /,
     *,
     out: Path,
@@ -24,22 +25,18 @@ def tokenizer_train_command(
     merges: int | None = None,
     cased: bool = False,
     strip_accents: bool = False,
-    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
-    field: str = "text",
+    documents: DocumentBreaks = "blank-lines",
+    field: TextField = "text",
 ) -> CommandResult:
     """Learn a vocabulary, BERT's WordPiece or GPT-1's byte pairs; the same text gives the same bytes.
 
     Args:
-        inputs: Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
-            as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         out: Tokenizer folder to write.
         vocab_size: Size of a WordPiece vocabulary, special tokens included (the paper: 30,000).
         kind: Kind of vocabulary: wordpiece, or bpe: GPT-1's byte pairs, whose text is lower-cased and without accents.
         merges: Number of merges of a byte-pair vocabulary, to which the letters are added (default: GPT-1's 40,000).
         cased: Keep capitals (WordPiece). Accents are kept in both cases.
         strip_accents: Remove accents as the released uncased vocabularies do; this decomposes Hangul too (WordPiece).
-        documents: Documents of plain text are separated by blank lines, or each line or file is one.
-        field: Field of JSON lines, or column of a table, that holds the text.
     """
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
@@ -90,24 +87,20 @@ def tokenizer_import_command(vocabulary: Positional[Path], /, *, out: Path, case
 
 def tokenizer_extend_command(
     source: Positional[Path],
-    inputs: Positional[tuple[str, ...]],
+    inputs: TextInputs,
     /,
     *,
     add: int,
     out: Path,
-    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
-    field: str = "text",
+    documents: DocumentBreaks = "blank-lines",
+    field: TextField = "text",
 ) -> CommandResult:
     """Add to a vocabulary the pieces that shorten a text most; the ids of the old pieces stay.
 
     Args:
         source: Tokenizer folder, model folder or run folder.
-        inputs: Files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output, Parquet,
-            plain or as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         add: Number of pieces to add.
         out: Tokenizer folder to write; a model of the source continues training with it: pretrain --init-from.
-        documents: Documents of plain text are separated by blank lines, or each line or file is one.
-        field: Field of JSON lines, or column of a table, that holds the text.
     """
     from bertwright.text.document import TextSettings
     from bertwright.text.documents import find_inputs, read_all
@@ -130,18 +123,18 @@ def tokenizer_extend_command(
 
 
 def corpus_build_command(
-    inputs: Positional[tuple[str, ...]],
+    inputs: TextInputs,
     /,
     *,
     tokenizer: Path,
     out: Path,
     workers: int | None = None,
-    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
+    documents: DocumentBreaks = "blank-lines",
     lines: Literal["text", "wrapped", "sentences"] = "text",
-    field: str = "text",
+    field: TextField = "text",
     language: str = "en",
     on_error: Literal["stop", "skip"] = "stop",
-    keep_duplicates: bool = False,
+    keep_duplicates: KeepDuplicates = False,
     shard: str | None = None,
 ) -> CommandResult:
     """Turn text into tokenised shards; the number of workers changes no byte.
@@ -149,17 +142,12 @@ def corpus_build_command(
     After a stop or a kill, the same command continues from the last whole shard, with the same bytes.
 
     Args:
-        inputs: Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
-            as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         tokenizer: Tokenizer folder, or a model folder, run folder or small-wiki for its tokenizer.
         out: Corpus folder to write; must be empty or absent.
         workers: Number of processes that tokenise (default: one per core).
-        documents: Documents of plain text are separated by blank lines, or each line or file is one.
         lines: A line of plain text is a paragraph (text), part of a wrapped paragraph (wrapped), or a sentence.
-        field: Field of JSON lines, or column of a table, that holds the text.
         language: Language of the text, for the rules that find sentences.
         on_error: At text that cannot be read, stop, or skip it and count it in the manifest.
-        keep_duplicates: Keep documents that equal an earlier one.
         shard: Part i/n, such as 2/8: the i-th of n parts, each built on a machine of its own; corpus merge joins them.
     """
     from bertwright.corpus.build import build_corpus
@@ -180,14 +168,13 @@ def corpus_build_command(
 
 
 def corpus_merge_command(
-    parts: Positional[tuple[Path, ...]], /, *, out: Path, keep_duplicates: bool = False
+    parts: Positional[tuple[Path, ...]], /, *, out: Path, keep_duplicates: KeepDuplicates = False
 ) -> CommandResult:
     """Make one corpus of several: a manifest that names their shards, which stay where they are.
 
     Args:
         parts: Corpus folders with the same tokenizer, in the order of their text.
         out: Corpus folder to write; must be empty or absent.
-        keep_duplicates: Keep documents that equal an earlier one.
     """
     from bertwright.corpus.merge import merge_corpora
 

@@ -19,6 +19,7 @@ from bertwright.commands.arguments import (
 from bertwright.commands.options import SettingsOptions
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.serving.settings import AnswerPrecision
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def evaluate_command(
     model: str,
     data: Path | None = None,
     corpus: Path | None = None,
-    rows: int = 2048,
-    length: int = 128,
+    rows: int = HELD_OUT_ROWS,
+    length: int = HELD_OUT_LENGTH,
     text_column: TextColumns = (),
     label_column: LabelColumn = None,
     task_setting: Repeatable = (),

@@ -38,7 +38,7 @@ def serve_command(
 def demo_command(
     *,
     model: Repeatable = (),
-    port: int = 8000,
+    port: int = ServeSettings().port,
     precision: PrecisionOption = "auto",
     no_browser: bool = False,
 ) -> CommandResult:

@@ -1,7 +1,8 @@
 """The commands of the groups tokenizer and corpus: text → tokenizer → shards."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
@@ -40,13 +41,10 @@ def tokenizer_train_command(
     """
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
-    from bertwright.text.document import TextSettings
-    from bertwright.text.documents import find_inputs, read_all
     from bertwright.text.wordpiece import train_tokenizer
 
     _refuse_existing(out)
-    settings = TextSettings(documents=documents, field=field)
-    texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
+    texts = _paragraphs(inputs, documents, field)
     if kind == "bpe":
         _refuse_wordpiece_only(vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
         tokenizer: BaseTokenizer = train_bpe(texts, merges=MERGES if merges is None else merges)
@@ -56,8 +54,7 @@ def tokenizer_train_command(
         raise InputError("--vocab-size: expected the size of the vocabulary (the paper: 30,000)")
     else:
         tokenizer = train_tokenizer(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
-    _save(tokenizer, out)
-    return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
+    return _save(tokenizer, out)
 
 
 def tokenizer_import_command(vocabulary: Positional[Path], /, *, out: Path, cased: bool = False) -> CommandResult:
@@ -81,8 +78,7 @@ def tokenizer_import_command(vocabulary: Positional[Path], /, *, out: Path, case
     finding = casing(tokenizer, not cased)
     if finding.level != "ok":
         say(f"{vocabulary}: {finding.text}; {finding.advice}")
-    _save(tokenizer, out)
-    return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
+    return _save(tokenizer, out)
 
 
 def tokenizer_extend_command(
@@ -102,24 +98,15 @@ def tokenizer_extend_command(
         add: Number of pieces to add.
         out: Tokenizer folder to write; a model of the source continues training with it: pretrain --init-from.
     """
-    from bertwright.text.document import TextSettings
-    from bertwright.text.documents import find_inputs, read_all
     from bertwright.text.extend_vocabulary import extend_tokenizer
     from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
 
     _refuse_existing(out)
     advice = "only a WordPiece vocabulary is extended; learn one from all the text instead: tokenizer train --kind bpe"
     old = wordpiece(open_tokenizer_folder(source), place=source, advice=advice)
-    settings = TextSettings(documents=documents, field=field)
-    texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
-    extended = extend_tokenizer(old, texts, add=add)
-    _save(extended.tokenizer, out)
-    return {
-        "tokenizer": str(out),
-        "vocab_size": extended.tokenizer.vocab_size,
-        "hash": extended.tokenizer.hash,
-        "pieces_per_word": {"before": extended.pieces_before, "after": extended.pieces_after},
-    }
+    extended = extend_tokenizer(old, _paragraphs(inputs, documents, field), add=add)
+    pieces_per_word = {"before": extended.pieces_before, "after": extended.pieces_after}
+    return {**_save(extended.tokenizer, out), "pieces_per_word": pieces_per_word}
 
 
 def corpus_build_command(
@@ -235,12 +222,22 @@ def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents
         raise InputError(f"{option}: needs WordPiece; --kind bpe lower-cases text and strips accents, as GPT-1 does")
 
 
-def _save(tokenizer: "BaseTokenizer", out: Path) -> None:
-    """Write a tokenizer into a new folder."""
+def _paragraphs(inputs: tuple[str, ...], documents: DocumentBreaks, field: str) -> Iterator[str]:
+    """Return the paragraphs of all documents of the inputs."""
+    from bertwright.text.document import TextSettings
+    from bertwright.text.documents import find_inputs, read_all
+
+    settings = TextSettings(documents=documents, field=field)
+    return (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
+
+
+def _save(tokenizer: "BaseTokenizer", out: Path) -> dict[str, Any]:
+    """Write a tokenizer into a new folder; return its facts."""
     from bertwright.files import new_folder
 
     with new_folder(out) as folder:
         tokenizer.save(folder)
+    return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
 
 
 def _refuse_existing(out: Path) -> None:

@@ -14,7 +14,7 @@ from bertwright.pretraining.measure import (
     affordable_steps,
     measure_timings,
     memory_preflight,
-    refuse_memory,
+    refuse_measured,
 )
 from bertwright.pretraining.resources import Disk, estimate_disk, free_bytes, refuse_disk, size_text
 from bertwright.pretraining.settings import PretrainSettings
@@ -107,7 +107,7 @@ def _measure(pretraining: Pretraining, numerics: Numerics, out: Path) -> tuple[d
     timings = measure_timings(pretraining, numerics, out=out)
     weights_copy = 0 if pretraining.settings.minutes else memory["weights"]  # a run of steps has no trial steps
     memory["measured_peak"] = max(peak_before, peak_bytes(numerics.device)) - weights_copy
-    refuse_memory(pretraining, numerics, memory["measured_peak"])
+    refuse_measured(pretraining, numerics, memory["measured_peak"])
     return memory, timings
 
 

@@ -79,12 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if as_json:
             print(json.dumps({"stopped": True}), flush=True)
         return 0
-    except InputError as error:
+    except (InputError, RunFailed) as error:
         _print_error(error)
-        return 2
-    except RunFailed as error:
-        _print_error(error)
-        return 1
+        return 2 if isinstance(error, InputError) else 1
     except BrokenPipeError:
         sys.stderr.close()
         return 1

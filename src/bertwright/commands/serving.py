@@ -101,17 +101,15 @@ def _token(typed: str | None) -> str | None:
     if token is None:
         return None
     if not token:
-        raise InputError(
-            f"--token (or {TOKEN}): expected a token, got an empty text; leave it out to serve without one"
-        )
-    if token != token.strip():
-        space = "a space or the end of a line"
-        raise InputError(f"--token (or {TOKEN}): begins or ends with {space}, which no header keeps; remove that")
-    if not token.isprintable():
+        fault = "expected a token, got an empty text; leave it out to serve without one"
+    elif token != token.strip():
+        fault = "begins or ends with a space or the end of a line, which no header keeps; remove that"
+    elif not token.isprintable():
         position = next(position for position, character in enumerate(token, 1) if not character.isprintable())
-        fault = f"character {position} of {len(token)} is not printable, or not UTF-8"
-        raise InputError(f"--token (or {TOKEN}): {fault}, which no header holds; remove it")
-    return token
+        fault = f"character {position} of {len(token)} is not printable, or not UTF-8, which no header holds; remove it"
+    else:
+        return token
+    raise InputError(f"--token (or {TOKEN}): {fault}")
 
 
 def _models(typed: tuple[str, ...]) -> dict[str, str]:
@@ -138,5 +136,5 @@ def _name_of(text: str) -> str:
 
 
 def _made_by_quickstart(folder: Path) -> dict[str, str]:
-    """Return the models of a quickstart that are there, by their names."""
+    """Return the models of a quickstart that exist in its folder, by their names."""
     return {name: str(folder / name) for name in _DEMO_MODELS if (folder / name / "model" / "config.json").is_file()}

@@ -22,7 +22,7 @@ _GPT_POSITIONS = 512
 TUNED_DROPOUT = 0.1
 """Dropout of fine-tuning, whatever the dropout of pre-training was (paper §A.3: always 0.1)."""
 HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
-"""Validation rows and their length: the first 2,048 rows of 128 tokens of the next-sentence walk with seed 0, masked
+"""Number and length of the validation rows: the first rows that next-sentence prediction makes with seed 0, masked
 80/10/10."""
 _Minutes = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -40,10 +40,8 @@ class Phase(Settings):
 def parse_lengths(text: str) -> list[dict[str, float]]:
     """Return the phases of '128:0.9,512:0.1', before they are validated; '128' stands for '128:1'."""
     try:
-        parts = [part.split(":") for part in text.split(",")]
-        if any(len(part) > 2 for part in parts):
-            raise ValueError
-        return [{"length": int(part[0]), "share": float(part[1]) if len(part) > 1 else 1.0} for part in parts]
+        parts = (part.partition(":") for part in text.split(","))
+        return [{"length": int(length), "share": float(share) if colon else 1.0} for length, colon, share in parts]
     except ValueError:
         raise InputError(f"--lengths {text!r}: expected LENGTH:FRACTION,… such as 128:0.9,512:0.1") from None
 
@@ -70,7 +68,7 @@ class PretrainSettings(Settings):
     All but bert are language models."""
     size: Annotated[str, Option("model")] = "tiny"
     """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
-    --init-from the model brings its own."""
+    --init-from it is that of the model."""
     phases: Annotated[tuple[Phase, ...], Option("schedule", name="lengths", read=parse_lengths)] = (
         Phase(length=128, share=0.9),
         Phase(length=512, share=0.1),
@@ -89,15 +87,15 @@ class PretrainSettings(Settings):
     examples: ExampleSettings = ExampleSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     activation: Annotated[Literal["gelu", "gelu_tanh"], Option("model")] = "gelu"
-    """Activation function: exact GELU, or its tanh approximation. With --init-from the model brings its own."""
+    """Activation function: exact GELU, or its tanh approximation. With --init-from it is that of the model."""
     dropout: Annotated[float, Field(ge=0, lt=1), Option("model")] = 0.1
     """Dropout of hidden states and attention during pre-training. Fine-tuning uses 0.1 in any case."""
     initializer_range: Annotated[PositiveNumber, Option("model")] = 0.02
-    """Standard deviation of the initial weights; 0.02 suits models 768 wide, 0.05 models 128 wide. With --init-from the
-    model brings its own."""
+    """Standard deviation of the initial weights; 0.02 suits models 768 wide, 0.05 models 128 wide. With --init-from it
+    is that of the model."""
     start: Annotated[Start, Option("model")] = "random"
-    """Attention initialisation: random as in the paper, to neighbouring tokens (local), or to equal pieces as well
-    (matching)."""
+    """Attention initialisation: random as in the paper; local, with heads that attend to neighbouring tokens; or
+    matching, with a head that attends to equal pieces too."""
     held_out_share: Share = 0.0
     """Fraction of the documents that is kept for validation, where no validation corpus is given."""
     held_out_rows: Positive = HELD_OUT_ROWS

@@ -69,26 +69,28 @@ class SettingsOptions:
 
     def annotation(self, arguments: Sequence[str] = ()) -> Any:
         """Return the annotation of the parameter from which tyro makes the options, for a typed command line."""
-        groups: dict[str, dict[str, CommandOption]] = {group.replace("-", "_"): {} for group in get_args(Group)}
-        for entry in entries(self.settings, self.recipes.get(_typed_recipe(arguments))):
-            groups[entry.option.group.replace("-", "_")][entry.name] = entry
+        options = list(entries(self.settings, self.recipes.get(_typed_recipe(arguments))))
+        by_name = {option.name: option for option in options}
 
-        def collect(**typed: Mapping[str, Any]) -> dict[str, Any]:
+        def collect(**groups: Mapping[str, Any]) -> dict[str, Any]:
             changed: dict[str, Any] = {}
-            for group, values in typed.items():
-                for name, value in values.items():
-                    groups[group][name].store(changed, value)
+            for typed in groups.values():
+                for name, value in typed.items():
+                    by_name[name].store(changed, value)
             return changed
 
         typed_dict: Any = TypedDict  # mypy knows only those that are written out
         parameters = []
-        for group, members in groups.items():
-            options = {name: entry.argument() for name, entry in members.items()}
-            kind: Any = Annotated[typed_dict(group, options, total=False), arg(name=group, prefix_name=False)]
+        for group in get_args(Group):
+            members = {option.name: option for option in options if option.option.group == group}
+            if not members:
+                continue
+            types = typed_dict(group, {name: option.argument() for name, option in members.items()}, total=False)
+            kind: Any = Annotated[types, arg(name=group, prefix_name=False)]
             # Only switches have a value from the start, without which tyro would ask for True or False.
-            switches = {name: entry.default for name, entry in members.items() if isinstance(entry.default, bool)}
-            if members:
-                parameters.append(Parameter(group, Parameter.KEYWORD_ONLY, annotation=kind, default=switches))
+            switches = {name: option.default for name, option in members.items() if isinstance(option.default, bool)}
+            name = group.replace("-", "_")
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=switches))
         collect.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         cast(Any, collect).__signature__ = Signature(parameters)
         return Annotated[Mapping[str, Any], arg(constructor=collect, prefix_name=False)]

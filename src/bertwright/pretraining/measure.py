@@ -1,6 +1,6 @@
 """Settings → measurements on this machine before step 0: timings, a compiled step or not, the memory preflight.
 
-They are made by trial steps on rows of the run. The weights are restored afterwards.
+Most of them need trial steps on rows of the run. The weights are restored afterwards.
 
 - Timings: seconds of a step, an evaluation and a checkpoint, and the number of steps that fit into a run's minutes.
 - Compiling: torch.compile takes half a minute to some minutes for the first step. The processor and the model decide
@@ -51,7 +51,7 @@ from bertwright.training.trial import (
 _Result = TypeVar("_Result")
 _TRIAL_BYTES: Final = 32 << 20
 """Bytes of the file by which the time of a checkpoint is measured."""
-LONG: Final = 3600.0
+LONG_RUN_SECONDS: Final = 3600.0
 """Expected seconds of a run from which `auto` tries a compiled step."""
 _SPEEDUP: Final = 1.05
 """Factor by which a compiled step must be faster for `auto` to choose it."""
@@ -137,7 +137,7 @@ def _evaluation_seconds(pretraining: Pretraining, seconds: float) -> float:
     if not validation:
         return 0.0
     ordered = chain(validation.in_order(), repeat(None))
-    next(iter(validation))
+    next(iter(validation))  # the first batch of each kind plans the rows
     next(validation.in_order(), None)
     pretraining.model.eval()
     rows, start = 0, time.perf_counter()
@@ -165,11 +165,11 @@ def _checkpoint_seconds(size: int, out: Path) -> float:
 def choose_compiled(pretraining: Pretraining, numerics: Numerics) -> Numerics:
     """Return `numerics` with or without a compiled step, as the settings say; `auto` decides by a trial.
 
-    A run shorter than LONG is not compiled with `auto`.
+    A run shorter than LONG_RUN_SECONDS is not compiled with `auto`.
     """
     choice = pretraining.settings.compile
     plain, compiled = (numerics.model_copy(update={"compiled": value}) for value in (False, True))
-    if choice == "off" or (choice == "auto" and _expected_seconds(pretraining, numerics) < LONG):
+    if choice == "off" or (choice == "auto" and _expected_seconds(pretraining, numerics) < LONG_RUN_SECONDS):
         return plain
     if not can_compile():
         say("no C++ compiler found (c++): the step is not compiled; the results are the same, perhaps slower")

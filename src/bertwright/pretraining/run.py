@@ -65,9 +65,13 @@ def pretrain(
         say_finished(run)
         return dict(run.record["result"])
     with session(run):
-        paths = {"corpus": pretraining.corpus.folder, "held_out": held_out}
-        absolute = {name: str(path.absolute()) if path else None for name, path in paths.items()}
-        run.note(places={**absolute, "init_from": init_from})
+        run.note(
+            places={
+                "corpus": str(pretraining.corpus.folder.absolute()),
+                "held_out": str(held_out.absolute()) if held_out else None,
+                "init_from": init_from,
+            }
+        )
         numerics, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )

@@ -36,10 +36,9 @@ def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> Pretrai
         return settings
     names = ("activation", "initializer_range")  # new heads are drawn with the initialiser range
     adopted = {"size": size_name(saved.config), **{name: getattr(saved.config, name, None) for name in names}}
-    adopted = {name: value for name, value in adopted.items() if value is not None}
-    return settings.model_copy(
-        update={name: value for name, value in adopted.items() if name not in settings.model_fields_set}
-    )
+    is_set = settings.model_fields_set
+    update = {name: value for name, value in adopted.items() if value is not None and name not in is_set}
+    return settings.model_copy(update=update)
 
 
 def size_name(config: BackboneConfig) -> str:

@@ -94,6 +94,18 @@ class Course:
     in_time: bool
 
 
+@dataclass(frozen=True)
+class MaskedLoss:
+    """Mean loss of the masked pieces in nats, and the same with the mean of all predictions at every position.
+
+    unknown_fraction: fraction of the masked pieces that are [UNK].
+    """
+
+    loss: float
+    without_context: float
+    unknown_fraction: float
+
+
 def overfit_batch(
     trainable: Trainable[Batch], batch: Batch, *, term: str, rate: float, goal: float, seconds: float = _SECONDS
 ) -> Course:
@@ -138,7 +150,12 @@ def classifier_findings(
     rate = 1e-4 if saved.config.hidden >= 768 else 1e-3
     course = overfit_batch(CLASSIFICATION.trainable(task, model), batch, term="loss", rate=rate, goal=GOAL * scale)
     if task.kind == "classification":
-        yield first_loss(course.first["loss"], task.num_outputs)
+        advice = (
+            "the initial weights of the head are too large (initializer_range in config.json; 0.02 is usual), or the "
+            "encoder's are not those of config.json"
+        )
+        words = {"weights": "a new head", "noun": "labels", "advice": advice}
+        yield first_loss(course.first["loss"], task.num_outputs, allowed=_NEAR, **words)
     hint = _contradiction(encoded, some.targets)
     yield overfit_finding(course, "loss", scale=scale, unit=unit, rows=len(some), hint=hint)
 
@@ -153,32 +170,22 @@ def pretraining_findings(config: EncoderConfig, corpus: Corpus) -> Iterator[Find
     batch = to_inputs(rows.step_batch(0, BATCH_ROWS // 4))
     rate = 2e-4 if config.hidden >= 768 else 2e-3
     course = overfit_batch(pretraining_task(model), batch, term="mlm", rate=rate, goal=GOAL)
-    yield first_masked_loss(course.first["mlm"], config.vocab_size)
+    advice = "the initial weights are too large: --initializer-range 0.02 to 0.05"
+    words = {"weights": "random weights", "noun": "pieces", "advice": advice}
+    yield first_loss(course.first["mlm"], config.vocab_size, allowed=_NEAR_MASKED, **words)
     yield overfit_finding(course, "mlm", rows=BATCH_ROWS // 4)
 
 
-def first_loss(loss: float, num_labels: int) -> Finding:
-    """Compare the first loss of a new head with that of guessing among the labels, in nats."""
-    guess = math.log(num_labels)
-    value = {"loss": loss, "guessing": guess}
-    text = f"{loss:.3f} nats with a new head, {guess:.3f} by guessing among {num_labels} labels"
-    if abs(loss - guess) <= _NEAR * guess:
-        return _finding("first loss", "ok", value, text)
-    advice = (
-        "the initial weights of the head are too large (initializer_range in config.json; 0.02 is usual), or the "
-        "encoder's are not those of config.json"
-    )
-    return _finding("first loss", "warning", value, f"{text}: it starts far from guessing", advice)
+def first_loss(loss: float, choices: int, *, weights: str, noun: str, allowed: float, advice: str) -> Finding:
+    """Compare the first loss, in nats, with that of guessing among the choices.
 
-
-def first_masked_loss(loss: float, vocabulary: int) -> Finding:
-    """Compare the first loss of random weights with that of guessing among the pieces, in nats."""
-    guess = math.log(vocabulary)
+    weights, noun: the untrained weights and the choices, in words. allowed: largest relative difference.
+    """
+    guess = math.log(choices)
     value = {"loss": loss, "guessing": guess}
-    text = f"{loss:.2f} nats with random weights, {guess:.2f} by guessing among {vocabulary:,} pieces"
-    if abs(loss - guess) <= _NEAR_MASKED * guess:
+    text = f"{loss:.3f} nats with {weights}, {guess:.3f} by guessing among {choices:,} {noun}"
+    if abs(loss - guess) <= allowed * guess:
         return _finding("first loss", "ok", value, text)
-    advice = "the initial weights are too large: --initializer-range 0.02 to 0.05"
     return _finding("first loss", "warning", value, f"{text}: it starts far from guessing", advice)
 
 
@@ -224,13 +231,9 @@ def _classifier(saved: SavedModel, task: ClassificationTask) -> Classifier:
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(_SEED))
     if saved.weights is not None:
         kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith("classifier.")}
-        load_weights(model, replace(saved, weights=kept), fresh=("classifier.", *_lacking(kept)))
+        fresh = ("classifier.",) if "pooler.dense.weight" in kept else ("classifier.", "pooler.")
+        load_weights(model, replace(saved, weights=kept), fresh=fresh)
     return model
-
-
-def _lacking(weights: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the prefix of the pooler where the model has none; fine-tuning starts a new one as well."""
-    return () if "pooler.dense.weight" in weights else ("pooler.",)
 
 
 def _guessing(applies: NDArray[np.bool_]) -> float:
@@ -254,19 +257,6 @@ def _contradiction(encoded: Encoded, targets: NDArray[Any]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class MaskedLoss:
-    """Mean loss of the masked pieces in nats, and the same with the mean of all predictions at every position.
-
-    unknown_fraction: fraction of the masked pieces that are [UNK].
-    """
-
-    loss: float
-    without_context: float
-    predictions: int
-    unknown_fraction: float
-
-
 def masked_lm_finding(model: Bert, tokenizer: Tokenizer, rows: Sequence[Sequence[int]] | None = None) -> Finding:
     """Compare the masked-LM loss with ln(vocabulary), on `rows` of ids from the model's corpus or on English sentences.
 
@@ -279,6 +269,7 @@ def masked_lm_finding(model: Bert, tokenizer: Tokenizer, rows: Sequence[Sequence
 
 def verdict(measured: MaskedLoss, *, vocabulary: int, own_text: bool) -> Finding:
     """Judge a masked-LM loss; own_text: True where it was measured on the corpus that has the model's tokenizer."""
+    finding = partial(Finding, "model", "masked LM")
     loss, guess = measured.loss, math.log(vocabulary)
     value = {"loss": loss, "guessing": guess, "without_context": measured.without_context}
     where = "the corpus" if own_text else "built-in English sentences"
@@ -286,39 +277,24 @@ def verdict(measured: MaskedLoss, *, vocabulary: int, own_text: bool) -> Finding
     elsewhere = "" if own_text else "; for a model of another language or domain, give --corpus with text of its own"
     if not own_text and measured.unknown_fraction > _MOST_UNKNOWN:
         text = f"not judged: {measured.unknown_fraction:.0%} of the built-in English sentences is [UNK]"
-        return Finding("model", "masked LM", "note", value, text, "give --corpus, a corpus in the model's own language")
+        return finding("note", value, text, "give --corpus, a corpus in the model's own language")
     if not math.isfinite(loss):
         advice = "see the weights above; this model cannot be used"
-        return Finding("model", "masked LM", "error", value, f"the loss on {where} is {loss}", advice)
+        return finding("error", value, f"the loss on {where} is {loss}", advice)
     if loss > (1 + _NEAR_GUESSING) * guess:
-        return Finding(
-            "model",
-            "masked LM",
-            "error" if own_text else "warning",
-            value,
-            f"{text}: worse than guessing",
+        advice = (
             "most often the tokenizer is another model's, or weights were loaded into the wrong layers; a model that "
-            f"overfitted a small text looks the same{elsewhere}",
+            f"overfitted a small text looks the same{elsewhere}"
         )
+        return finding("error" if own_text else "warning", value, f"{text}: worse than guessing", advice)
     if loss > (1 - _NEAR_GUESSING) * guess:
-        return Finding(
-            "model",
-            "masked LM",
-            "warning",
-            value,
-            f"{text}: nothing was learned",
-            f"train it, or find out why these are not the trained weights{elsewhere}",
-        )
+        advice = f"train it, or find out why these are not the trained weights{elsewhere}"
+        return finding("warning", value, f"{text}: nothing was learned", advice)
     if loss > measured.without_context - _USE:
-        return Finding(
-            "model",
-            "masked LM",
-            "warning" if own_text else "note",
-            value,
-            f"{text}: the model predicts frequent pieces, and does not use the context of a mask",
-            f"train longer: small models stay at this plateau for long (--start local shortens it){elsewhere}",
-        )
-    return Finding("model", "masked LM", "ok", value, f"{text}: the model uses the context")
+        text += ": the model predicts frequent pieces, and does not use the context of a mask"
+        advice = f"train longer: small models stay at this plateau for long (--start local shortens it){elsewhere}"
+        return finding("warning" if own_text else "note", value, text, advice)
+    return finding("ok", value, f"{text}: the model uses the context")
 
 
 def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]) -> MaskedLoss:
@@ -336,7 +312,7 @@ def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]
     targets = torch.cat(labels)
     without_context = -(total / len(targets))[targets].log().mean()
     unknown = float((targets == tokenizer.unk_id).double().mean())
-    return MaskedLoss(loss / len(targets), float(without_context), len(targets), unknown)
+    return MaskedLoss(loss / len(targets), float(without_context), unknown)
 
 
 def _masked_logits(model: Bert, tokenizer: Tokenizer, row: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ from bertwright.reports.report import with_pages
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import learn, read_examples
-from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, get_task, with_columns
+from bertwright.tasks.classification.spec import CLASSIFY, with_columns
 from bertwright.tasks.fill_mask import fill_masks
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_all
@@ -189,13 +189,9 @@ def _save_untrained(settings: PretrainSettings, out: Path) -> None:
     save_model(out / "untrained", model, config=tuned, tokenizer=tokenizer, architecture="BertForPreTraining")
 
 
-def _task_spec() -> ClassificationTask:
-    return with_columns(get_task("classify"), text=("sentence",), label="label")
-
-
 def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
     """Return test accuracies of majority, bag of words, scratch and pretrained: means and deviations over the seeds."""
-    spec = _task_spec()
+    spec = with_columns(CLASSIFY, text=("sentence",), label="label")
     folder = out / "task"
     learned = learn(spec, folder / "train.tsv")
     train, test = (read_examples(learned, folder / name) for name in ("train.tsv", "test.tsv"))

@@ -68,14 +68,13 @@ class Example:
 
 @dataclass(frozen=True)
 class LibraryTask:
-    """Balanced splits; held_out: modules of dev and test; left_out: libraries with too few sentences."""
+    """Balanced splits; held_out: the modules of dev and test, which the corpus leaves out."""
 
     labels: tuple[str, ...]
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
     test: tuple[Example, ...]
     held_out: tuple[str, ...]
-    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -120,20 +119,20 @@ def make_task(
         part = _draw(library, usable, wanted=(test_sentences, dev_sentences, train_sentences), seed=seed)
         if part is not None:
             parts[library.name] = part
-    left_out = tuple(library.name for library in chosen if library.name not in parts)
     if len(parts) < 2:
         raise InputError(
             f"expected at least two of the libraries {', '.join(libraries)} with {train_sentences} + {dev_sentences} "
             f"+ {test_sentences} sentences in separate modules, got {len(parts)}; install more of these libraries, or "
             "give a text of your own with --corpus"
         )
+    if too_small := [library.name for library in chosen if library.name not in parts]:
+        say(f"libraries with too few sentences are no classes of the task: {', '.join(too_small)}")
     return LibraryTask(
         labels=tuple(parts),
         train=_shuffled({name: part.train for name, part in parts.items()}, f"{seed} train"),
         dev=_shuffled({name: part.dev for name, part in parts.items()}, f"{seed} dev"),
         test=_shuffled({name: part.test for name, part in parts.items()}, f"{seed} test"),
         held_out=tuple(module for part in parts.values() for module in part.held_out),
-        left_out=left_out,
     )
 
 
@@ -259,19 +258,13 @@ def _usable(sentences: Sequence[str]) -> list[str]:
     return [sentence for sentence in unique if len(sentence.split()) in _DOCUMENT_WORDS and '"' not in sentence]
 
 
-def _task(sentences: dict[str, list[str]], train_sentences: int, seed: int) -> LibraryTask:
-    parts: dict[str, list[Example]] = {"test": [], "dev": [], "train": []}
-    for label, texts in sentences.items():
-        drawn = random.Random(f"{seed} {label}").sample(texts, _TEST + _DEV + train_sentences)
-        for name, begin, count in (("test", 0, _TEST), ("dev", _TEST, _DEV), ("train", _TEST + _DEV, train_sentences)):
-            parts[name] += [Example(text, label) for text in drawn[begin : begin + count]]
-    for name, examples in parts.items():
-        random.Random(f"{seed} {name}").shuffle(examples)
+def _task(sentences: Mapping[str, list[str]], train_sentences: int, seed: int) -> LibraryTask:
+    count = _TEST + _DEV + train_sentences
+    drawn = {label: random.Random(f"{seed} {label}").sample(texts, count) for label, texts in sentences.items()}
     return LibraryTask(
         labels=tuple(sentences),
-        train=tuple(parts["train"]),
-        dev=tuple(parts["dev"]),
-        test=tuple(parts["test"]),
+        train=_shuffled({label: texts[_TEST + _DEV :] for label, texts in drawn.items()}, f"{seed} train"),
+        dev=_shuffled({label: texts[_TEST : _TEST + _DEV] for label, texts in drawn.items()}, f"{seed} dev"),
+        test=_shuffled({label: texts[:_TEST] for label, texts in drawn.items()}, f"{seed} test"),
         held_out=tuple(sentences),
-        left_out=(),
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bertwright.errors import InputError
 from bertwright.text.decompress import MAGIC, decoded_lines, open_bytes, read_lines, reading
-from bertwright.text.document import Document, OnError, TextSettings, bounded, paragraphs_of, stop, tidy
+from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, stop, tidy
 from bertwright.text.parquet import PARQUET_MAGIC
 from bertwright.text.records import (
     HubDataset,
@@ -36,21 +36,6 @@ from bertwright.text.records import (
 )
 from bertwright.text.wikipedia import Page, is_dump, read_pages
 from bertwright.text.wikitext import passages
-
-__all__ = [
-    "Document",
-    "HubDataset",
-    "Input",
-    "OnError",
-    "Page",
-    "TextSettings",
-    "find_inputs",
-    "in_full",
-    "read_all",
-    "read_documents",
-    "read_sources",
-    "stop",
-]
 
 Input = Path | HubDataset
 """A file or a dataset of the Hub."""
@@ -226,7 +211,7 @@ def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSet
         if not block:
             begin, size = number, 0
         block.append(line)
-        size = bounded(size + len(line), f"{path}:{begin}")
+        size = checked_size(size + len(line), f"{path}:{begin}")
     if block:
         yield Document(paragraphs_of(block, settings), f"{path}:{begin}")
 
@@ -238,7 +223,7 @@ def _read_whole(path: Path, lines: Iterable[tuple[int, str]], settings: TextSett
     for number, line in lines:
         begin = begin or (0 if line.isspace() else number)
         text.append(line)
-        size = bounded(size + len(line), f"{path}:{begin}")
+        size = checked_size(size + len(line), f"{path}:{begin}")
     if begin:
         yield Document(paragraphs_of(text, settings), f"{path}:{begin}")
 

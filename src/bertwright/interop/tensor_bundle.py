@@ -20,14 +20,11 @@ import numpy.typing as npt
 from bertwright.errors import InputError
 from bertwright.interop.sorted_table import is_table, masked_crc32c, read_sorted_table, varint
 
-_TYPE_NAMES = dict(
-    enumerate(
-        "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16 qint16 quint16 "
-        "uint16 complex128 float16 resource variant uint32 uint64".split(),
-        start=1,
-    )
-)
-"""TensorFlow's number of a type → its name."""
+_TYPES = (
+    "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16 qint16 quint16 "
+    "uint16 complex128 float16 resource variant uint32 uint64"
+).split()
+"""Names of TensorFlow's types; the first one has the number 1."""
 _NUMPY_TYPES = {
     "float32": "<f4",
     "float64": "<f8",
@@ -62,7 +59,7 @@ class Entry:
     @property
     def type_name(self) -> str:
         """TensorFlow's name of the type."""
-        return _TYPE_NAMES.get(self.kind, f"number {self.kind}")
+        return _TYPES[self.kind - 1] if 0 < self.kind <= len(_TYPES) else f"number {self.kind}"
 
 
 @dataclass(frozen=True)

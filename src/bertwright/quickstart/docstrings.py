@@ -40,7 +40,7 @@ _CYTHON = (".pyx", ".pxi")
 _SUFFIXES = (".py", ".pyi", *_CYTHON)
 _CYTHON_STRING = re.compile(r'^[ \t]*[rR]?("""(?:\\.|[^\\])*?""")', re.DOTALL | re.MULTILINE)
 _LEAST_FRACTION = 0.08
-"""Least fraction of a file's bytes in triple-quoted strings. Other files take a third of the time and hold 4 % of text."""
+"""Least fraction of a file's bytes in triple-quoted strings. Other files take a third of the time for 4 % of text."""
 _LEAST_STRING = 80
 """Least number of characters of a string that is no docstring; shorter ones are values."""
 _LEAST_WORDS = 120

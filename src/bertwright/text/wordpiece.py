@@ -104,7 +104,7 @@ class Tokenizer(BaseTokenizer):
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.pieces)}
 
     def _config(self) -> dict[str, Any]:
-        config = {
+        config: dict[str, Any] = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": not self.rules.cased,
             "strip_accents": self.rules.strip_accents,

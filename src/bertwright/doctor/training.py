@@ -48,9 +48,9 @@ For `multilabel` as a fraction of the loss of guessing, for numbers as a fractio
 _STEPS: Final = 400
 _SECONDS: Final = 60.0
 _WARMUP: Final = 20
-_NEAR: Final = 0.5
+_FIRST_LOSS_TOLERANCE: Final = 0.5
 """Largest relative difference between the first loss of a new head and ln(labels)."""
-_NEAR_MASKED: Final = 0.1
+_FIRST_MASKED_LOSS_TOLERANCE: Final = 0.1
 """Largest relative difference between the first loss of random weights and ln(vocabulary)."""
 _LENGTH: Final = 64
 _SEED: Final = 0xD0C70125
@@ -70,19 +70,19 @@ ENGLISH_SENTENCES: Final = (
     "When the function is called with a negative value, it returns an error instead of a result.",
 )
 """Text for measuring a model whose corpus was not named."""
-_EVERY: Final = 7
+_MASK_DISTANCE: Final = 7
 """Distance between masks. Each position is masked once; a seventh at a time is close to the fraction of training."""
 _NEAR_GUESSING: Final = 0.05
 """Relative difference to ln(vocabulary) within which a loss counts as that of guessing."""
-_USE: Final = 0.1
+_LEAST_GAIN: Final = 0.1
 """Least gain in nats by which the context must lower the loss."""
 _MOST_UNKNOWN: Final = 0.1
 _finding = partial(Finding, "training")
 
 
 @dataclass(frozen=True)
-class Course:
-    """Course of the training on one batch: losses by name before the first step and at the end, steps, seconds.
+class BatchTraining:
+    """Training on one batch: losses by name before the first step and at the end, steps, seconds.
 
     in_time: False where the time limit ended it.
     """
@@ -108,7 +108,7 @@ class MaskedLoss:
 
 def overfit_batch(
     trainable: Trainable[Batch], batch: Batch, *, term: str, rate: float, goal: float, seconds: float = _SECONDS
-) -> Course:
+) -> BatchTraining:
     """Train on one batch until the loss `term` is under `goal`, for at most 400 steps or `seconds`; needs dropout 0."""
     settings = OptimizerSettings(learning_rate=rate, weight_decay=0.0, bias_correction=True)
     optimizer = build_optimizer(trainable.module, settings)
@@ -128,7 +128,7 @@ def overfit_batch(
         clip_gradients(trainable.module.parameters(), settings.clip)
         set_rate(optimizer, rate * min(1.0, (step + 1) / _WARMUP))
         optimizer.step()
-    return Course(first, losses, step, time.perf_counter() - start, not late)
+    return BatchTraining(first, losses, step, time.perf_counter() - start, not late)
 
 
 def classifier_findings(
@@ -155,7 +155,7 @@ def classifier_findings(
             "encoder's are not those of config.json"
         )
         words = {"weights": "a new head", "noun": "labels", "advice": advice}
-        yield first_loss(course.first["loss"], task.num_outputs, allowed=_NEAR, **words)
+        yield first_loss(course.first["loss"], task.num_outputs, allowed=_FIRST_LOSS_TOLERANCE, **words)
     hint = _contradiction(encoded, some.targets)
     yield overfit_finding(course, "loss", scale=scale, unit=unit, rows=len(some), hint=hint)
 
@@ -172,7 +172,7 @@ def pretraining_findings(config: EncoderConfig, corpus: Corpus) -> Iterator[Find
     course = overfit_batch(pretraining_task(model), batch, term="mlm", rate=rate, goal=GOAL)
     advice = "the initial weights are too large: --initializer-range 0.02 to 0.05"
     words = {"weights": "random weights", "noun": "pieces", "advice": advice}
-    yield first_loss(course.first["mlm"], config.vocab_size, allowed=_NEAR_MASKED, **words)
+    yield first_loss(course.first["mlm"], config.vocab_size, allowed=_FIRST_MASKED_LOSS_TOLERANCE, **words)
     yield overfit_finding(course, "mlm", rows=BATCH_ROWS // 4)
 
 
@@ -190,7 +190,7 @@ def first_loss(loss: float, choices: int, *, weights: str, noun: str, allowed: f
 
 
 def overfit_finding(
-    course: Course, term: str, *, rows: int, scale: float = 1.0, unit: str = "nats", hint: str = ""
+    course: BatchTraining, term: str, *, rows: int, scale: float = 1.0, unit: str = "nats", hint: str = ""
 ) -> Finding:
     """Return whether training overfitted the batch: an error where the loss stays above GOAL.
 
@@ -290,7 +290,7 @@ def verdict(measured: MaskedLoss, *, vocabulary: int, own_text: bool) -> Finding
     if loss > (1 - _NEAR_GUESSING) * guess:
         advice = f"train it, or find out why these are not the trained weights{elsewhere}"
         return finding("warning", value, f"{text}: nothing was learned", advice)
-    if loss > measured.without_context - _USE:
+    if loss > measured.without_context - _LEAST_GAIN:
         text += ": the model predicts frequent pieces, and does not use the context of a mask"
         advice = f"train longer: small models stay at this plateau for long (--start local shortens it){elsewhere}"
         return finding("warning" if own_text else "note", value, text, advice)
@@ -318,8 +318,8 @@ def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]
 def _masked_logits(model: Bert, tokenizer: Tokenizer, row: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return logits float64 [T, V] for the T positions of a row, in some order, and the pieces behind the masks [T]."""
     unmasked = torch.tensor([tokenizer.cls_id, *row, tokenizer.sep_id])
-    shifts = range(min(_EVERY, len(row)))
-    positions = [list(range(1 + shift, 1 + len(row), _EVERY)) for shift in shifts]
+    shifts = range(min(_MASK_DISTANCE, len(row)))
+    positions = [list(range(1 + shift, 1 + len(row), _MASK_DISTANCE)) for shift in shifts]
     ids = unmasked.repeat(len(positions), 1)
     for index, masked in enumerate(positions):
         ids[index, masked] = tokenizer.mask_id

@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,10 +141,10 @@ def corpus_text(documentation: Documentation, *, exclude_modules: Collection[str
                 yield "\n".join(fresh)
 
 
-def write_corpus(documentation: Documentation, path: Path, *, exclude_modules: Collection[str]) -> None:
-    """Write `corpus_text` to a text file, with blank lines between documents."""
+def write_documents(texts: Iterable[str], path: Path) -> None:
+    """Write the texts to a file, with blank lines between them."""
     with atomic_file(path) as stream:
-        for text in corpus_text(documentation, exclude_modules=exclude_modules):
+        for text in texts:
             stream.write(f"{text}\n\n".encode())
 
 

@@ -40,7 +40,7 @@ LIBRARIES = (STANDARD_LIBRARY, "torch", "sklearn", "matplotlib", "sympy", "netwo
 """Labels of the task: libraries with much text about different subjects."""
 MASK = "library"
 _ALPHANUMERIC = re.compile("[a-z0-9]+")
-_ALONE = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
+_WHOLE_WORDS = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
 """Names that are masked as whole words only (not in arrowstyle); others are masked inside words too (TorchScript)."""
 _NUM_WORDS = range(12, 41)
 """Numbers of words that a sentence of the task may have."""
@@ -148,8 +148,8 @@ def write_task(task: LibraryTask, folder: Path) -> None:
 def masker() -> Callable[[str], str]:
     """Return a function that replaces all `MASKED_NAMES`, in upper or lower case, by the word "library"."""
     every = sorted({name for forms in MASKED_NAMES.values() for name in forms}, key=lambda name: (-len(name), name))
-    inside = [name for name in every if name not in _ALONE]
-    alone = [name for name in every if name in _ALONE]
+    inside = [name for name in every if name not in _WHOLE_WORDS]
+    alone = [name for name in every if name in _WHOLE_WORDS]
     long = re.compile("|".join(map(re.escape, inside)), re.IGNORECASE)
     short = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(alone)})(?![a-z0-9])", re.IGNORECASE)
 
@@ -157,7 +157,7 @@ def masker() -> Callable[[str], str]:
         lower = text.lower()  # tested first, because most sentences name no library, and sub is ten times slower
         if any(name in lower for name in inside):
             text = long.sub(MASK, text)
-        if not _ALONE.isdisjoint(_ALPHANUMERIC.findall(lower)):
+        if not _WHOLE_WORDS.isdisjoint(_ALPHANUMERIC.findall(lower)):
             text = short.sub(MASK, text)
         return text
 
@@ -244,13 +244,6 @@ def read_own_text(corpus: Path, *, train_sentences: int, seed: int) -> OwnText:
         return OwnText(tuple(documents), None)
     kept = tuple(sentences for index, sentences in enumerate(documents) if index not in set(chosen))
     return OwnText(kept, _task({f"document-{index + 1}": usable[index] for index in chosen}, train_sentences, seed))
-
-
-def write_documents(documents: Sequence[Sequence[str]], path: Path) -> None:
-    """Write one sentence per line, with blank lines between documents."""
-    with atomic_file(path) as stream:
-        for sentences in documents:
-            stream.write(("\n".join(sentences) + "\n\n").encode())
 
 
 def _usable(sentences: Sequence[str]) -> list[str]:

@@ -85,10 +85,10 @@ def read_documents(source: Input, settings: TextSettings) -> Iterator[Document]:
     without end, invalid JSON, XML or Parquet, a field that is missing or holds no text, a line or document of over
     `LONGEST` characters, a `<doc>` without `</doc>`, and text outside of a `<doc>`.
     """
-    return (document for document in map(in_full, read_sources(source, settings)) if document.paragraphs)
+    return (document for document in map(as_document, read_sources(source, settings)) if document.paragraphs)
 
 
-def in_full(source: Document | Page) -> Document:
+def as_document(source: Document | Page) -> Document:
     """Return the document of a page of a dump, by removing its markup, which is slow; return a document as it is."""
     if isinstance(source, Document):
         return source
@@ -97,7 +97,7 @@ def in_full(source: Document | Page) -> Document:
 
 
 def read_sources(source: Input, settings: TextSettings, on_error: OnError = stop) -> Iterator[Document | Page]:
-    """Yield what `read_documents` yields, but pages of a dump with their markup, for `in_full` in any process.
+    """Yield what `read_documents` yields, but pages of a dump with their markup, for `as_document` in any process.
 
     `on_error` is called for each record that cannot be read. A file that cannot be read any further raises InputError.
     """

@@ -7,7 +7,7 @@ no end: the parser searches for each of their ends to the end of the text, and a
 
 import re
 
-from bertwright.text.wiki_templates import name_of, reading_of
+from bertwright.text.wiki_templates import name_of, renderer_of
 
 _TAG = re.compile(
     r"<!--|-->|<(?P<slash>/?)(?P<name>ref|math|chem|ce|syntaxhighlight|source|pre|gallery|timeline|score|imagemap|hiero"
@@ -74,7 +74,7 @@ def _without_templates(text: str) -> str:
     shown: list[str] = []
 
     def cut(template: re.Match[str]) -> str:
-        if reading_of(name_of(template[1].partition("|")[0])) is None:
+        if renderer_of(name_of(template[1].partition("|")[0])) is None:
             return ""
         shown.append(template[0])
         return f"\x05{len(shown) - 1}\x06"

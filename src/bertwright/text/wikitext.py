@@ -17,7 +17,7 @@ from typing import Any
 from bertwright.errors import InputError
 from bertwright.text.wiki_cuts import count_unclosed, cut_markup
 from bertwright.text.wiki_lines import HEADING, LANGUAGE_CODE, LIST_ITEM, clean_line
-from bertwright.text.wiki_templates import name_of, reading_of
+from bertwright.text.wiki_templates import name_of, renderer_of
 
 _KEPT_TAGS = frozenset(
     "abbr b bdi bdo big blockquote br center cite code div em font i ins kbd noinclude nowiki onlyinclude p q s samp "
@@ -63,9 +63,9 @@ def _words(code: Any, hidden: frozenset[str]) -> Iterator[str]:
         elif isinstance(node, nodes.Heading):
             yield f"\n{HEADING}\n"
         elif isinstance(node, nodes.Template):
-            reading = reading_of(name_of(str(node.name)))
-            if reading:
-                yield reading({str(each.name).strip(): "".join(_words(each.value, hidden)) for each in node.params})
+            render = renderer_of(name_of(str(node.name)))
+            if render:
+                yield render({str(each.name).strip(): "".join(_words(each.value, hidden)) for each in node.params})
         elif isinstance(node, nodes.Tag):
             yield from _words_of_tag(node, hidden)
 

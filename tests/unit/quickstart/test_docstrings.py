@@ -23,7 +23,7 @@ from bertwright.quickstart.docstrings import (
     corpus_text,
     find_libraries,
     key,
-    write_corpus,
+    write_documents,
 )
 from bertwright.quickstart.prose import is_prose, prose, strip_markup
 from bertwright.quickstart.task import MASK, make_task, masker, write_task
@@ -290,7 +290,7 @@ def test_corpus_holds_each_sentence_once_and_none_of_the_excluded_modules(tmp_pa
     assert list(corpus_text(docs, exclude_modules={"farm.b"})) == ["One.", "Four.\nFive."]
     with pytest.raises(InputError, match=r"farm\.d"):
         list(corpus_text(docs, exclude_modules={"farm.d"}))
-    write_corpus(docs, tmp_path / "text.txt", exclude_modules={"farm.b"})
+    write_documents(corpus_text(docs, exclude_modules={"farm.b"}), tmp_path / "text.txt")
     assert (tmp_path / "text.txt").read_text("utf-8") == "One.\n\nFour.\nFive.\n\n"
 
 

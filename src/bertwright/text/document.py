@@ -43,7 +43,7 @@ OnError = Callable[[InputError], None]
 """Function that is called with the error of a bad record: it raises the error, or notes it to skip the record."""
 
 
-def stop(error: InputError) -> None:
+def raise_error(error: InputError) -> None:
     """Raise the error of a bad record."""
     raise error
 

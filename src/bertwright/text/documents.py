@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bertwright.errors import InputError
 from bertwright.text.decompress import MAGIC, decoded_lines, open_bytes, read_lines, reading
-from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, stop, tidy
+from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, raise_error, tidy
 from bertwright.text.parquet import PARQUET_MAGIC
 from bertwright.text.records import (
     HubDataset,
@@ -96,7 +96,7 @@ def as_document(source: Document | Page) -> Document:
     return Document(tuple(line for line in lines if line), source.location)
 
 
-def read_sources(source: Input, settings: TextSettings, on_error: OnError = stop) -> Iterator[Document | Page]:
+def read_sources(source: Input, settings: TextSettings, on_error: OnError = raise_error) -> Iterator[Document | Page]:
     """Yield what `read_documents` yields, but pages of a dump with their markup, for `as_document` in any process.
 
     `on_error` is called for each record that cannot be read. A file that cannot be read any further raises InputError.

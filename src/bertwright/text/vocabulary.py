@@ -27,7 +27,7 @@ LONGEST_WORD = 100  # characters; longer words become [UNK]
 LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
 OWN_KEY = "bertwright"
 """Key of tokenizer_config.json under which bertwright notes the base of an extended vocabulary."""
-_CLASSES = ("BertTokenizer", "BertTokenizerFast", "BertTokenizerLegacy")
+_TOKENIZER_CLASSES = ("BertTokenizer", "BertTokenizerFast", "BertTokenizerLegacy")
 
 
 class Rules(Settings):
@@ -173,10 +173,10 @@ def _rules_of_config(config: dict[str, Any], path: Path) -> Rules:
         )
     if not config.get("tokenize_chinese_chars", True):
         raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer has true")
-    kind = config.get("tokenizer_class") or _CLASSES[0]
-    if kind not in _CLASSES:
+    kind = config.get("tokenizer_class") or _TOKENIZER_CLASSES[0]
+    if kind not in _TOKENIZER_CLASSES:
         raise InputError(
-            f"{path}: tokenizer_class is {kind!r}; expected {_CLASSES[0]}, since there is no tokenizer.json"
+            f"{path}: tokenizer_class is {kind!r}; expected {_TOKENIZER_CLASSES[0]}, since there is no tokenizer.json"
         )
     usual = {"do_basic_tokenize": (True, None), "never_split": ([], None), "strip_accents": (True, False, None)}
     for name, allowed in usual.items():

@@ -92,9 +92,8 @@ class Tokenizer(BaseTokenizer):
 
         "[MASK]", "[SEP]" and so on in a text are plain text, unless `special` is true: then they are the tokens.
         """
-        if not special:
-            return super().ids(texts)
-        return [encoding.ids for encoding in self._marked.encode_batch_fast(list(texts), add_special_tokens=False)]
+        rust = self._rust_special if special else self._rust
+        return [encoding.ids for encoding in rust.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Join pieces into readable text, special tokens included; spacing is that of English."""
@@ -124,7 +123,7 @@ class Tokenizer(BaseTokenizer):
         return cls(pieces, rules, base=base, place=f"the vocabulary of {folder}")
 
     @cached_property
-    def _marked(self) -> tokenizers.Tokenizer:
+    def _rust_special(self) -> tokenizers.Tokenizer:
         return self._build(special=True)
 
     def _build(self, *, special: bool) -> tokenizers.Tokenizer:

@@ -9,7 +9,7 @@ models with the exact function, and this file does the same. The two functions d
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -256,10 +256,7 @@ def _with_fused_attention(weights: Mapping[str, Tensor], prefix: Path) -> dict[s
             raise InputError(f"{prefix}: {query} is there, but not {', '.join(missing)}")
         parts = [fused.pop(name) for name in names]
         if len({part.shape for part in parts}) > 1:
-            raise InputError(f"{prefix}: {_shapes(names, parts)}; they must have the same shape")
+            shapes = ", ".join(f"{name} is {tuple(part.shape)}" for name, part in zip(names, parts, strict=True))
+            raise InputError(f"{prefix}: {shapes}; they must have the same shape")
         fused[query.replace(".query.", ".qkv.")] = torch.cat(parts)
     return fused
-
-
-def _shapes(names: Iterable[str], tensors: Iterable[Tensor]) -> str:
-    return ", ".join(f"{name} is {tuple(tensor.shape)}" for name, tensor in zip(names, tensors, strict=True))

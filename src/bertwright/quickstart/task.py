@@ -94,14 +94,13 @@ def make_task(
     test_sentences: int,
     seed: int,
     dev_sentences: int = 25,
-    libraries: Sequence[str] = LIBRARIES,
 ) -> LibraryTask:
     """Draw the task from the documentation; numbers of sentences are per library.
 
-    The same documentation and seed give the same task. Raises InputError where fewer than two of `libraries` have
+    The same documentation and seed give the same task. Raises InputError where fewer than two of `LIBRARIES` have
     enough sentences.
     """
-    chosen = [library for library in documentation.libraries if library.name in libraries]
+    chosen = [library for library in documentation.libraries if library.name in LIBRARIES]
     mask = masker()
     masked = {
         module.name: {key(text): text for text in map(mask, module.sentences)} for module in documentation.modules
@@ -121,7 +120,7 @@ def make_task(
             parts[library.name] = part
     if len(parts) < 2:
         raise InputError(
-            f"expected at least two of the libraries {', '.join(libraries)} with {train_sentences} + {dev_sentences} "
+            f"expected at least two of the libraries {', '.join(LIBRARIES)} with {train_sentences} + {dev_sentences} "
             f"+ {test_sentences} sentences in separate modules, got {len(parts)}; install more of these libraries, or "
             "give a text of your own with --corpus"
         )

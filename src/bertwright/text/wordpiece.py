@@ -196,11 +196,11 @@ def refuse_too_many(number: int, what: str) -> None:
         raise InputError(f"{number:,} {what}: expected at most {_MOST_PIECES:,}")
 
 
-def learn_pieces(words: Mapping[str, int], num_pieces: int, *, min_count: int = 2) -> list[str]:
-    """Learn up to `num_pieces` pieces of several letters from counted words, the most frequent merges first."""
+def learn_pieces(words: Mapping[str, int], num_pieces: int) -> list[str]:
+    """Learn up to `num_pieces` pieces of several letters from counted words; the most frequent pair is joined first."""
     letters = sorted({letter for word in words for letter in word})
     first = [*SPECIAL, *letters, *(CONTINUATION + letter for letter in letters)]
-    return _learn(words, first, vocab_size=len(first) + num_pieces, min_count=min_count)[len(first) :]
+    return _learn(words, first, vocab_size=len(first) + num_pieces, min_count=2)[len(first) :]
 
 
 def _learn(words: Mapping[str, int], first: list[str], *, vocab_size: int, min_count: int) -> list[str]:

@@ -194,7 +194,7 @@ def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: Ta
 
 def _decisive(settings: Settings) -> dict[str, Any]:
     """Return the settings that decide the result, without defaults, so that a new setting changes no digest."""
-    return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.free | settings.bits))
+    return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.changeable | settings.numeric))
 
 
 def _digest(*parts: Any) -> str:

@@ -65,8 +65,8 @@ def search(
     for combination in combinations:  # an invalid combination must fail now, not after days
         check_settings(settings.model_copy(update=combination), saved.config, model)
     is_new = not out.exists()
-    may_differ = settings.bits if allow_other_numerics else frozenset[str]()
-    record = _open(out, settings, task, grid, model, resume=resume, may_differ=may_differ)
+    ignored: Set[str] = settings.numeric if allow_other_numerics else frozenset()
+    record = _open(out, settings, task, grid, model, resume=resume, ignored=ignored)
     start: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
     with locked(out):
         try:
@@ -157,11 +157,11 @@ def _open(
     model: str,
     *,
     resume: bool,
-    may_differ: Set[str],
+    ignored: Set[str],
 ) -> dict[str, Any]:
     """Return the record of a new or resumed search. Raises InputError where `out` has anything else.
 
-    may_differ   names of the settings in which a resumed search may differ
+    ignored   names of the settings in which a resumed search may differ
     """
     record: dict[str, Any] = {
         "task": task.name,
@@ -185,7 +185,7 @@ def _open(
     differing = [
         f"{name} ({stored.get(name)!r} there, {current[name]!r} now)"
         for name in current
-        if stored.get(name) != current[name] and name not in may_differ
+        if stored.get(name) != current[name] and name not in ignored
     ]
     if differing:
         raise InputError(f"{out}: has a search with other {', '.join(differing)}; choose another --out")

@@ -19,7 +19,7 @@ class FinetuneSettings(Settings):
     """All settings that decide a fine-tuning run; the defaults are the paper's."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
-    bits: ClassVar[frozenset[str]] = frozenset({"device", "activation_checkpointing"})
+    numeric: ClassVar[frozenset[str]] = frozenset({"device", "activation_checkpointing"})
     epochs: Annotated[Positive, Option("schedule")] = 3
     """Number of passes over the training data."""
     batch_size: Annotated[Positive, Option("schedule")] = 32

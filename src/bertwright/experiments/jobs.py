@@ -6,7 +6,7 @@ job with other settings never resumes an earlier one.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class PretrainedModel:
         steps, settings = self.settings.steps or 0, self.settings
         return round(sum(phase.share * steps * settings.batch_size * phase.length for phase in settings.phases))
 
-    def at(self, fraction: float) -> Path:
+    def folder_after(self, fraction: float) -> Path:
         """Return the model folder after a fraction of the steps."""
         steps = snapshot_steps([fraction], self.settings.steps or 0)
         return snapshot_folder(self.folder, steps[0]) if steps and self.is_trained else self.folder / "model"
@@ -59,10 +59,10 @@ class PretrainedModel:
 
 @dataclass(frozen=True)
 class Finetuning:
-    """A fine-tuning with one seed; models: one, or two that are joined first; at: fraction of their steps."""
+    """A fine-tuning with one seed; models: one, or two that are joined first; fraction: of their steps."""
 
     models: tuple[PretrainedModel, ...]
-    at: float
+    fraction: float
     task: TaskSpec
     subset: Subset
     settings: FinetuneSettings
@@ -112,9 +112,8 @@ class Workspace:
     tasks: Mapping[str, PaperTask]
 
     def models(self, arm: Arm, seed: int) -> tuple[PretrainedModel, ...]:
-        """Return the pre-trainings of an arm: one, or two that will be joined."""
-        changes = [arm.pretraining, *([arm.second] if arm.second is not None else [])]
-        return tuple(self._model(arm, each, seed) for each in changes)
+        """Return the pre-trainings of an arm: one, two that will be joined, or none for a baseline."""
+        return tuple(self._model(arm, changes, seed) for changes in arm.models)
 
     def _model(self, arm: Arm, changes: Changes, seed: int) -> PretrainedModel:
         settings = pretraining_settings(self.scale, changes, seed)
@@ -131,9 +130,9 @@ class Workspace:
         settings = finetuning_settings(self.scale, column, arm.finetuning, task, seed)
         names = [model.folder.name for model in models]
         kind = "+".join(name.partition("-seed")[0] for name in names)
-        digest = _digest(names, task.model_dump(mode="json"), subset.digest, _decisive(settings), arm.at)
+        digest = _digest(names, task.model_dump(mode="json"), subset.digest, _decisive(settings), arm.fraction)
         name = f"{kind}-seed{models[0].settings.seed}.{seed}-{digest}"
-        return Finetuning(models, arm.at, task, subset, settings, self.out / "tuned" / column.task / name)
+        return Finetuning(models, arm.fraction, task, subset, settings, self.out / "tuned" / column.task / name)
 
     def baseline(self, arm: Arm, column: Column) -> BaselineJob:
         """Return the baseline of an arm for a column."""
@@ -152,12 +151,9 @@ def corpus_kind(arm: Arm, changes: Changes) -> CorpusKind:
     return ("bytepair" if changes.get("system") == "gpt" else "wordpiece"), arm.text
 
 
-def kinds_of(arm: Arm) -> Iterator[CorpusKind]:
-    """Yield the kinds of corpora that an arm needs."""
-    if arm.baseline is None:
-        yield corpus_kind(arm, arm.pretraining)
-        if arm.second is not None:
-            yield corpus_kind(arm, arm.second)
+def kinds_of(arm: Arm) -> list[CorpusKind]:
+    """Return the kinds of corpora that an arm needs, one for each of its models."""
+    return [corpus_kind(arm, changes) for changes in arm.models]
 
 
 def pretraining_settings(scale: Scale, changes: Changes, seed: int) -> PretrainSettings:

@@ -123,8 +123,9 @@ def _claims(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iter
     known = {arm.name for arm in plan.arms}
     for number, claim in enumerate(plan.experiment.claims, start=1):
         verdict = None
-        if {claim.first, claim.second} <= known:
-            verdict = judge_claim(claim, *(arm_scores(plan, cells, name) for name in (claim.first, claim.second)))
+        if {claim.arm, claim.against} <= known:
+            scores = [arm_scores(plan, cells, name) for name in (claim.arm, claim.against)]
+            verdict = judge_claim(claim, *scores, columns=plan.experiment.columns_of(claim))
         yield f"{number}. {claim.statement} In the paper: {claim.paper}."
         yield f"   **{_verdict_word(verdict)}** {_verdict_numbers(claim, verdict)}{_reversed(plan, verdict)}".rstrip()
     yield ""
@@ -145,7 +146,7 @@ def _verdict_numbers(claim: Claim, verdict: Verdict | None) -> str:
     if verdict is None or not verdict.differences:
         return ""
     on = ", ".join(f"{name} {value:+.1f}" for name, value in verdict.by_column.items())
-    arms = f"`{claim.first}` against `{claim.second}`"
+    arms = f"`{claim.arm}` against `{claim.against}`"
     if verdict.mean is None or verdict.p is None:
         return f"{arms}, one pair: {on}."
     limit = f"within {claim.within:g}" if claim.within is not None else f"margin {claim.margin:g}"
@@ -189,7 +190,7 @@ def _costs(plan: ExperimentPlan) -> Iterator[str]:
     rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
     yield from _table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
     yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
-    if any(arm.at < 1 for arm in plan.arms):
+    if any(arm.fraction < 1 for arm in plan.arms):
         yield "A model that is looked at before its end is counted with its whole pre-training."
     numerics = [each for job in (*plan.all_models, *plan.all_jobs) if (each := numerics_of(job.folder))]
     precisions = " and ".join(sorted({each.precision for each in numerics}))
@@ -241,9 +242,9 @@ def _changes(arm: Arm, scale: Scale) -> str:
     parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
     left_out = ", ".join(f"`{'.'.join(path)}`" for path in cannot_have(scale, arm.pretraining))
     parts += [f"without {left_out}, which its system cannot have"] if left_out else []
-    parts += [f"joined with `{_json(arm.second)}`"] if arm.second is not None else []
+    parts += [f"joined with `{_json(arm.joined_with)}`"] if arm.joined_with is not None else []
     parts += ["not trained"] if not arm.is_trained else []
-    parts += [f"after {arm.at:.0%} of the steps"] if arm.at < 1 else []
+    parts += [f"after {arm.fraction:.0%} of the steps"] if arm.fraction < 1 else []
     parts += ["sentences shuffled"] if arm.text == "sentences" else []
     parts += [f"fine-tuning `{_json(arm.finetuning)}`"] if arm.finetuning else []
     return ", ".join(parts) or "as all"

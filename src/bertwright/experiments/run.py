@@ -59,16 +59,16 @@ class ExperimentRun:
                 say(f"{arm.title}, pre-training seed {seed}")
                 for model in missing:
                     self.attempt(model, partial(self._pretrain, model))
-                if jobs and all(self._has_weights(model, arm.at) for model in models):
+                if jobs and all(self._has_weights(model, arm.fraction) for model in models):
                     for job in jobs:
                         self.attempt(job, partial(self._measure, job))
                 self.page()
 
-    def _has_weights(self, model: PretrainedModel, at: float) -> bool:
+    def _has_weights(self, model: PretrainedModel, fraction: float) -> bool:
         """Return whether a model can be fine-tuned; a finished one without weights is noted as failed."""
         if not model.is_finished:
             return False
-        has_weights = model.at(at).is_dir()
+        has_weights = model.folder_after(fraction).is_dir()
         if not has_weights:
             self.failed[model.folder] = "holds the record of a run and no weights; remove the folder to train it again"
             say(f"{model.folder}: {self.failed[model.folder]}")
@@ -187,11 +187,11 @@ def _incidents(run: ExperimentRun) -> Iterable[str]:
 
 def _model_of(job: Finetuning, out: Path) -> Path:
     """Return the model folder that a fine-tuning starts from; join its two models where that has not been done yet."""
-    paths = [model.at(job.at) for model in job.models]
+    paths = [model.folder_after(job.fraction) for model in job.models]
     if len(paths) == 1:
         return paths[0]
     name = "+".join(model.folder.name for model in job.models)
-    folder = out / "joined" / (name if job.at == 1.0 else f"{name}-{paths[0].name}")
+    folder = out / "joined" / (name if job.fraction == 1.0 else f"{name}-{paths[0].name}")
     if not folder.exists():
         try:
             join(str(paths[0]), str(paths[1]), folder)

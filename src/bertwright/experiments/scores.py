@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.experiments.jobs import Finetuning, PretrainedModel
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.spec import Arm, Column
-from bertwright.experiments.statistics import SeedPair
+from bertwright.experiments.statistics import Scores, SeedPair
 from bertwright.files import read_object
 from bertwright.reports.runs import duration, read_run
 from bertwright.training.hardware import Numerics
@@ -39,10 +39,8 @@ def table_cells(plan: ExperimentPlan) -> dict[tuple[str, str], Cell]:
     return {(arm.name, column.name): _cell(plan, arm, column) for arm in plan.arms for column in plan.columns}
 
 
-def arm_scores(
-    plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str
-) -> dict[str, dict[SeedPair, float]]:
-    """Return column → pair → score of an arm, higher is better; a baseline's value stands under every pair."""
+def arm_scores(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str) -> Scores:
+    """Return the scores of an arm; a baseline's value stands under every pair of seeds."""
     pairs = [(p, f) for p in range(plan.pretraining_seeds) for f in range(plan.seeds)]
     scores = {}
     for column in plan.columns:
@@ -76,7 +74,7 @@ def _task_metric(job: Job, column: Column) -> float | None:
     metrics = job.metrics
     if column.metric not in metrics:
         raise InputError(f"{job.folder}: expected the metric {column.metric}, got {', '.join(metrics)}")
-    return column.times * metrics[column.metric]
+    return column.factor * metrics[column.metric]
 
 
 def _pretraining_metric(model: PretrainedModel, column: Column) -> float | None:
@@ -84,7 +82,7 @@ def _pretraining_metric(model: PretrainedModel, column: Column) -> float | None:
     if not (model.is_trained and model.is_finished):
         return None
     value = _METRICS[column.metric](model)
-    return None if value is None else column.times * value
+    return None if value is None else column.factor * value
 
 
 def _perplexity(model: PretrainedModel) -> float | None:

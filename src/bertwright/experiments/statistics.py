@@ -23,6 +23,8 @@ _NOTHING = 1e-9
 Word = Literal["supported", "not supported", "not decided at this scale"]
 SeedPair = tuple[int, int]
 """(pre-training seed, fine-tuning seed)."""
+Scores = Mapping[str, Mapping[SeedPair, float]]
+"""Scores of an arm: column → pair of seeds → score; a higher score is better."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,12 @@ class Verdict:
     p: float | None = None
 
 
-def judge_claim(
-    claim: Claim, first: Mapping[str, Mapping[SeedPair, float]], second: Mapping[str, Mapping[SeedPair, float]]
-) -> Verdict:
-    """Return the verdict on the scores of two arms: column → pair → score, higher is better.
+def judge_claim(claim: Claim, first: Scores, second: Scores, *, columns: Sequence[str]) -> Verdict:
+    """Return the verdict on a claim from the scores of its two arms.
 
-    Only columns that both arms have count, and only pairs that all these columns have.
+    columns: those of the claim. Only columns that both arms have count, and only pairs that all these columns have.
     """
-    columns = tuple(name for name in claim.columns if _common(first, second, name))
+    columns = tuple(name for name in columns if _common(first, second, name))
     shared = [_common(first, second, name) for name in columns]
     pairs = sorted(set.intersection(*shared)) if shared else []
     by_column = {
@@ -98,9 +98,8 @@ def _as_good(low: float, high: float, within: float) -> Word:
     return "not decided at this scale"
 
 
-def _common(
-    first: Mapping[str, Mapping[SeedPair, float]], second: Mapping[str, Mapping[SeedPair, float]], name: str
-) -> set[SeedPair]:
+def _common(first: Scores, second: Scores, name: str) -> set[SeedPair]:
+    """Return the pairs of seeds for which both arms have a score in a column."""
     return set(first.get(name, ())) & set(second.get(name, ()))
 
 

@@ -97,10 +97,12 @@ def test_two_models_are_joined_once_and_apart_for_each_share(tmp_path: Path, mon
 
     def at(share: float) -> Path:
         models = [
-            SimpleNamespace(folder=tmp_path / name, at=lambda share, name=name: tmp_path / name / f"step-{share:g}")
+            SimpleNamespace(
+                folder=tmp_path / name, folder_after=lambda share, name=name: tmp_path / name / f"step-{share:g}"
+            )
             for name in ("left", "right")
         ]
-        job: Any = SimpleNamespace(models=models, at=share)
+        job: Any = SimpleNamespace(models=models, fraction=share)
         return module._model_of(job, tmp_path)
 
     assert [at(1.0), at(0.5), at(1.0)] == [joined[0], joined[1], joined[0]]

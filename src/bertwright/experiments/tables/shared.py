@@ -13,7 +13,7 @@ LEFT: Final = Arm(
     name="left", title="left-to-right, no NSP", pretraining={"system": "bert-left", "snapshots": FRACTIONS}
 )
 GPT1: Final = Arm(name="gpt", title="GPT-1", pretraining={"system": "gpt"}, finetuning={"learning_rate": None})
-"""GPT-1 with its own default learning rate, where a scale sets BERT's for a task."""
+"""GPT-1 with its own default learning rate, also where a scale sets BERT's for a task."""
 UNTRAINED: Final = Arm(name="untrained", title="BERT, not pre-trained", is_trained=False)
 BAG_OF_WORDS: Final = Arm(name="bag-of-words", title="bag of words, linear", baseline="bag-of-words")
 
@@ -21,6 +21,11 @@ BAG_OF_WORDS: Final = Arm(name="bag-of-words", title="bag of words, linear", bas
 def larger(scale: Scale) -> Arm:
     """Return the larger of the two BERTs of tables 1 to 4, with the same text, steps and rows."""
     return Arm(name="larger", title=f"BERT, {scale.larger}", pretraining={"size": scale.larger})
+
+
+def compared_models(scale: Scale) -> tuple[Arm, ...]:
+    """Return the models that tables 1 to 4 compare."""
+    return (UNTRAINED, GPT1, BERT, larger(scale))
 
 
 MNLI_MATCHED: Final = Column(name="MNLI-m", task="mnli", metric="dev_matched.accuracy")
@@ -33,15 +38,14 @@ STSB_SPEARMAN: Final = Column(name="STS-B", task="stsb", metric="spearman")
 MRPC_F1: Final = Column(name="MRPC", task="mrpc", metric="f1")
 MRPC_ACCURACY: Final = Column(name="MRPC", task="mrpc", metric="accuracy")
 RTE_ACCURACY: Final = Column(name="RTE", task="rte", metric="accuracy")
-SQUAD1_F1: Final = Column(name="SQuAD 1.1 F1", task="squad1", metric="f1", times=1.0)
-SQUAD1_EM: Final = Column(name="SQuAD 1.1 EM", task="squad1", metric="em", times=1.0)
-SQUAD2_F1: Final = Column(name="SQuAD 2.0 F1", task="squad2", metric="f1", times=1.0)
-SQUAD2_EM: Final = Column(name="SQuAD 2.0 EM", task="squad2", metric="em", times=1.0)
+SQUAD1_F1: Final = Column(name="SQuAD 1.1 F1", task="squad1", metric="f1", factor=1.0)
+SQUAD1_EM: Final = Column(name="SQuAD 1.1 EM", task="squad1", metric="em", factor=1.0)
+SQUAD2_F1: Final = Column(name="SQuAD 2.0 F1", task="squad2", metric="f1", factor=1.0)
+SQUAD2_EM: Final = Column(name="SQuAD 2.0 EM", task="squad2", metric="em", factor=1.0)
 SWAG_ACCURACY: Final = Column(name="SWAG", task="swag", metric="accuracy")
 NER_F1: Final = Column(name="NER F1", task="ner", metric="f1")
 WIKIGOLD_F1: Final = Column(name="WikiGold F1", task="wikigold", metric="f1")
-PERPLEXITY: Final = Column(name="perplexity", task=None, metric="perplexity", times=1.0, is_lower_better=True)
+PERPLEXITY: Final = Column(name="perplexity", task=None, metric="perplexity", factor=1.0, is_lower_better=True)
 
 SENTENCE_COLUMNS: Final = (SST2_ACCURACY, COLA_MATTHEWS, STSB_SPEARMAN, RTE_ACCURACY, QNLI_ACCURACY)
-"""Columns of experiments for which the paper has none: tasks of one sentence and of pairs, with few and many rows."""
-SENTENCE_COLUMN_NAMES: Final = tuple(column.name for column in SENTENCE_COLUMNS)
+"""Columns of experiments that the paper did not measure: tasks of one sentence and of pairs, with few and many rows."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertwright.corpus.manifest import read_manifest
 from bertwright.experiments.data import SEED
-from bertwright.experiments.jobs import Finetuning, PretrainedModel, cannot_have, unique
+from bertwright.experiments.jobs import Finetuning, PretrainedModel, unique, unsupported_settings
 from bertwright.experiments.pictures import draw_picture
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.scores import Cell, arm_scores, numerics_of, seconds_spent, table_cells
@@ -62,7 +62,7 @@ def _page(
         yield from ("**Not finished:** what is missing is marked … below.", "")
     if has_picture:
         yield from (f"![{experiment.title}: means and deviations over the seeds]({experiment.name}.png)", "")
-    yield from ("## Here", "", *_own_table(plan, cells), "", _legend(plan), "")
+    yield from ("## Here", "", *_results_table(plan, cells), "", _legend(plan), "")
     if experiment.note:
         yield from (experiment.note, "")
     if experiment.published:
@@ -79,7 +79,7 @@ def _page(
     yield from ("## The command", "", f"    {command}")
 
 
-def _own_table(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+def _results_table(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
     scored = [column for column in plan.columns if column.task is not None]
     with_mean = len(scored) > 1
     head = ("", *(column.name for column in plan.columns), *(("mean",) if with_mean else ()))
@@ -127,7 +127,7 @@ def _claims(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iter
             scores = [arm_scores(plan, cells, name) for name in (claim.arm, claim.against)]
             verdict = judge_claim(claim, *scores, columns=plan.experiment.columns_of(claim))
         yield f"{number}. {claim.statement} In the paper: {claim.paper}."
-        yield f"   **{_verdict_word(verdict)}** {_verdict_numbers(claim, verdict)}{_reversed(plan, verdict)}".rstrip()
+        yield f"   **{_verdict_word(verdict)}** {_verdict_numbers(claim, verdict)}{_sign_note(plan, verdict)}".rstrip()
     yield ""
 
 
@@ -156,7 +156,7 @@ def _verdict_numbers(claim: Claim, verdict: Verdict | None) -> str:
     )
 
 
-def _reversed(plan: ExperimentPlan, verdict: Verdict | None) -> str:
+def _sign_note(plan: ExperimentPlan, verdict: Verdict | None) -> str:
     """Return a remark on columns where lower is better: the sign of their difference is reversed."""
     names = [column.name for column in plan.columns if column.is_lower_better]
     names = [name for name in names if verdict and name in verdict.by_column]
@@ -240,7 +240,7 @@ def _changes(arm: Arm, scale: Scale) -> str:
     if arm.baseline:
         return f"no network: {arm.baseline}"
     parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
-    left_out = ", ".join(f"`{'.'.join(path)}`" for path in cannot_have(scale, arm.pretraining))
+    left_out = ", ".join(f"`{'.'.join(path)}`" for path in unsupported_settings(scale, arm.pretraining))
     parts += [f"without {left_out}, which its system cannot have"] if left_out else []
     parts += [f"joined with `{_json(arm.joined_with)}`"] if arm.joined_with is not None else []
     parts += ["not trained"] if not arm.is_trained else []

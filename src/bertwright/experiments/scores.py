@@ -130,7 +130,7 @@ def numerics_of(folder: Path) -> Numerics | None:
 
 
 @dataclass(frozen=True)
-class Left:
+class RemainingWork:
     """Number of unfinished parts, and of all parts.
 
     seconds: estimate for the parts whose speed is known. unknown: number of the others.
@@ -145,7 +145,7 @@ class Left:
 
     @property
     def text(self) -> str:
-        """Sentence for the person."""
+        """Sentence that says what is left to compute, and how long it takes."""
         if not self.models and not self.jobs:
             return f"everything is computed: {self.all_models} pre-trainings, {self.all_jobs} measurements on tasks"
         counts = (
@@ -157,16 +157,18 @@ class Left:
         return f"to compute: {counts}; about {duration(self.seconds)}{rest}"
 
 
-def remaining_work(plan: ExperimentPlan) -> Left:
+def remaining_work(plan: ExperimentPlan) -> RemainingWork:
     """Return the unfinished parts of a plan, with the time that similar finished parts in the same folder took."""
     models = [model for model in plan.all_models if not model.is_finished]
     jobs = [job for job in plan.all_jobs if not job.is_finished]
-    times = [*_of_models(models, plan.out / "pretrained"), *_of_jobs(jobs, plan)]
+    times = [*_model_seconds(models, plan.out / "pretrained"), *_job_seconds(jobs, plan)]
     known = [seconds for seconds in times if seconds is not None]
-    return Left(len(models), len(plan.all_models), len(jobs), len(plan.all_jobs), sum(known), len(times) - len(known))
+    return RemainingWork(
+        len(models), len(plan.all_models), len(jobs), len(plan.all_jobs), sum(known), len(times) - len(known)
+    )
 
 
-def _of_models(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
+def _model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
     """Return the seconds each model still needs, by the mean speed of runs of the same system and size."""
     speeds = _speeds(folder)
     seconds: list[float | None] = []
@@ -188,7 +190,7 @@ def _speeds(folder: Path) -> Mapping[str, float]:
     return {kind: statistics.fmean(values) for kind, values in speeds.items()}
 
 
-def _of_jobs(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
+def _job_seconds(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
     """Return the seconds of each fine-tuning: the mean of finished ones on the task, of its system and size if any."""
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job in plan.all_jobs:

@@ -18,9 +18,9 @@ from bertwright.errors import MissingExtra
 from bertwright.experiments.spec import Claim
 
 SIGNIFICANT = 0.05
-_NOTHING = 1e-9
+_ROUNDING = 1e-9
 """Difference in points that rounding may cause."""
-Word = Literal["supported", "not supported", "not decided at this scale"]
+Decision = Literal["supported", "not supported", "not decided at this scale"]
 SeedPair = tuple[int, int]
 """(pre-training seed, fine-tuning seed)."""
 Scores = Mapping[str, Mapping[SeedPair, float]]
@@ -36,7 +36,7 @@ class Verdict:
     low, high      95 % interval of the mean difference
     """
 
-    word: Word | None
+    word: Decision | None
     differences: Mapping[SeedPair, float]
     columns: tuple[str, ...]
     by_column: Mapping[str, float]
@@ -63,11 +63,11 @@ def judge_claim(claim: Claim, first: Scores, second: Scores, *, columns: Sequenc
     if len(pairs) < 2:
         return Verdict(None, differences, columns, by_column)
     mean, low, high, p = _student(list(differences.values()))
-    agreed = _agreed(differences)
+    have_same_sign = _same_sign(differences)
     if claim.within is not None:
-        word = _as_good(low, high, claim.within)
+        word = _judge_equal(low, high, claim.within)
     else:
-        word = _better(mean, low, high, p, agreed=agreed, margin=claim.margin)
+        word = _judge_better(mean, low, high, p, same_sign=have_same_sign, margin=claim.margin)
     return Verdict(word, differences, columns, by_column, mean, low, high, p)
 
 
@@ -81,15 +81,15 @@ def p_text(p: float) -> str:
     return f"p = {p:.{places}f}"
 
 
-def _better(mean: float, low: float, high: float, p: float, *, agreed: bool, margin: float) -> Word:
-    if p < SIGNIFICANT and agreed:
+def _judge_better(mean: float, low: float, high: float, p: float, *, same_sign: bool, margin: float) -> Decision:
+    if p < SIGNIFICANT and same_sign:
         return "supported" if mean > 0 else "not supported"
     if -margin <= low and high <= margin:
         return "not supported"
     return "not decided at this scale"
 
 
-def _as_good(low: float, high: float, within: float) -> Word:
+def _judge_equal(low: float, high: float, within: float) -> Decision:
     """Return the verdict on a claim that two arms differ by at most `within` points."""
     if -within <= low and high <= within:
         return "supported"
@@ -103,13 +103,13 @@ def _common(first: Scores, second: Scores, name: str) -> set[SeedPair]:
     return set(first.get(name, ())) & set(second.get(name, ()))
 
 
-def _agreed(differences: Mapping[SeedPair, float]) -> bool:
+def _same_sign(differences: Mapping[SeedPair, float]) -> bool:
     """Return whether the mean differences of all pre-trainings have the same sign; zero has no sign."""
     by_pretraining: dict[int, list[float]] = {}
     for (pretraining, _), difference in differences.items():
         by_pretraining.setdefault(pretraining, []).append(difference)
     sums = [sum(values) for values in by_pretraining.values()]
-    return all(total > _NOTHING for total in sums) or all(total < -_NOTHING for total in sums)
+    return all(total > _ROUNDING for total in sums) or all(total < -_ROUNDING for total in sums)
 
 
 def _student(values: Sequence[float]) -> tuple[float, float, float, float]:
@@ -119,10 +119,10 @@ def _student(values: Sequence[float]) -> tuple[float, float, float, float]:
     as many coin tosses all fall on the same side, and the interval is infinite until that is significant.
     """
     mean = sum(values) / len(values)
-    if all(abs(value - mean) < _NOTHING for value in values):
+    if all(abs(value - mean) < _ROUNDING for value in values):
         alike = 2.0 ** (1 - len(values))
         reach = 0.0 if alike < SIGNIFICANT else math.inf
-        return mean, mean - reach, mean + reach, alike if abs(mean) > _NOTHING else 1.0
+        return mean, mean - reach, mean + reach, alike if abs(mean) > _ROUNDING else 1.0
     try:
         from scipy import stats  # belongs to an extra
     except ImportError:

@@ -11,7 +11,7 @@ from bertwright.corpus.merge import shuffle_sentences
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import make_corpora
-from bertwright.experiments.data import PAPER_TASKS, Limits, Subset, chosen, find_source, make_subset
+from bertwright.experiments.data import PAPER_TASKS, Limits, Subset, choose_rows, find_source, make_subset
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.multiple_choice.spec import SWAG, read_choices
@@ -54,11 +54,11 @@ def test_a_task_whose_files_are_not_all_there_has_none(data: Path, tmp_path: Pat
 
 
 def test_rows_are_chosen_at_random_and_the_same_ones_each_time() -> None:
-    assert chosen(5, None) == chosen(5, 5) == chosen(5, 9) == [0, 1, 2, 3, 4]
-    few, more = chosen(1000, 50), chosen(1000, 200)
+    assert choose_rows(5, None) == choose_rows(5, 5) == choose_rows(5, 9) == [0, 1, 2, 3, 4]
+    few, more = choose_rows(1000, 50), choose_rows(1000, 200)
     assert (len(few), len(more)) == (50, 200)
     assert set(few) < set(more)
-    assert few == sorted(few) == chosen(1000, 50)
+    assert few == sorted(few) == choose_rows(1000, 50)
     assert np.mean(few) == pytest.approx(500, abs=150)
 
 

@@ -33,7 +33,7 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
     return (sizes[0], wide, *sizes[1:])
 
 
-def _larger(larger: int, smaller: int, *, statement: str, paper: str, columns: tuple[str, ...] = ()) -> Claim:
+def _larger_is_better(larger: int, smaller: int, *, statement: str, paper: str, columns: tuple[str, ...] = ()) -> Claim:
     """Return the claim that a size is better than a smaller one; size 1 is the smallest."""
     return Claim(statement=statement, paper=paper, arm=f"size-{larger}", against=f"size-{smaller}", columns=columns)
 
@@ -54,23 +54,25 @@ TABLE_6: Final = Experiment(
         RTE_ACCURACY,
     ),
     claims=(
-        _larger(
+        _larger_is_better(
             4,
             1,
             statement="The largest model is better on the tasks than the smallest.",
             paper="MNLI 86.6 against 77.9, MRPC 87.8 against 79.8, SST-2 93.7 against 88.4",
         ),
-        _larger(2, 1, statement="So is the second of the smallest.", paper="better on all three"),
-        _larger(3, 2, statement="So is the third of the second.", paper="better on all three"),
-        _larger(4, 3, statement="So is the largest of the third.", paper="better on all three"),
-        _larger(
+        _larger_is_better(2, 1, statement="So is the second of the smallest.", paper="better on all three"),
+        _larger_is_better(3, 2, statement="So is the third of the second.", paper="better on all three"),
+        _larger_is_better(4, 3, statement="So is the largest of the third.", paper="better on all three"),
+        _larger_is_better(
             4,
             1,
             statement="It is better even where there are few rows to learn from.",
             paper="MRPC, 3,600 rows: 87.8 against 79.8",
             columns=("MRPC", "RTE"),
         ),
-        _larger(4, 1, statement="Its perplexity is lower.", paper="3.23 against 5.84", columns=("perplexity",)),
+        _larger_is_better(
+            4, 1, statement="Its perplexity is lower.", paper="3.23 against 5.84", columns=("perplexity",)
+        ),
         Claim(
             statement="At one size, more heads are better than fewer and wider ones.",
             paper="12 heads against 3: MNLI 81.9 against 80.6, MRPC 84.8 against 82.2, SST-2 91.3 against 90.7",

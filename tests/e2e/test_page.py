@@ -539,7 +539,12 @@ def test_korean(page: Any) -> None:
     answered(page, "fill")
     page.select_option("#language", "ko")
     assert page.evaluate("document.documentElement.lang") == "ko"
-    assert page.get_by_role("tab").all_inner_texts() == ["빈칸 채우기", "다음 문장 예측", "두 텍스트 비교", "모델 들여다보기"]
+    assert page.get_by_role("tab").all_inner_texts() == [
+        "빈칸 채우기",
+        "다음 문장 예측",
+        "두 텍스트 비교",
+        "모델 들여다보기",
+    ]
     assert "빈칸을 채운 텍스트" in page.locator("#result-fill").inner_text()  # a result that was there already, too
     assert re.fullmatch(r"\d+\.\d%", page.locator("#result-fill .share").first.inner_text())  # no space in Korean
     page.reload()

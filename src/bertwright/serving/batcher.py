@@ -19,11 +19,10 @@ RETRY_SECONDS: Final = 1
 
 
 class Overloaded(Exception):
-    """The queue is full. `seconds` is the time after which the client may try again."""
+    """The queue is full; the client may try again after RETRY_SECONDS."""
 
-    def __init__(self, seconds: int = RETRY_SECONDS) -> None:
-        self.seconds = seconds
-        super().__init__(f"too many requests are waiting; try again in {seconds} s")
+    def __init__(self) -> None:
+        super().__init__(f"too many requests are waiting; try again in {RETRY_SECONDS} s")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from bertwright.experiments.jobs import finetuning_settings, pretraining_setting
 from bertwright.experiments.scales import SCALES
 from bertwright.experiments.scores import _METRICS
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
-from bertwright.experiments.tables.shared import GPT1
+from bertwright.experiments.tables.arms import GPT1
 from bertwright.model.system import system_config
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.registry import find

@@ -11,7 +11,7 @@ from bertwright.experiments import run as module
 from bertwright.experiments.run import ExperimentRun
 from bertwright.experiments.scores import RemainingWork, table_cells
 from bertwright.experiments.spec import Arm
-from bertwright.experiments.tables.shared import PERPLEXITY
+from bertwright.experiments.tables.columns import PERPLEXITY
 from bertwright.training.run_lock import LOCK, locked
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Changes, Claim, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import BERT, LEFT, NER_F1, WIKIGOLD_F1, larger
+from bertwright.experiments.tables import arms, columns
 
 _FEATURES: Final = {
     "embeddings": "features: embeddings",
@@ -18,15 +18,17 @@ _FEATURES: Final = {
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
     features = (
-        replace(BERT, name=name, title=title, finetuning={"features": name}) for name, title in _FEATURES.items()
+        replace(arms.BERT, name=name, title=title, finetuning={"features": name}) for name, title in _FEATURES.items()
     )
     return (
-        BERT,
-        larger(scale),
+        arms.BERT,
+        arms.larger(scale),
         *features,
         _pair("elmo-lstm", "ELMo's way: two LSTMs, features", {"system": "lstm-left"}, {"features": "elmo"}),
-        _pair("elmo-transformer", "ELMo's way: two Transformers, features", LEFT.pretraining, {"features": "elmo"}),
-        _pair("pair", "two Transformers side by side, fine-tuned", LEFT.pretraining, {}),
+        _pair(
+            "elmo-transformer", "ELMo's way: two Transformers, features", arms.LEFT.pretraining, {"features": "elmo"}
+        ),
+        _pair("pair", "two Transformers side by side, fine-tuned", arms.LEFT.pretraining, {}),
     )
 
 
@@ -41,7 +43,7 @@ TABLE_7: Final = Experiment(
     title="Table 7: names by fine-tuning, and by features of a frozen model",
     question="Do the states of a frozen BERT serve nearly as well as fine-tuning it, and better than ELMo's?",
     arms=_arms,
-    columns=(NER_F1, WIKIGOLD_F1),
+    columns=(columns.NER_F1, columns.WIKIGOLD_F1),
     claims=(
         Claim(
             statement="The last four layers side by side are within 0.3 F1 of fine-tuning.",

@@ -3,35 +3,23 @@
 from typing import Final
 
 from bertwright.experiments.spec import Claim, Experiment, Published
-from bertwright.experiments.tables.shared import (
-    BAG_OF_WORDS,
-    COLA_MATTHEWS,
-    MNLI_MATCHED,
-    MNLI_MISMATCHED,
-    MRPC_F1,
-    QNLI_ACCURACY,
-    QQP_F1,
-    RTE_ACCURACY,
-    SST2_ACCURACY,
-    STSB_SPEARMAN,
-    compared_models,
-)
+from bertwright.experiments.tables import arms, columns
 
 TABLE_1: Final = Experiment(
     name="table1",
     title="Table 1: GLUE",
     question="Does a pre-trained BERT do better on GLUE than GPT-1, than a smaller one, and than no pre-training?",
-    arms=lambda scale: (BAG_OF_WORDS, *compared_models(scale)),
+    arms=lambda scale: (arms.BAG_OF_WORDS, *arms.compared_models(scale)),
     columns=(
-        MNLI_MATCHED,
-        MNLI_MISMATCHED,
-        QQP_F1,
-        QNLI_ACCURACY,
-        SST2_ACCURACY,
-        COLA_MATTHEWS,
-        STSB_SPEARMAN,
-        MRPC_F1,
-        RTE_ACCURACY,
+        columns.MNLI_MATCHED,
+        columns.MNLI_MISMATCHED,
+        columns.QQP_F1,
+        columns.QNLI_ACCURACY,
+        columns.SST2_ACCURACY,
+        columns.COLA_MATTHEWS,
+        columns.STSB_SPEARMAN,
+        columns.MRPC_F1,
+        columns.RTE_ACCURACY,
     ),
     claims=(
         Claim(

@@ -3,16 +3,7 @@
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published
-from bertwright.experiments.tables.shared import (
-    BERT,
-    MNLI_MATCHED,
-    NER_F1,
-    PERPLEXITY,
-    QNLI_ACCURACY,
-    SENTENCE_COLUMNS,
-    SST2_ACCURACY,
-    STSB_SPEARMAN,
-)
+from bertwright.experiments.tables import arms, columns
 
 _FEATURES: Final = Column(name="NER F1, features", task="ner", metric="f1", finetuning={"features": "concat-last-four"})
 _TUNED: Final = ("MNLI-m", "NER F1", "SST-2", "STS-B", "QNLI")
@@ -28,14 +19,21 @@ def _mix(mask: int, same: int, random: int) -> Arm:
     )
 
 
-_PAPERS: Final = Arm(name="80-10-10", title="80 % [MASK], 10 % same, 10 % random", pretraining=BERT.pretraining)
+_PAPERS: Final = Arm(name="80-10-10", title="80 % [MASK], 10 % same, 10 % random", pretraining=arms.BERT.pretraining)
 
 TABLE_8: Final = Experiment(
     name="table8",
     title="Table 8: what a masked piece is shown as",
     question="Does it help that a masked piece is now and then shown as it is, or as another one?",
     arms=lambda _: (_PAPERS, *(_mix(*mix) for mix in _MIXES)),
-    columns=(MNLI_MATCHED, NER_F1, _FEATURES, SST2_ACCURACY, STSB_SPEARMAN, QNLI_ACCURACY),
+    columns=(
+        columns.MNLI_MATCHED,
+        columns.NER_F1,
+        _FEATURES,
+        columns.SST2_ACCURACY,
+        columns.STSB_SPEARMAN,
+        columns.QNLI_ACCURACY,
+    ),
     claims=(
         Claim(
             statement="Fine-tuning hardly cares: [MASK] alone is as good within a point.",
@@ -82,7 +80,7 @@ _PERCENT: Final = (5, 10, 15, 30, 45, 60)
 
 
 def _arm(percent: int) -> Arm:
-    changes = BERT.pretraining if percent == 15 else {"examples": {"masking": {"share": percent / 100}}}
+    changes = arms.BERT.pretraining if percent == 15 else {"examples": {"masking": {"share": percent / 100}}}
     return Arm(name=f"masked-{percent}", title=f"{percent} %", pretraining=changes, series="BERT", x=float(percent))
 
 
@@ -91,7 +89,7 @@ MASKED_FRACTION: Final = Experiment(
     title="How much to mask",
     question="How many pieces should be hidden: few, which teaches slowly, or many, which hides the context?",
     arms=lambda _: tuple(_arm(percent) for percent in _PERCENT),
-    columns=(PERPLEXITY, *SENTENCE_COLUMNS),
+    columns=(columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(
             statement="5 % is too little.",

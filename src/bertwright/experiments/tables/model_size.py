@@ -3,17 +3,7 @@
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import (
-    BERT,
-    COLA_MATTHEWS,
-    MNLI_MATCHED,
-    MRPC_ACCURACY,
-    PERPLEXITY,
-    QNLI_ACCURACY,
-    RTE_ACCURACY,
-    SST2_ACCURACY,
-    STSB_SPEARMAN,
-)
+from bertwright.experiments.tables import arms, columns
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
@@ -22,7 +12,7 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
         Arm(
             name=f"size-{number}",
             title=size,
-            pretraining=BERT.pretraining if size == scale.pretraining["size"] else {"size": size},
+            pretraining=arms.BERT.pretraining if size == scale.pretraining["size"] else {"size": size},
             series="BERT",
             x=float(number),
         )
@@ -33,9 +23,9 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
     return (sizes[0], wide, *sizes[1:])
 
 
-def _larger_is_better(larger: int, smaller: int, *, statement: str, paper: str, columns: tuple[str, ...] = ()) -> Claim:
-    """Return the claim that a size is better than a smaller one; size 1 is the smallest."""
-    return Claim(statement=statement, paper=paper, arm=f"size-{larger}", against=f"size-{smaller}", columns=columns)
+def _larger_is_better(large: int, small: int, *, statement: str, paper: str, on: tuple[str, ...] = ()) -> Claim:
+    """Return the claim that a size is better than a smaller one; size 1 is the smallest. on: columns of the claim."""
+    return Claim(statement=statement, paper=paper, arm=f"size-{large}", against=f"size-{small}", columns=on)
 
 
 TABLE_6: Final = Experiment(
@@ -44,14 +34,14 @@ TABLE_6: Final = Experiment(
     question="Is a larger model better, even on tasks with few rows?",
     arms=_arms,
     columns=(
-        PERPLEXITY,
-        MNLI_MATCHED,
-        MRPC_ACCURACY,
-        SST2_ACCURACY,
-        QNLI_ACCURACY,
-        COLA_MATTHEWS,
-        STSB_SPEARMAN,
-        RTE_ACCURACY,
+        columns.PERPLEXITY,
+        columns.MNLI_MATCHED,
+        columns.MRPC_ACCURACY,
+        columns.SST2_ACCURACY,
+        columns.QNLI_ACCURACY,
+        columns.COLA_MATTHEWS,
+        columns.STSB_SPEARMAN,
+        columns.RTE_ACCURACY,
     ),
     claims=(
         _larger_is_better(
@@ -68,11 +58,9 @@ TABLE_6: Final = Experiment(
             1,
             statement="It is better even where there are few rows to learn from.",
             paper="MRPC, 3,600 rows: 87.8 against 79.8",
-            columns=("MRPC", "RTE"),
+            on=("MRPC", "RTE"),
         ),
-        _larger_is_better(
-            4, 1, statement="Its perplexity is lower.", paper="3.23 against 5.84", columns=("perplexity",)
-        ),
+        _larger_is_better(4, 1, statement="Its perplexity is lower.", paper="3.23 against 5.84", on=("perplexity",)),
         Claim(
             statement="At one size, more heads are better than fewer and wider ones.",
             paper="12 heads against 3: MNLI 81.9 against 80.6, MRPC 84.8 against 82.2, SST-2 91.3 against 90.7",

@@ -4,40 +4,25 @@ from dataclasses import replace
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import (
-    BERT,
-    COLA_MATTHEWS,
-    GPT1,
-    LEFT,
-    MNLI_MATCHED,
-    MRPC_ACCURACY,
-    MRPC_F1,
-    NO_NSP,
-    QNLI_ACCURACY,
-    QQP_F1,
-    RTE_ACCURACY,
-    SQUAD1_F1,
-    SST2_ACCURACY,
-    STSB_SPEARMAN,
-)
+from bertwright.experiments.tables import arms, columns
 
 _COLUMNS: Final = (
-    MNLI_MATCHED,
-    QNLI_ACCURACY,
-    MRPC_ACCURACY,
-    SST2_ACCURACY,
-    SQUAD1_F1,
-    COLA_MATTHEWS,
-    STSB_SPEARMAN,
-    RTE_ACCURACY,
+    columns.MNLI_MATCHED,
+    columns.QNLI_ACCURACY,
+    columns.MRPC_ACCURACY,
+    columns.SST2_ACCURACY,
+    columns.SQUAD1_F1,
+    columns.COLA_MATTHEWS,
+    columns.STSB_SPEARMAN,
+    columns.RTE_ACCURACY,
 )
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
     with_bilstm = replace(
-        LEFT, name="left-bilstm", title="+ BiLSTM", finetuning={"bilstm": scale.features["lstm_width"]}
+        arms.LEFT, name="left-bilstm", title="+ BiLSTM", finetuning={"bilstm": scale.features["lstm_width"]}
     )
-    return (BERT, NO_NSP, LEFT, with_bilstm)
+    return (arms.BERT, arms.NO_NSP, arms.LEFT, with_bilstm)
 
 
 TABLE_5: Final = Experiment(
@@ -72,7 +57,7 @@ TABLE_5: Final = Experiment(
             paper="QNLI 84.3 against 84.1, MRPC 77.5 against 75.7, SST-2 92.1 against 91.6; MNLI the same",
             arm="left",
             against="left-bilstm",
-            columns=tuple(column.name for column in _COLUMNS if column is not SQUAD1_F1),
+            columns=tuple(column.name for column in _COLUMNS if column is not columns.SQUAD1_F1),
         ),
         Claim(
             statement="With it, left to right is still behind looking to both sides.",
@@ -99,14 +84,14 @@ TABLE_5: Final = Experiment(
 # Table 5 of GPT-1's paper (§5): the gain from pre-training and from the auxiliary loss.
 
 _GPT_COLUMNS: Final = (
-    COLA_MATTHEWS,
-    SST2_ACCURACY,
-    MRPC_F1,
-    STSB_SPEARMAN,
-    QQP_F1,
-    MNLI_MATCHED,
-    QNLI_ACCURACY,
-    RTE_ACCURACY,
+    columns.COLA_MATTHEWS,
+    columns.SST2_ACCURACY,
+    columns.MRPC_F1,
+    columns.STSB_SPEARMAN,
+    columns.QQP_F1,
+    columns.MNLI_MATCHED,
+    columns.QNLI_ACCURACY,
+    columns.RTE_ACCURACY,
 )
 
 GPT_TABLE_5: Final = Experiment(
@@ -114,10 +99,13 @@ GPT_TABLE_5: Final = Experiment(
     title="GPT-1's table 5: pre-training, the auxiliary loss, and an LSTM instead",
     question="What of GPT-1 makes it good: pre-training, the language-model loss in fine-tuning, the Transformer?",
     arms=lambda _: (
-        GPT1,
-        Arm(name="gpt-untrained", title="not pre-trained", pretraining=GPT1.pretraining, is_trained=False),
+        arms.GPT1,
+        Arm(name="gpt-untrained", title="not pre-trained", pretraining=arms.GPT1.pretraining, is_trained=False),
         Arm(
-            name="no-auxiliary", title="no auxiliary loss", pretraining=GPT1.pretraining, finetuning={"lm_weight": 0.0}
+            name="no-auxiliary",
+            title="no auxiliary loss",
+            pretraining=arms.GPT1.pretraining,
+            finetuning={"lm_weight": 0.0},
         ),
         Arm(name="lstm", title="LSTM", pretraining={"system": "lstm-left"}, finetuning={"lm_weight": 0.5}),
     ),

@@ -3,7 +3,7 @@
 from typing import Final
 
 from bertwright.experiments.spec import Claim, Column, Experiment, Published
-from bertwright.experiments.tables.shared import SQUAD1_EM, SQUAD1_F1, SQUAD2_EM, SQUAD2_F1, compared_models
+from bertwright.experiments.tables import arms, columns
 
 
 def _common_claims(f1: Column, *, paper: str) -> tuple[Claim, Claim]:
@@ -30,10 +30,10 @@ TABLE_2: Final = Experiment(
     name="table2",
     title="Table 2: SQuAD 1.1",
     question="Does one new vector for the beginning of an answer and one for its end find the answer in a passage?",
-    arms=compared_models,
-    columns=(SQUAD1_EM, SQUAD1_F1),
+    arms=arms.compared_models,
+    columns=(columns.SQUAD1_EM, columns.SQUAD1_F1),
     claims=(
-        *_common_claims(SQUAD1_F1, paper="90.9 against 88.5 F1"),
+        *_common_claims(columns.SQUAD1_F1, paper="90.9 against 88.5 F1"),
         Claim(
             statement="It answers better than GPT-1, which cannot look at what stands behind a word.",
             paper="not in the table; table 5 has 87.9 F1 against 77.8 for left-to-right",
@@ -65,9 +65,9 @@ TABLE_3: Final = Experiment(
     name="table3",
     title="Table 3: SQuAD 2.0",
     question="Does pointing at [CLS] tell the questions that the passage does not answer?",
-    arms=compared_models,
-    columns=(SQUAD2_EM, SQUAD2_F1),
-    claims=_common_claims(SQUAD2_F1, paper="not in the table, which has BERT large alone"),
+    arms=arms.compared_models,
+    columns=(columns.SQUAD2_EM, columns.SQUAD2_F1),
+    claims=_common_claims(columns.SQUAD2_F1, paper="not in the table, which has BERT large alone"),
     published=Published(
         source="table 3",
         head=("dev EM", "dev F1", "test EM", "test F1"),

@@ -3,14 +3,14 @@
 from typing import Final
 
 from bertwright.experiments.spec import Claim, Experiment, Published
-from bertwright.experiments.tables.shared import SWAG_ACCURACY, compared_models
+from bertwright.experiments.tables import arms, columns
 
 TABLE_4: Final = Experiment(
     name="table4",
     title="Table 4: SWAG",
     question="Does one new vector choose the likeliest of four continuations?",
-    arms=compared_models,
-    columns=(SWAG_ACCURACY,),
+    arms=arms.compared_models,
+    columns=(columns.SWAG_ACCURACY,),
     claims=(
         Claim(
             statement="BERT chooses better than GPT-1.",

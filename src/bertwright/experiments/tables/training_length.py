@@ -7,15 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import (
-    BERT,
-    FRACTIONS,
-    LEFT,
-    MNLI_MATCHED,
-    PERPLEXITY,
-    SENTENCE_COLUMNS,
-    SQUAD1_F1,
-)
+from bertwright.experiments.tables import arms, columns
 
 
 def _arms(_: Scale) -> tuple[Arm, ...]:
@@ -29,8 +21,8 @@ def _arms(_: Scale) -> tuple[Arm, ...]:
             series=title,
             x=100 * fraction,
         )
-        for arm, title in ((BERT, "masked LM"), (LEFT, "left-to-right"))
-        for fraction in (*FRACTIONS, 1.0)
+        for arm, title in ((arms.BERT, "masked LM"), (arms.LEFT, "left-to-right"))
+        for fraction in (*arms.FRACTIONS, 1.0)
     )
 
 
@@ -39,7 +31,7 @@ FIGURE_5: Final = Experiment(
     title="Figure 5: how long pre-training pays",
     question="Do more steps help, and does masked LM, which learns from 15 % of the pieces, learn more slowly?",
     arms=_arms,
-    columns=(MNLI_MATCHED, *SENTENCE_COLUMNS),
+    columns=(columns.MNLI_MATCHED, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(
             statement="The last 40 % of the steps still help.",
@@ -101,7 +93,7 @@ def _batch_size_arms(scale: Scale) -> tuple[Arm, ...]:
         return Arm(
             name=f"batch-{factor:g}",
             title=f"{batch_size} rows",
-            pretraining=BERT.pretraining if batch_size == rows else changes,
+            pretraining=arms.BERT.pretraining if batch_size == rows else changes,
             series="BERT",
             x=float(batch_size),
         )
@@ -114,7 +106,7 @@ BATCH_SIZE: Final = Experiment(
     title="Rows of a step",
     question="At the same tokens: are many small steps better, or few large ones?",
     arms=_batch_size_arms,
-    columns=(PERPLEXITY, *SENTENCE_COLUMNS),
+    columns=(columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(
             statement="Steps of four times the rows are better.",
@@ -164,7 +156,7 @@ LENGTH_COST: Final = Experiment(
     title="What longer rows cost",
     question="At the same tokens: what do longer rows cost in time and memory, and what are they worth?",
     arms=_length_cost_arms,
-    columns=(_SECONDS, _MEMORY, PERPLEXITY, *SENTENCE_COLUMNS),
+    columns=(_SECONDS, _MEMORY, columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(
             statement="A token of a long row costs more time.",
@@ -193,10 +185,10 @@ DOCUMENT_ORDER: Final = Experiment(
     title="Documents or shuffled sentences",
     question="Does it matter that pre-training reads whole documents, and not the same sentences shuffled?",
     arms=lambda _: (
-        BERT,
+        arms.BERT,
         Arm(name="shuffled", title="the same sentences, shuffled", text="sentences"),
     ),
-    columns=(*SENTENCE_COLUMNS, SQUAD1_F1),
+    columns=(*columns.SENTENCE_COLUMNS, columns.SQUAD1_F1),
     claims=(
         Claim(
             statement="Documents are better than the same sentences shuffled.",

@@ -14,7 +14,7 @@ from bertwright.experiments.jobs import Finetuning, PretrainedModel, unique, uns
 from bertwright.experiments.pictures import draw_picture
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.scores import Cell, arm_scores, numerics_of, seconds_spent, table_cells
-from bertwright.experiments.spec import Arm, Changes, Claim, Column, Scale
+from bertwright.experiments.spec import MARGIN, Arm, Changes, Claim, Column, Scale
 from bertwright.experiments.statistics import SIGNIFICANT, Verdict, judge_claim, p_text
 from bertwright.files import atomic_file
 from bertwright.reports.charts import short
@@ -149,7 +149,7 @@ def _verdict_numbers(claim: Claim, verdict: Verdict | None) -> str:
     arms = f"`{claim.arm}` against `{claim.against}`"
     if verdict.mean is None or verdict.p is None:
         return f"{arms}, one pair: {on}."
-    limit = f"within {claim.within:g}" if claim.within is not None else f"margin {claim.margin:g}"
+    limit = f"within {claim.within:g}" if claim.within is not None else f"margin {MARGIN:g}"
     return (
         f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; {p_text(verdict.p)}; "
         f"{len(verdict.differences)} pairs; {limit}). By column: {on}."

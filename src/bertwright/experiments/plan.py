@@ -78,8 +78,8 @@ class ExperimentPlan:
         return unique([job for jobs in by_pair for (pretraining, _), job in jobs.items() if pretraining == seed])
 
 
-def make_plan(experiment: Experiment, request: ExperimentRequest, *, make: bool) -> ExperimentPlan:
-    """Return the plan of an experiment; write the rows of its tasks, and where `make` is true its corpora.
+def make_plan(experiment: Experiment, request: ExperimentRequest, *, build_corpora: bool) -> ExperimentPlan:
+    """Return the plan of an experiment; write the rows of its tasks, and where `build_corpora` is true its corpora.
 
     Raises InputError for arms and tasks that the experiment does not have, and where nothing can be computed.
     """
@@ -93,7 +93,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, make: bool)
         say(f"left out: {line}")
     kinds = [kind for arm in arms for kind in corpus_kinds(arm)]
     corpora = make_corpora(
-        request.corpus, request.out / "corpora", vocabulary=scale.vocabulary, wanted=kinds, make=make
+        request.corpus, request.out / "corpora", vocab_size=scale.vocabulary, kinds=kinds, build=build_corpora
     )
     without_corpus = _without_corpus(arms, corpora)
     left_out = [*without_data, *without_corpus]

@@ -36,7 +36,7 @@ from bertwright.training.settings import Device
 class ExperimentRun:
     """Execution of a plan.
 
-    failed: folder → reason. elsewhere: folders that another process works on. said: messages that were printed already.
+    failed: folder → reason. elsewhere: folders that another process works on. said: messages that were printed.
     """
 
     plan: ExperimentPlan
@@ -160,7 +160,7 @@ def run_experiment(
     """
     if not only_page:
         resolve_device(device)
-    plan = make_plan(experiment, request, make=not only_page)
+    plan = make_plan(experiment, request, build_corpora=not only_page)
     say(remaining_work(plan).text)
     run = ExperimentRun(plan, command, device, allow_other_numerics)
     try:

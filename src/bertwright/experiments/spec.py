@@ -16,7 +16,7 @@ TextOrder = Literal["documents", "sentences"]
 """Order of a corpus: whole documents, or their sentences, shuffled."""
 
 MARGIN = 0.5
-"""Difference in points that counts as no difference, unless a claim has another margin."""
+"""Difference in points that counts as no difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,6 @@ class Claim:
     arm, against   names of two arms: the first is claimed to be better than the second
     within         points by which the two are claimed to differ at most; None for a claim that the first is better
     columns        names of the columns, all columns of tasks where empty; those without data are left out
-    margin         points that count as no difference
     """
 
     statement: str
@@ -124,7 +123,6 @@ class Claim:
     against: str
     columns: tuple[str, ...] = ()
     within: float | None = None
-    margin: float = MARGIN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertwright.errors import MissingExtra
-from bertwright.experiments.spec import Claim
+from bertwright.experiments.spec import MARGIN, Claim
 
 SIGNIFICANT = 0.05
 _ROUNDING = 1e-9
@@ -63,11 +63,10 @@ def judge_claim(claim: Claim, first: Scores, second: Scores, *, columns: Sequenc
     if len(pairs) < 2:
         return Verdict(None, differences, columns, by_column)
     mean, low, high, p = _student(list(differences.values()))
-    have_same_sign = _same_sign(differences)
     if claim.within is not None:
         word = _judge_equal(low, high, claim.within)
     else:
-        word = _judge_better(mean, low, high, p, same_sign=have_same_sign, margin=claim.margin)
+        word = _judge_better(mean, low, high, p, same_sign=_have_same_sign(differences))
     return Verdict(word, differences, columns, by_column, mean, low, high, p)
 
 
@@ -81,10 +80,10 @@ def p_text(p: float) -> str:
     return f"p = {p:.{places}f}"
 
 
-def _judge_better(mean: float, low: float, high: float, p: float, *, same_sign: bool, margin: float) -> Decision:
+def _judge_better(mean: float, low: float, high: float, p: float, *, same_sign: bool) -> Decision:
     if p < SIGNIFICANT and same_sign:
         return "supported" if mean > 0 else "not supported"
-    if -margin <= low and high <= margin:
+    if low >= -MARGIN and high <= MARGIN:
         return "not supported"
     return "not decided at this scale"
 
@@ -103,7 +102,7 @@ def _common(first: Scores, second: Scores, name: str) -> set[SeedPair]:
     return set(first.get(name, ())) & set(second.get(name, ()))
 
 
-def _same_sign(differences: Mapping[SeedPair, float]) -> bool:
+def _have_same_sign(differences: Mapping[SeedPair, float]) -> bool:
     """Return whether the mean differences of all pre-trainings have the same sign; zero has no sign."""
     by_pretraining: dict[int, list[float]] = {}
     for (pretraining, _), difference in differences.items():

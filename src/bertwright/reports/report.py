@@ -103,7 +103,7 @@ def try_report(folder: Path) -> str | None:
         return None
 
 
-def _content(runs: Sequence[Run], corpus: Path | None = None) -> Report:
+def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
     """Return the content of the page of one run or of two."""
     names = [run.name for run in runs]
     if len(set(names)) < len(names):

@@ -1,6 +1,6 @@
 """rows of requests → batches: waiting rows are computed together, by one thread, up to a budget of tokens.
 
-Nothing waits for company: a batch is made of the rows that came while the batch before was computed. The queue has a
+No row waits until a batch is full: a batch has the rows that came while the batch before was computed. The queue has a
 limit of tokens. Where it is full, a request is refused at once. So the delay of accepted requests does not grow with
 the number of clients.
 """
@@ -131,7 +131,7 @@ class Batcher:
                     await self._compute(batch)
                 if not self._queue.jobs:
                     self._more.clear()
-        finally:  # for whatever reason the worker ends, no request waits for ever
+        finally:  # also after an error in the worker, so that no request waits for ever
             for job in self._queue.jobs:
                 job.output.cancel()
 

@@ -37,12 +37,12 @@ class PretrainedModel:
     @property
     def is_finished(self) -> bool:
         """True where the model has been computed."""
-        return bool(_record(self.folder).get("finished")) if self.is_trained else (self.folder / "model").is_dir()
+        return bool(run_record(self.folder).get("finished")) if self.is_trained else (self.folder / "model").is_dir()
 
     @property
     def result(self) -> Mapping[str, Any]:
         """Result of the finished run, from run.json."""
-        result: Mapping[str, Any] = _record(self.folder)["result"]
+        result: Mapping[str, Any] = run_record(self.folder)["result"]
         return result
 
     @property
@@ -71,12 +71,12 @@ class Finetuning:
     @property
     def is_finished(self) -> bool:
         """True where the fine-tuning has been computed."""
-        return bool(_record(self.folder).get("finished"))
+        return bool(run_record(self.folder).get("finished"))
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """Metrics of the best epoch of a finished fine-tuning."""
-        metrics: Mapping[str, float] = _record(self.folder)["result"]["seeds"][0]["scores"]
+        metrics: Mapping[str, float] = run_record(self.folder)["result"]["seeds"][0]["scores"]
         return metrics
 
 
@@ -197,7 +197,7 @@ def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _record(folder: Path) -> Mapping[str, Any]:
+def run_record(folder: Path) -> Mapping[str, Any]:
     """Return run.json of a folder; empty where there is none."""
     path = folder / "run.json"
     return read_object(path) if path.is_file() else {}

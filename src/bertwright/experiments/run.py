@@ -13,7 +13,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra, RunFailed, Stopped
-from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PretrainedModel
+from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PretrainedModel, run_record
 from bertwright.experiments.page import write_page
 from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, make_plan
 from bertwright.experiments.scores import COST, remaining_work
@@ -23,7 +23,7 @@ from bertwright.finetuning.run import tune
 from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
-from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
+from bertwright.tasks.baselines import bag_of_words_baseline
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.training.hardware import resolve_device
@@ -213,8 +213,7 @@ def _note_memory(folder: Path, device: Device) -> None:
 
 def _remove_outdated(folder: Path, source: Path) -> None:
     """Remove an unfinished fine-tuning whose model had another path: the experiment was moved, and it takes minutes."""
-    path = folder / "run.json"
-    if path.is_file() and read_object(path).get("data", {}).get("model") != str(source):
+    if (folder / "run.json").is_file() and run_record(folder).get("data", {}).get("model") != str(source):
         shutil.rmtree(folder)
 
 
@@ -224,11 +223,10 @@ def _measure_baseline(job: BaselineJob) -> None:
         raise RunFailed(f"{job.baseline}: expected a task on sentences or pairs, got {job.task.name}")
     data = CLASSIFICATION.read(job.task, job.subset.folder)
     task, train, dev = data.task, data.train, data.validation
-    baseline = majority_baseline if job.baseline == "majority" else bag_of_words_baseline
     metrics = {
         f"{name}.{metric}" if len(dev) > 1 else metric: value
         for name, part in dev.items()
-        for metric, value in baseline(task, train, part).items()
+        for metric, value in bag_of_words_baseline(task, train, part).items()
     }
     job.folder.mkdir(parents=True, exist_ok=True)
     write_json(job.folder / RESULT, {"task": task.name, "scores": metrics})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError
-from bertwright.experiments.jobs import Finetuning, PretrainedModel
+from bertwright.experiments.jobs import Finetuning, PretrainedModel, run_record
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.spec import Arm, Column
 from bertwright.experiments.statistics import Scores, SeedPair
@@ -112,8 +112,7 @@ _METRICS: Final[Mapping[str, Callable[[PretrainedModel], float | None]]] = {
 
 def seconds_spent(folder: Path) -> float:
     """Return the seconds that processes have worked on a run, from the sessions in its run.json."""
-    path = folder / "run.json"
-    sessions: list[Mapping[str, Any]] = read_object(path).get("sessions", []) if path.is_file() else []
+    sessions: list[Mapping[str, Any]] = run_record(folder).get("sessions", [])
     return sum(
         (datetime.fromisoformat(each["ended"]) - datetime.fromisoformat(each["started"])).total_seconds()
         for each in sessions
@@ -123,8 +122,7 @@ def seconds_spent(folder: Path) -> float:
 
 def numerics_of(folder: Path) -> Numerics | None:
     """Return device and precision of the last session of a run; None where nothing was trained."""
-    path = folder / "run.json"
-    resolved = dict(read_object(path).get("resolved", {})) if path.is_file() else {}
+    resolved = run_record(folder).get("resolved", {})
     resolved = resolved.get("numerics", resolved)
     return Numerics.model_validate({key: resolved[key] for key in resolved if key != "ranks"}) if resolved else None
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Changes = Mapping[str, Any]
 """Settings by name that replace those of the scale; groups of settings are nested."""
-Baseline = Literal["majority", "bag-of-words"]
+Baseline = Literal["bag-of-words"]
 TextOrder = Literal["documents", "sentences"]
 """Order of a corpus: whole documents, or their sentences, shuffled."""
 

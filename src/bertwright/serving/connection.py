@@ -31,7 +31,7 @@ class Connection(H11Protocol):
 
     A client that ends its sending half and a client that is gone look alike: the end of the stream is read (RFC 9112,
     9.6). asyncio would close the connection. Here it stays open until a complete request is answered. Where the answer
-    takes longer, the client is sent a probe, "100 Continue", which clients ignore (RFC 9110, 15.2.1). Where the client is
+    takes longer, the client is sent a probe, "100 Continue", which clients ignore (RFC 9110, 15.2.1). If the client is
     gone, its machine answers with a reset, and the next probe finds the connection closed.
     """
 

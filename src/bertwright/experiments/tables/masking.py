@@ -5,8 +5,10 @@ from typing import Final
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published
 from bertwright.experiments.tables import arms, columns
 
-_FEATURES: Final = Column(name="NER F1, features", task="ner", metric="f1", finetuning={"features": "concat-last-four"})
-_TUNED: Final = ("MNLI-m", "NER F1", "SST-2", "STS-B", "QNLI")
+_NER_FEATURES_F1: Final = Column(
+    name="NER F1, features", task="ner", metric="f1", finetuning={"features": "concat-last-four"}
+)
+_FINE_TUNED: Final = ("MNLI-m", "NER F1", "SST-2", "STS-B", "QNLI")
 _MIXES: Final = ((100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100))
 
 
@@ -19,17 +21,19 @@ def _mix(mask: int, same: int, random: int) -> Arm:
     )
 
 
-_PAPERS: Final = Arm(name="80-10-10", title="80 % [MASK], 10 % same, 10 % random", pretraining=arms.BERT.pretraining)
+_PAPERS_MIX: Final = Arm(
+    name="80-10-10", title="80 % [MASK], 10 % same, 10 % random", pretraining=arms.BERT.pretraining
+)
 
 TABLE_8: Final = Experiment(
     name="table8",
     title="Table 8: what a masked piece is shown as",
     question="Does it help that a masked piece is now and then shown as it is, or as another one?",
-    arms=lambda _: (_PAPERS, *(_mix(*mix) for mix in _MIXES)),
+    arms=lambda _: (_PAPERS_MIX, *(_mix(*mix) for mix in _MIXES)),
     columns=(
         columns.MNLI_MATCHED,
         columns.NER_F1,
-        _FEATURES,
+        _NER_FEATURES_F1,
         columns.SST2_ACCURACY,
         columns.STSB_SPEARMAN,
         columns.QNLI_ACCURACY,
@@ -40,7 +44,7 @@ TABLE_8: Final = Experiment(
             paper="MNLI 84.3 against 84.2, NER 94.9 against 95.4",
             arm="100-0-0",
             against="80-10-10",
-            columns=_TUNED,
+            columns=_FINE_TUNED,
             within=1.0,
         ),
         Claim(
@@ -55,7 +59,7 @@ TABLE_8: Final = Experiment(
             paper="MNLI 84.2 against 83.6, NER 95.4 against 94.9",
             arm="80-10-10",
             against="0-0-100",
-            columns=_TUNED,
+            columns=_FINE_TUNED,
         ),
     ),
     published=Published(
@@ -76,10 +80,10 @@ TABLE_8: Final = Experiment(
 
 # The fraction of masked pieces. The paper says only that too few and too many are bad (§A.1).
 
-_PERCENT: Final = (5, 10, 15, 30, 45, 60)
+_PERCENTAGES: Final = (5, 10, 15, 30, 45, 60)
 
 
-def _arm(percent: int) -> Arm:
+def _masked_arm(percent: int) -> Arm:
     changes = arms.BERT.pretraining if percent == 15 else {"examples": {"masking": {"share": percent / 100}}}
     return Arm(name=f"masked-{percent}", title=f"{percent} %", pretraining=changes, series="BERT", x=float(percent))
 
@@ -88,7 +92,7 @@ MASKED_FRACTION: Final = Experiment(
     name="masked-share",
     title="How much to mask",
     question="How many pieces should be hidden: few, which teaches slowly, or many, which hides the context?",
-    arms=lambda _: tuple(_arm(percent) for percent in _PERCENT),
+    arms=lambda _: tuple(_masked_arm(percent) for percent in _PERCENTAGES),
     columns=(columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(

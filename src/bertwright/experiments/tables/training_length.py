@@ -10,7 +10,7 @@ from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Publishe
 from bertwright.experiments.tables import arms, columns
 
 
-def _arms(_: Scale) -> tuple[Arm, ...]:
+def _arms_after_steps(_: Scale) -> tuple[Arm, ...]:
     """Return both models after fractions of their steps and at the end; x: percent of the steps."""
     return tuple(
         replace(
@@ -30,7 +30,7 @@ FIGURE_5: Final = Experiment(
     name="figure5",
     title="Figure 5: how long pre-training pays",
     question="Do more steps help, and does masked LM, which learns from 15 % of the pieces, learn more slowly?",
-    arms=_arms,
+    arms=_arms_after_steps,
     columns=(columns.MNLI_MATCHED, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(

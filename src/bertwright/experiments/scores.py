@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.experiments.jobs import Finetuning, PretrainedModel, run_record
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.spec import Arm, Column
-from bertwright.experiments.statistics import Scores, SeedPair
+from bertwright.experiments.statistics import ArmScores, SeedPair
 from bertwright.files import read_object
 from bertwright.reports.runs import duration, read_run
 from bertwright.training.hardware import Numerics
@@ -39,7 +39,7 @@ def table_cells(plan: ExperimentPlan) -> dict[tuple[str, str], Cell]:
     return {(arm.name, column.name): _cell(plan, arm, column) for arm in plan.arms for column in plan.columns}
 
 
-def arm_scores(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str) -> Scores:
+def arm_scores(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str) -> ArmScores:
     """Return the scores of an arm; a baseline's value stands under every pair of seeds."""
     pairs = [(p, f) for p in range(plan.pretraining_seeds) for f in range(plan.seeds)]
     scores = {}

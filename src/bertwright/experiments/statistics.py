@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 Decision = Literal["supported", "not supported", "not decided at this scale"]
 SeedPair = tuple[int, int]
 """(pre-training seed, fine-tuning seed)."""
-Scores = Mapping[str, Mapping[SeedPair, float]]
+ArmScores = Mapping[str, Mapping[SeedPair, float]]
 """Scores of an arm: column → pair of seeds → score; a higher score is better."""
 
 
@@ -46,7 +46,7 @@ class Verdict:
     p: float | None = None
 
 
-def judge_claim(claim: Claim, first: Scores, second: Scores, *, columns: Sequence[str]) -> Verdict:
+def judge_claim(claim: Claim, first: ArmScores, second: ArmScores, *, columns: Sequence[str]) -> Verdict:
     """Return the verdict on a claim from the scores of its two arms.
 
     columns: those of the claim. Only columns that both arms have count, and only pairs that all these columns have.
@@ -97,7 +97,7 @@ def _judge_equal(low: float, high: float, within: float) -> Decision:
     return "not decided at this scale"
 
 
-def _common(first: Scores, second: Scores, name: str) -> set[SeedPair]:
+def _common(first: ArmScores, second: ArmScores, name: str) -> set[SeedPair]:
     """Return the pairs of seeds for which both arms have a score in a column."""
     return set(first.get(name, ())) & set(second.get(name, ()))
 

@@ -6,10 +6,12 @@ import pytest
 from scipy import stats
 
 from bertwright.experiments.spec import Claim
-from bertwright.experiments.statistics import Scores, Verdict, judge_claim, p_text
+from bertwright.experiments.statistics import ArmScores, Verdict, judge_claim, p_text
 
 
-def judge(first: Scores, second: Scores, columns: tuple[str, ...] = ("x",), within: float | None = None) -> Verdict:
+def judge(
+    first: ArmScores, second: ArmScores, columns: tuple[str, ...] = ("x",), within: float | None = None
+) -> Verdict:
     claim = Claim(statement="", paper="", arm="first", against="second", within=within)
     return judge_claim(claim, first, second, columns=columns)
 

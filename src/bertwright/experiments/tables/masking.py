@@ -1,5 +1,6 @@
 """table of the paper → experiment: table 8, what replaces a masked piece (paper §C.2), and how many are masked."""
 
+from dataclasses import replace
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published
@@ -21,9 +22,7 @@ def _mix(mask: int, same: int, random: int) -> Arm:
     )
 
 
-_PAPERS_MIX: Final = Arm(
-    name="80-10-10", title="80 % [MASK], 10 % same, 10 % random", pretraining=arms.BERT.pretraining
-)
+_PAPERS_MIX: Final = replace(_mix(80, 10, 10), pretraining=arms.BERT.pretraining)
 
 TABLE_8: Final = Experiment(
     name="table8",

@@ -280,7 +280,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             rows = features_of(encoder, self.learned_.tokenizer, texts.sides[0], layers=layers, max_length=limit)
             cut = 0
             for row, features in enumerate(rows):
-                vectors[row] = pooled(features, pool)[0]
+                vectors[row] = pooled(features.states, pool)[0]
                 cut += features.truncated
             if cut:
                 limit = limit or config.max_positions

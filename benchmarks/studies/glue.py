@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bertwright.finetuning.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
-from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.classification.task import CLASSIFICATION
 

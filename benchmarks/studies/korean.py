@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertwright.finetuning.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
 from bertwright.pretraining.init_from import size_name
-from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.document import TextSettings

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -127,13 +127,13 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
 
 
 def _checked(command: Callable[..., CommandResult]) -> Callable[..., CommandResult]:
-    """Return the command with a check that --out or --output can be written. With --plan, none is written."""
+    """Return the command with a check that --out, --output or --errors can be written. With --plan, none is written."""
     from bertwright.files import refuse_unwritable
     from bertwright.leftovers import remove_leftovers
 
     @functools.wraps(command)
     def checked(*values: Any, **options: Any) -> CommandResult:
-        for name in () if options.get("plan") else ("out", "output"):
+        for name in () if options.get("plan") else ("out", "output", "errors"):
             if (path := options.get(name)) and str(path) != "-":
                 refuse_unwritable(Path(path), f"--{name}", is_folder=name == "out")
                 remove_leftovers(Path(path).parent, Path(path).name)
@@ -231,6 +231,8 @@ def _print(result: CommandResult, *, as_json: bool) -> None:
 
 def _print_result(result: CommandResult, *, as_json: bool) -> None:
     """Print a result as JSON, as its text, or line by line."""
+    from bertwright.console import result_lines
+
     if as_json:
         shown = {key: value for key, value in result.items() if key not in ("text", "exit_code")}
         print(json.dumps(_finite(shown), ensure_ascii=False, allow_nan=False), flush=True)
@@ -239,10 +241,7 @@ def _print_result(result: CommandResult, *, as_json: bool) -> None:
         if result["text"] is not None:
             print(result["text"], flush=True)
         return
-    values = dict(_flat(result))
-    width = max([24, *map(len, values)]) + 2
-    for key, value in values.items():
-        print(f"{key:{width}}{value:.4f}" if isinstance(value, float) else f"{key:{width}}{value}", flush=True)
+    print("\n".join(result_lines(result)), flush=True)
 
 
 def _finite(value: Any) -> Any:
@@ -252,12 +251,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _flat(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield nested values with their names, such as mean.accuracy."""
-    for key, value in result.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{key}.{name}", inner) for name, inner in _flat(value))
-        else:
-            yield key, value

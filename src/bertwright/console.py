@@ -3,10 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from rich.console import Console
 
@@ -76,6 +76,24 @@ def redirect_messages(listener: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+def result_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return a line for each value of a result; nested values have names such as mean.accuracy."""
+    values = dict(_flat(result))
+    width = max([24, *map(len, values)]) + 2
+    return [
+        f"{key:{width}}{value:.4f}" if isinstance(value, float) else f"{key:{width}}{value}"
+        for key, value in values.items()
+    ]
+
+
+def _flat(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in result.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", inner) for name, inner in _flat(value))
+        else:
+            yield key, value
 
 
 def clock(seconds: float) -> str:

@@ -52,15 +52,15 @@ def _descriptor(path: Path) -> int | None:
     return int(match[2]) if match else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
 
 
-def refuse_target(target: str, *, source: str) -> None:
-    """Raise InputError for an --output that cannot be written, or that is the file of --input.
+def refuse_target(target: str, *, source: str, option: str = "--output", read: str = "--input") -> None:
+    """Raise InputError for a target that cannot be written, or that is the file that is read.
 
-    "-" stands for a standard stream, which is always accepted.
+    option, read: names of the options that hold the two. "-" stands for a standard stream, which is always accepted.
     """
     if target != "-":
-        refuse_unwritable(Path(target), "--output", is_folder=False)
+        refuse_unwritable(Path(target), option, is_folder=False)
     if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
-        raise InputError(f"--output {target}: expected another file than that of --input; name another one")
+        raise InputError(f"{option} {target}: expected another file than that of {read}; name another one")
 
 
 def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:

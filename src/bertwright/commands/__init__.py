@@ -62,6 +62,18 @@ def load_command(name: str, arguments: Sequence[str] = ()) -> Callable[..., Comm
     return command
 
 
+def _with_tasks(text: str) -> str:
+    """Return a help text with the names of the registered tasks in place of {tasks} and {table tasks}."""
+    if "tasks}" not in text:
+        return text
+    from bertwright.tasks.classification.spec import ClassificationTask
+    from bertwright.tasks.spec import TaskSpec, listed_tasks
+
+    for mark, kind in (("{tasks}", TaskSpec), ("{table tasks}", ClassificationTask)):
+        text = text.replace(mark, listed_tasks(kind)) if mark in text else text
+    return text
+
+
 @cache
 def _import_command(name: str) -> tuple[Callable[..., CommandResult], dict[str, "SettingsOptions"]]:
     """Return the function of a command with a readable help, and the marks of its parameters that hold settings.
@@ -75,7 +87,7 @@ def _import_command(name: str) -> tuple[Callable[..., CommandResult], dict[str, 
 
     module = importlib.import_module(f"bertwright.commands.{COMMANDS[name][0]}")
     command: Callable[..., CommandResult] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
-    command.__doc__ = re.sub(r"\n {8}", " ", inspect.getdoc(command) or "")
+    command.__doc__ = _with_tasks(re.sub(r"\n {8}", " ", inspect.getdoc(command) or ""))
     settings_options = {}
     for option in inspect.signature(command).parameters.values():
         if option.default is None or option.default is False:

@@ -48,8 +48,7 @@ def finetune_command(
     """Fine-tune a model on a labelled table; the epoch with the best validation metric is kept.
 
     Args:
-        task: Task: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; squad1, squad2; swag; ner, pos; or classify,
-            multilabel, regress for any table.
+        task: Task: {tasks}. Any table can be read by classify, multilabel and regress.
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer).
         data: Folder with train and dev files, or one file, of which a tenth is used for validation.
         out: Run folder.
@@ -116,19 +115,25 @@ def evaluate_command(
     text_column: TextColumns = (),
     label_column: LabelColumn = None,
     task_setting: Repeatable = (),
+    errors: Path | None = None,
+    calibrate: bool = False,
     precision: AnswerPrecision = "auto",
     device: DeviceOption = "cpu",
 ) -> CommandResult:
     """Compute the metrics of a fine-tuned model on a task, or of a pre-trained one on a corpus (TASK = pretraining).
 
     Args:
-        task: Name of a task, or pretraining.
+        task: Task: {tasks}; or pretraining.
         model: MODEL: a model folder or a run folder.
         data: For a task: folder with dev files, or one file.
         corpus: For pretraining: validation corpus.
         rows: For pretraining: number of rows, from the first on.
         length: For pretraining: tokens per row.
         task_setting: NAME=VALUE, instead of the setting that the model was fine-tuned with.
+        errors: For tasks of sentences, pairs and tags: a table to write (tsv, csv, jsonl or parquet) with gold and
+            predicted answers, the most confidently wrong first, then the most doubtful.
+        calibrate: Fit a temperature for the probabilities on the data, and store it in the model folder. Give data that
+            the model was not trained on.
         precision: For a task: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
     """
     from bertwright.finetuning.evaluate import evaluate_task
@@ -137,6 +142,8 @@ def evaluate_command(
     if task == "pretraining":
         if corpus is None:
             raise InputError("evaluate pretraining: expected --corpus FOLDER, the validation corpus")
+        if errors or calibrate:
+            raise InputError("evaluate pretraining: has no labels; leave --errors and --calibrate out")
         if precision not in ("auto", "fp32"):
             raise InputError(f"--precision {precision}: evaluate pretraining computes in fp32; leave the option out")
         return evaluate_pretraining(model, corpus, rows=rows, length=length, device=device)
@@ -145,8 +152,9 @@ def evaluate_command(
     spec = with_settings(get_spec(task), task_setting)
     if data is None:
         raise InputError(f"evaluate {task}: expected --data PATH, a folder with dev files or one file")
-    columns: Any = {"text": text_column, "label": label_column}
-    return evaluate_task(spec, model=model, data=data, **columns, precision=precision, device=device)
+    options: Any = {"text": text_column, "label": label_column, "calibrate": calibrate}
+    options |= {"errors": None if errors is None else str(errors), "precision": precision, "device": device}
+    return evaluate_task(spec, model=model, data=data, **options)
 
 
 def predict_command(

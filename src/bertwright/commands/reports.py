@@ -65,11 +65,10 @@ def doctor_command(
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer or --corpus).
         corpus: Corpus folder.
         data: Labelled table, or folder with train and dev files.
-        task: Task of --data: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, multilabel, regress
-            (default: the task of the model, else classify).
+        task: Task of --data: {table tasks} (default: the task of the model, else classify).
         max_length: Tokens per example (default: the model's own, or 128).
-        quick: Skip the checks that compute: speed of matrix products, compiling, predictions of the model, training on
-            one batch, and all but the first tokens of the corpus.
+        quick: Skip the checks that compute: speed of matrix products, compiling, predictions of the model, baselines,
+            training on one batch, and all but the first tokens of the corpus.
     """
     from bertwright.doctor.examine import Request, examine
 

@@ -14,9 +14,18 @@ from numpy.typing import NDArray
 from bertwright.doctor.corpus import capitals_finding, unknown_finding
 from bertwright.doctor.findings import Finding, Level, name_list, refused
 from bertwright.errors import InputError
+from bertwright.finetuning.baselines import text_baselines
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.classification.encoding import encode
-from bertwright.tasks.classification.examples import TextExamples, dev_files, learn, read_examples, text_key, train_file
+from bertwright.tasks.classification.examples import (
+    TextExamples,
+    dev_files,
+    learn,
+    read_examples,
+    split_dev,
+    text_key,
+    train_file,
+)
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 
@@ -212,6 +221,22 @@ def leak(train: TextExamples, rows: Mapping[str, Sequence[int]], *, name: str, d
     level: Level = "error" if len(leaked) > _MANY_LEAKS * len(dev) else "warning"
     advice = "take them out of train: metrics on rows that a model was trained on say nothing about new texts"
     return Finding("data", f"{name}, leak", level, len(leaked), text, advice)
+
+
+def baseline_finding(data: Data) -> Finding:
+    """Return the metrics of the commonest answer and of a bag of words on dev, or on a tenth of train without dev."""
+    try:
+        train, measured = (data.train, next(iter(data.dev.values()))) if data.dev else split_dev(data.train)
+        baselines = text_baselines(data.task, train, measured)
+    except InputError as error:
+        advice = "install the extra, or give more rows; finetune prints the baselines of its own validation rows"
+        return _finding("baselines", "note", None, str(error), advice)
+    values = [f"{name} {next(iter(metrics.values())):.4f}" for name, metrics in baselines.metrics.items()]
+    text = f"{data.task.primary_metric} on {next(iter(data.dev), 'a tenth of train')}: {', '.join(values)}"
+    text = "; ".join([text, *baselines.notes])
+    if len(baselines.metrics) > 1:
+        return _finding("baselines", "ok", baselines.metrics, text)
+    return _finding("baselines", "note", baselines.metrics, text, "install the extra to see the bag of words")
 
 
 def fit_findings(data: Data, tokenizer: BaseTokenizer, *, max_length: int) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bertwright.console import Status
 from bertwright.corpus.shards import Corpus
 from bertwright.doctor.corpus import check_corpus, sample_sentences
-from bertwright.doctor.data import Data, check_data, fit_findings, labels_of_model
+from bertwright.doctor.data import Data, baseline_finding, check_data, fit_findings, labels_of_model
 from bertwright.doctor.findings import Finding, command_result, refused
 from bertwright.doctor.machine import machine_findings, software_findings
 from bertwright.doctor.model import OpenedModel, check_model
@@ -33,7 +33,10 @@ _SIZE: Final = "tiny"
 
 @dataclass(frozen=True)
 class Request:
-    """Inputs to check. The machine is always checked, the others where they are named; `quick` computes nothing."""
+    """Inputs to check. The machine is always checked, the others where they are named; `quick` computes nothing.
+
+    Where only data are named, the machine is not measured and nothing is compiled.
+    """
 
     model: str | None = None
     corpus: Path | None = None
@@ -44,6 +47,11 @@ class Request:
     tokenizer: Path | None = None
     max_length: int | None = None
     quick: bool = False
+
+    @property
+    def only_data(self) -> bool:
+        """Return whether data are named, and neither a model nor a corpus that would be computed with."""
+        return self.data is not None and self.model is None and self.corpus is None
 
 
 def examine(request: Request) -> dict[str, Any]:
@@ -84,8 +92,9 @@ class Examination:
     def parts(self) -> Iterator[tuple[str, Callable[[], Iterable[Finding]]]]:
         """Yield (title, function that returns findings) for each part, in order."""
         request = self.request
-        yield "measuring the machine", lambda: machine_findings(quick=request.quick)
-        yield "compiling a function", lambda: software_findings(quick=request.quick)
+        quick = request.quick or request.only_data
+        yield "measuring the machine", lambda: machine_findings(quick=quick)
+        yield "looking at the software" if quick else "compiling a function", lambda: software_findings(quick=quick)
         if request.model:
             yield f"reading {request.model}", self.model
         if request.corpus:
@@ -94,7 +103,7 @@ class Examination:
             yield f"filling masks with {request.model}", self.masked_lm
         if request.data:
             yield f"reading {request.data}", self.read_data
-        yield "training on one batch", self.left_out if request.quick else self.training
+        yield "training on one batch", self.left_out if quick else self.training
 
     def model(self) -> list[Finding]:
         """Open and check the model folder, or random weights of the named size."""
@@ -144,6 +153,8 @@ class Examination:
         if self.data and saved:
             findings += labels_of_model(saved, self.data.task)
             findings += self.too_long(saved)
+        if self.data and not self.request.quick:
+            findings.append(baseline_finding(self.data))
         if self.data and tokenizer:
             findings += fit_findings(self.data, tokenizer, max_length=self.max_length())
         return findings
@@ -158,9 +169,14 @@ class Examination:
         return [Finding("data", "positions", "error", self.max_length(), text, advice)]
 
     def left_out(self) -> list[Finding]:
-        """Return a note that lists the checks that --quick left out."""
+        """Return a note that lists the checks that were left out: by --quick, or where only data are named."""
         parts = ["matrix rates", "compiling"]
+        if not self.request.quick:
+            text = f"not checked, since only data are named: {', '.join(parts)}"
+            advice = "name the model too (--model), or run doctor without options, before a long run"
+            return [Finding("training", "left out", "note", parts, text, advice)]
         parts += ["masked LM"] if self.request.model else []
+        parts += ["baselines"] if self.request.data else []
         parts += ["most of the corpus"] if self.request.corpus else []
         parts += ["one batch"] if self.request.corpus or (self.request.model and self.request.data) else []
         text = f"--quick left out: {', '.join(parts)}"

@@ -19,11 +19,11 @@ from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, 
 from bertwright.experiments.scores import COST, remaining_work
 from bertwright.experiments.spec import Experiment
 from bertwright.files import read_object, write_json
+from bertwright.finetuning.baselines import bag_of_words_baseline
 from bertwright.finetuning.run import tune
 from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
-from bertwright.tasks.baselines import bag_of_words_baseline
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.training.hardware import resolve_device

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.errors import InputError
-from bertwright.files import refuse_target
+from bertwright.files import refuse_target, refuse_unwritable
 from bertwright.model.folder import SavedModel, open_model
-from bertwright.tables.files import InputFormat
+from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
-from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.binding import TaskKind, open_tokenizer
 from bertwright.tasks.classification.spec import ClassificationTask, with_columns
+from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import kind_of, task_of
 from bertwright.tasks.question_answering.spec import SpanTask
@@ -27,18 +28,24 @@ def evaluate_task(
     data: Path,
     text: tuple[str, ...] = (),
     label: str | None = None,
+    errors: str | None = None,
+    calibrate: bool = False,
     precision: str | None = None,
     device: Device = "cpu",
 ) -> dict[str, Any]:
     """Return the task's metrics of a fine-tuned model on the validation files of a folder, or on one file.
 
-    `text` and `label` name columns that differ from training. `precision` is one of PRECISIONS; None computes as in
-    training. Raises InputError without the device.
+    `text` and `label` name columns that differ from training. `errors` names a table for the answers, the worst first.
+    `calibrate` fits a temperature on the data and stores it in the model folder. `precision` is one of PRECISIONS; None
+    computes as in training. Raises InputError without the device.
     """
     keep_memory()
+    kind = kind_of(task)
+    request = _request(kind, data, errors, calibrate=calibrate)
     saved = _open(model, precision, device)
     trained = task_of(saved)
-    kind = kind_of(task)
+    if calibrate:
+        refuse_unwritable(Path(saved.place) / "config.json", "--model", is_folder=False)
     if not isinstance(trained, kind.spec):
         raise InputError(f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task")
     if isinstance(task, ClassificationTask) and isinstance(trained, ClassificationTask):
@@ -50,7 +57,23 @@ def evaluate_task(
     elif text or label:
         raise InputError(f"--text-column and --label-column need a task with tables; {task.name} has none")
     tokenizer = open_tokenizer(saved)
-    return advise_on_full_gpu(lambda: kind.evaluate(task, saved, tokenizer, data), lambda: CPU_ADVICE)
+    return advise_on_full_gpu(lambda: kind.evaluate(task, saved, tokenizer, request), lambda: CPU_ADVICE)
+
+
+def _request(kind: TaskKind, data: Path, errors: str | None, *, calibrate: bool) -> EvaluateRequest:
+    """Return the request; InputError where the kind of task has no such output, or the file cannot be written."""
+    if calibrate and not kind.calibrates:
+        raise InputError("--calibrate: expected a task of sentences or pairs with labels; leave the option out")
+    if errors is None:
+        return EvaluateRequest(data, calibrate=calibrate)
+    if not kind.writes_errors:
+        raise InputError("--errors: expected a task of sentences, pairs or tags; leave the option out")
+    target = PredictRequest(str(data), errors, option="--errors")
+    if not target.is_file or target.bare.suffix not in FORMATS or target.table_format is None:
+        raise InputError(f"--errors {errors}: expected the name of a table; allowed endings: {ALLOWED}")
+    for path in data.iterdir() if data.is_dir() else (data,):
+        refuse_target(errors, source=str(path), option="--errors", read="--data")
+    return EvaluateRequest(data, target, calibrate)
 
 
 def predict_file(

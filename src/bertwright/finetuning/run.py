@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,10 @@ from torch import nn
 
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
+from bertwright.files import write_json
 from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.result import finish_run, finished_result
+from bertwright.finetuning.run_baselines import note_baselines
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     add_auxiliary_loss,
@@ -25,10 +27,10 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
-from bertwright.model.card import finetuning_card, origin
-from bertwright.model.folder import CARD, SavedModel, model_folder, save_weights, weights_digest
-from bertwright.model.hf_config import read_description
+from bertwright.model.card import origin
+from bertwright.model.folder import SavedModel, save_weights, weights_digest
 from bertwright.tasks.binding import BoundTask
+from bertwright.tasks.errors import VALIDATION
 from bertwright.tasks.feature_based import feature_task, frozen_encoder
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
@@ -128,7 +130,7 @@ def tune(
     )
     if run.finished:
         say_finished(run)
-        return (_finished_result(run) if ranks.is_main else {}), False
+        return (finished_result(run) if ranks.is_main else {}), False
     with session(run):
         run.note(places={"model": model, "data": str(data.absolute())})
         if run.writes:
@@ -136,6 +138,7 @@ def tune(
         numerics, processes = _resolved(settings, run, Processes(ranks, sharding), allow_other=allow_other_numerics)
         # Outside the training loop, in which Ctrl-C waits for the end of a step.
         advise_on_full_gpu(prepared.bound.prepare, lambda: CPU_ADVICE)
+        note_baselines(run, settings, prepared.bound, prepared.saved, prepared.tokenizer)
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
@@ -148,7 +151,8 @@ def tune(
                 )
         if not ranks.is_main:
             return {}, signalled
-        result = _finish(run, settings, prepared, seeds)
+        began = origin(prepared.saved.place, prepared.digests["weights"])
+        result = finish_run(run, settings, prepared.bound, seeds, began=began)
         for name in ("features", "tokenizer"):
             shutil.rmtree(out / name, ignore_errors=True)
     return result, signalled
@@ -303,12 +307,15 @@ class _Best:
     def evaluate(self, step: int) -> dict[str, float]:
         """Return validation metrics after an epoch; save the model where its primary metric is the best so far."""
         with autocast(self.numerics):
-            measured = self.prepared.bound.evaluate(self.model)
+            logits = self.prepared.bound.validation_logits(self.model)
+        measured = self.prepared.bound.metrics(logits)
         metrics: dict[str, float] = self.ranks.broadcast(measured)  # the last digits may differ between machines
         key = next(iter(metrics))
         best = self.run.record.get("best")
         if best is None or metrics[key] > best["held_out"][key]:
             self._save(metrics)
+            if self.run.writes:
+                write_json(self.run.folder / VALIDATION, self.prepared.bound.review(logits))
             self.run.note(best={"step": step, "held_out": metrics})
         return metrics
 
@@ -336,57 +343,3 @@ class _Best:
             labels=trained.labels,
             extra=trained.extra,
         )
-
-
-def _finish(
-    run: RunFolder, settings: FinetuneSettings, prepared: Prepared, seeds: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds."""
-    metric = next(iter(seeds[0]["scores"]))
-    values = [result["scores"][metric] for result in seeds]
-    best = max(seeds, key=lambda result: result["scores"][metric])
-    result = {
-        "task": prepared.bound.task.name,
-        "metric": metric,
-        "mean": statistics.fmean(values),
-        "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "scores": values,
-        "collapsed": [seed["seed"] for seed in seeds if seed["collapsed"]],
-        "seeds": seeds,
-        "model": str(run.model),
-        "out": str(run.folder),
-    }
-    with model_folder(run.model) as folder:
-        shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
-        described = read_description(folder / "config.json")
-        card = finetuning_card(
-            settings,
-            described.config,
-            task=prepared.bound.task.name,
-            architecture=described.architecture or "",
-            labels=described.labels,
-            digests=prepared.bound.digests,
-            rows=len(prepared.bound.lengths),
-            max_length=settings.max_length,
-            result=result,
-            began=origin(prepared.saved.place, prepared.digests["weights"]),
-        )
-        (folder / CARD).write_text(card, "utf-8")
-    run.note(finished=True, result=result)
-    return {**result, "text": _text(result)}
-
-
-def _finished_result(run: RunFolder) -> dict[str, Any]:
-    """Return the result of a finished run with its present paths: the folder may have been moved."""
-    stored = run.record["result"]
-    seeds = [{**seed, "model": str(run.folder / f"seed-{seed['seed']}" / "model")} for seed in stored["seeds"]]
-    result = {**stored, "seeds": seeds, "model": str(run.model), "out": str(run.folder)}
-    return {**result, "text": _text(result)}
-
-
-def _text(result: Mapping[str, Any]) -> str:
-    scores = ", ".join(f"{value:.4f}" for value in result["scores"])
-    return (
-        f"{result['task']} dev {result['metric']}: {result['mean']:.4f} ± {result['sd']:.4f} ({scores})\n"
-        f"best seed's model: {result['model']}"
-    )

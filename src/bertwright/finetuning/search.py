@@ -13,6 +13,7 @@ from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import read_json, write_json
 from bertwright.finetuning.run import tune
+from bertwright.finetuning.run_baselines import baseline_lines
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import check_settings, open_initial_model
 from bertwright.model.folder import model_folder
@@ -107,7 +108,9 @@ def _rows(
         try:
             changed = settings.model_copy(update=combination)
             result, signalled = tune(changed, task, out=folder, resume=folder.exists(), printed=printed, **start)
-            kept = {name: result[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
+            kept = {
+                name: result[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model", "baselines")
+            }
             rows.append({"settings": dict(combination), **kept})
         except Stopped:
             signalled = True
@@ -129,6 +132,7 @@ def grid_table(result: Mapping[str, Any]) -> str:
         note = f"   {len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
         lines.append(f"{values}   {row['mean']:.4f} ± {row['sd']:.4f}{note}")
     lines.append("The first was chosen on dev, so its metric there is better than on other data.")
+    lines += baseline_lines(result["rows"][0])
     return "\n".join([*lines, f"its model: {result['model']}"])
 
 

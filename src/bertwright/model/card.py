@@ -118,6 +118,11 @@ def finetuning_card(
     figures = [mean] if len(scores) > 1 else []
     best = max(result["seeds"], key=lambda seed: seed["scores"][metric])
     figures += [f"{name}: {value:.4f}, of this model (seed {best['seed']})" for name, value in best["scores"].items()]
+    figures += [
+        f"{name}: {value:.4f}, of the baseline {baseline}"
+        for baseline, values in result["baselines"]["metrics"].items()
+        for name, value in values.items()
+    ]
     limits = [
         "The epoch, and of several seeds the model, were chosen on the data that the numbers were measured on, which "
         "makes them a little too good.",

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.files import atomic_folder, check_digest, file_digest, note_digest, read_object, write_json
+from bertwright.files import atomic_file, atomic_folder, check_digest, file_digest, note_digest, read_object, write_json
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig, size_config
 from bertwright.model.hf_config import MULTI_LABEL, describe_model, read_description
@@ -163,7 +163,7 @@ def write_folder(
         _set_max_length(temporary / "tokenizer_config.json", positions)
         if card is not None:
             (temporary / CARD).write_text(card, "utf-8")
-        (temporary / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        (temporary / "config.json").write_bytes(_described(described))
 
 
 def _set_max_length(path: Path, positions: int) -> None:
@@ -171,6 +171,21 @@ def _set_max_length(path: Path, positions: int) -> None:
     settings = read_object(path) if path.is_file() else {}
     if settings.get("model_max_length", positions) != positions:
         write_json(path, {**settings, "model_max_length": positions})
+
+
+def note_task(saved: SavedModel, changes: Mapping[str, Any]) -> None:
+    """Change entries of the task in the config.json of a model folder; its other entries and the weights stay."""
+    path = Path(saved.place) / "config.json"
+    described = read_object(path)
+    noted = described["bertwright"]
+    described["bertwright"] = {**noted, "task": {**noted["task"], **changes}}
+    with atomic_file(path) as stream:
+        stream.write(_described(described))
+
+
+def _described(description: Mapping[str, Any]) -> bytes:
+    """Return the bytes of config.json."""
+    return (json.dumps(description, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def copy_description(saved: SavedModel, folder: Path) -> None:

@@ -14,6 +14,7 @@ from bertwright.console import say, say_once
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError, Stopped
+from bertwright.finetuning.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.finetuning.evaluate import evaluate_task
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -28,7 +29,6 @@ from bertwright.pretraining.setup import build_model, encoder_config
 from bertwright.quickstart.docstrings import collect, corpus_text, write_documents
 from bertwright.quickstart.task import LibraryTask, make_task, read_own_text, write_task
 from bertwright.reports.report import with_pages
-from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.tasks.classification.spec import CLASSIFY, with_columns

@@ -23,22 +23,12 @@ from bertwright.reports import charts
 from bertwright.reports.charts import Chart, Series, short, try_curve
 from bertwright.reports.filled_masks import FilledMasks, fill_own_masks
 from bertwright.reports.runs import KIND_TITLES, NOT_LOSSES, Run, duration, metrics_of, moment, number, read_run
+from bertwright.reports.validation import PageTable, validation_tables
 from bertwright.training.run_folder import RunFolder
 from bertwright.version import __version__
 
 REPORT = "report.html"
 _OBJECTIVES = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table of the page. The first cell of a row is its name; marked: numbers of the highlighted rows."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    marked: frozenset[int] = frozenset()
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,8 @@ def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
     metrics = [] if len(runs) == 1 else [_metrics_side_by_side(runs, names)]
     for run, name in zip(runs, names, strict=True):
         owner = f" of {name}" if len(runs) > 1 else ""
-        metrics += [*([_seeds(run, owner)] if run.seeds else []), *_validation(run, owner)]
+        metrics += [_seeds(run, owner)] if run.seeds else []
+        metrics += [*validation_tables(run, owner), *_validation(run, owner)]
     facts = [_settings(runs[0])] if len(runs) == 1 else [_settings_that_differ(runs, names)]
     facts += [_machine(runs, names), _data(runs, names)]
     masks = [(run, fill_own_masks(run, corpus)) for run in runs if run.kind == "pretrain" and _is_masked_lm(run)]

@@ -64,7 +64,7 @@ class _OfTexts(Trained):
         self.n_features_in_, self.long = len(task.text), task.long
 
     def _predictions(self, X: Any) -> tuple[Predictions, NDArray[np.float64]]:
-        """Return the predictions and their logits."""
+        """Return the predictions and their logits, which are divided by the temperature of a calibrated model."""
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
             from bertwright.tasks.classification.model import noted_task
@@ -74,7 +74,7 @@ class _OfTexts(Trained):
             task, max_length = noted_task(self.learned_.saved)
             encoded = CLASSIFICATION.encode(task, self.learned_.tokenizer, _examples(texts, None), max_length)
             logits = self.learned_.ready(open_logits)(encoded)
-        return decode(task, logits), logits.astype(np.float64)
+        return decode(task, logits), logits.astype(np.float64) / task.temperature
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

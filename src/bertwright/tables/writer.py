@@ -140,6 +140,7 @@ class PredictRequest:
     text            names of the text columns where they differ from those of training
     input_format    auto: by the name's ending, or by the first bytes of standard input
     output_format   auto: by the name's ending; the input's format for standard output, pipes and devices
+    option          name of the option that holds the target, for messages
     """
 
     source: str
@@ -147,6 +148,7 @@ class PredictRequest:
     text: tuple[str, ...] = ()
     input_format: InputFormat = "auto"
     output_format: OutputFormat = "auto"
+    option: str = "--output"
 
     @property
     def table_format(self) -> Format | None:
@@ -160,7 +162,7 @@ class PredictRequest:
             format = FORMATS[self.bare.suffix]
         if format == "parquet" and self.packing:
             raise InputError(
-                f"--output {self.target}: Parquet is compressed inside; leave {self.packing} out of the name"
+                f"{self.option} {self.target}: Parquet is compressed inside; leave {self.packing} out of the name"
             )
         return format
 

@@ -19,6 +19,7 @@ from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig, need_segments
 from bertwright.model.folder import SavedModel
 from bertwright.tables.writer import PredictRequest
+from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -64,6 +65,10 @@ class TaskKind(ABC):
     """Name of the count that divides the summed loss."""
     feature_unit: ClassVar[str | None] = None
     """Unit with a target in the feature-based approach, "row" or "position"; None where it is not supported."""
+    writes_errors: ClassVar[bool] = False
+    """True where `evaluate` writes a file of errors."""
+    calibrates: ClassVar[bool] = False
+    """True where `evaluate` fits a temperature."""
 
     @abstractmethod
     def read(self, task: Any, data: Path) -> LabelledData:
@@ -100,9 +105,18 @@ class TaskKind(ABC):
         A key that ends with "collapsed" is 1.0 where all predictions are equal though the targets differ.
         """
 
+    def review(self, task: Any, logits: Any, rows: Any, inputs: Any) -> dict[str, Any]:
+        """Return what the report of a run shows of a validation file: the confusion matrix and the worst rows."""
+        return {}
+
     @abstractmethod
-    def evaluate(self, task: Any, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:
-        """Return the metrics of a fine-tuned model on the validation files of a folder, or on one file."""
+    def evaluate(
+        self, task: Any, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest
+    ) -> dict[str, Any]:
+        """Return the metrics of a fine-tuned model on the validation files of a folder, or on one file.
+
+        Only kinds with `writes_errors` and `calibrates` do the other parts of a request.
+        """
 
     @abstractmethod
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
@@ -243,14 +257,29 @@ class BoundTask:
         """Return the logits of a validation file, with dropout off."""
         return self.kind.logits(model, self.validation[name][1])
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def validation_logits(self, model: nn.Module) -> dict[str, Any]:
+        """Return the logits of all validation files by name, with dropout off."""
+        return {name: self.logits(model, name) for name in self.validation}
+
+    def metrics(self, logits: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics of all validation files, as `TaskKind.metrics`; several have their name as prefix."""
         metrics: dict[str, float] = {}
         for name, (rows, inputs) in self.validation.items():
             prefix = "" if len(self.validation) == 1 else f"{name}."
-            of_file = self.kind.metrics(self.task, self.logits(model, name), rows, inputs)
+            of_file = self.kind.metrics(self.task, logits[name], rows, inputs)
             metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}
         return metrics
+
+    def review(self, logits: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return `TaskKind.review` of the validation files by name."""
+        return {
+            name: self.kind.review(self.task, logits[name], rows, inputs)
+            for name, (rows, inputs) in self.validation.items()
+        }
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the metrics of a model on all validation files."""
+        return self.metrics(self.validation_logits(model))
 
     def to_save(self, model: nn.Module, metrics: Mapping[str, float]) -> ModelToSave:
         """Return the model as it is saved; `metrics` are those of its last validation."""

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
-from bertwright.registry import get
+from bertwright.registry import find, get
 
 LABELS_SHOWN: Final = 20
 """Number of labels that an error message lists at most."""
@@ -32,6 +32,14 @@ TaskT = TypeVar("TaskT", bound=TaskSpec)
 def get_spec(name: str) -> TaskSpec:
     """Return the task with this name. Raises InputError, which lists all tasks, for an unknown name."""
     return get("bertwright.tasks", name, TaskSpec)
+
+
+def listed_tasks(kind: type[TaskSpec] = TaskSpec) -> str:
+    """Return the names of all registered tasks of a kind, those of other distributions included, for a help text."""
+    groups: dict[type[TaskSpec], list[str]] = {}
+    for name, spec in find("bertwright.tasks", kind).items():
+        groups.setdefault(type(spec), []).append(name)
+    return "; ".join(", ".join(names) for names in groups.values())
 
 
 def with_settings(task: TaskT, assignments: Sequence[str]) -> TaskT:

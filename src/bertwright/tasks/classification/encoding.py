@@ -145,12 +145,16 @@ def loss_targets(task: ClassificationTask, targets: NDArray[Any]) -> NDArray[Any
 
 
 def decode(task: ClassificationTask, logits: NDArray[Any]) -> Predictions:
-    """Return predictions from logits [N, num_outputs], or [N] of a regression. Raises RunFailed unless all finite."""
+    """Return predictions from logits [N, num_outputs], or [N] of a regression. Raises RunFailed unless all finite.
+
+    Logits of labels are divided by the temperature of the task.
+    """
     logits = np.asarray(logits, dtype=np.float64).reshape(len(logits), task.num_outputs)
     if not np.all(np.isfinite(logits)):
         raise RunFailed(f"{task.name}: the model's logits are not all finite")
     if task.kind == "regression":
         return Predictions(values=logits[:, 0] * task.spread + task.centre, labels=None, probabilities=None)
+    logits = logits / task.temperature
     if task.kind == "multilabel":
         applies = logits > 0  # a probability over 0.5
         return Predictions(

@@ -18,7 +18,7 @@ Long = Literal["truncate", "head-tail", "windows"]
 
 SEPARATOR: Final = "|"
 """Separator of the labels in a tsv or csv cell of a task with several labels."""
-_LATER: Final = ("class_weights", "weights", "long", "symmetric")
+_LATER: Final = ("class_weights", "weights", "long", "symmetric", "temperature")
 """Settings that are stored only where they differ from the default."""
 
 
@@ -42,6 +42,7 @@ class ClassificationTask(TaskSpec):
     weights: tuple[float, ...] = ()  # of each label in the loss, in the order of the labels; empty: all 1
     long: Long = "truncate"  # how a text that is too long is encoded
     symmetric: bool = False  # True where the order of a pair's texts has no meaning (GPT paper §3.3)
+    temperature: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)  # predictions divide the logits by it
 
     @model_serializer(mode="wrap")
     def _as_stored(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

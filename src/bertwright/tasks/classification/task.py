@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import file_digest
 from bertwright.model.config import BackboneConfig, need_segments
-from bertwright.model.folder import SavedModel
+from bertwright.model.folder import SavedModel, note_task
 from bertwright.model.heads import for_loss
 from bertwright.tables.reader import Table
 from bertwright.tables.writer import PredictRequest, answer_tables
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
+from bertwright.tasks.classification.calibration import fit_temperature
 from bertwright.tasks.classification.encoding import (
     Encoded,
     add_predictions,
@@ -29,6 +31,7 @@ from bertwright.tasks.classification.encoding import (
     score_labels,
     score_values,
 )
+from bertwright.tasks.classification.errors import assess, errors_of, evaluation_text
 from bertwright.tasks.classification.examples import (
     TextExamples,
     dev_files,
@@ -51,6 +54,7 @@ from bertwright.tasks.classification.model import (
     reads_both_orders,
 )
 from bertwright.tasks.classification.spec import ClassificationTask, with_columns, with_labels, with_texts_of
+from bertwright.tasks.errors import EvaluateRequest, write_errors
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.metrics import collapsed
@@ -66,6 +70,8 @@ class ClassificationKind(TaskKind):
     spec = ClassificationTask
     architecture = "BertForSequenceClassification"
     feature_unit = "row"
+    writes_errors = True
+    calibrates = True
 
     def read(self, task: ClassificationTask, data: Path) -> LabelledData:
         """Read the tables of a folder, or one table; without a validation file a tenth of the rows is kept."""
@@ -159,6 +165,14 @@ class ClassificationKind(TaskKind):
         is_collapsed = collapsed(values, rows.targets, task.labels) is not None
         return {**score_values(task, values, rows.targets), "collapsed": float(is_collapsed)}
 
+    def review(
+        self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
+    ) -> dict[str, Any]:
+        assert rows.targets is not None
+        predictions = decode(task, logits)
+        assessed = assess(task, predictions, rows.targets)
+        return {**assessed, "worst": errors_of(task, rows, predictions).worst()}
+
     def label_names(self, task: ClassificationTask) -> tuple[str, ...]:
         """Return the labels, or the name of the number."""
         return task.labels if task.has_labels else (task.label,)
@@ -187,7 +201,7 @@ class ClassificationKind(TaskKind):
         return loss_targets(task, rows.targets)
 
     def evaluate(
-        self, task: ClassificationTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path
+        self, task: ClassificationTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest
     ) -> dict[str, Any]:
         """Return the metrics on the validation files; their columns may have other names than in training."""
         trained, max_length = noted_task(saved)
@@ -197,22 +211,34 @@ class ClassificationKind(TaskKind):
                 f"{saved.place}: expected a model for {task.kind} ({task.name}), got one for {trained.kind} "
                 f"({trained.name})"
             )
-        learned = {"centre": trained.centre, "spread": trained.spread, "long": trained.long}
+        if request.calibrate and not task.has_labels:
+            raise InputError(f"--calibrate: expected a task with labels, got {task.name}, which predicts a number")
+        learned = {name: getattr(trained, name) for name in ("centre", "spread", "long", "temperature")}
         task = with_texts_of(task.model_copy(update=learned), trained, saved.place)
-        files = dev_files(task, data)
+        files = dev_files(task, request.data)
         if not files:
-            raise InputError(f"{data}: expected a dev file of {task.name}, found none; give the path of a file")
-        logits_of = cache(lambda: open_logits(saved))
+            raise InputError(f"{request.data}: expected a dev file of {task.name}, found none; give the path of a file")
+        examples = {name: read_examples(task, path) for name, path in files.items()}
+        for rows in examples.values():
+            request.refuse_breaks(chain(rows.texts_a, rows.texts_b or ()), rows.source)
+        logits_of = open_logits(saved)
+        logits = {name: logits_of(self.encode(task, tokenizer, rows, max_length)) for name, rows in examples.items()}
         metrics: dict[str, Any] = {}
-        for name, path in files.items():
-            rows = read_examples(task, path)
-            values = decode(task, logits_of()(self.encode(task, tokenizer, rows, max_length))).values
-            assert rows.targets is not None
-            of_file: dict[str, Any] = {**score_values(task, values, rows.targets), "examples": len(rows)}
-            of_file |= score_labels(task, values, rows.targets)
-            prefix = "" if len(files) == 1 else f"{name}."
-            metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}
-        return metrics
+        if request.calibrate:
+            targets = np.concatenate([rows.targets for rows in examples.values() if rows.targets is not None])
+            temperature = fit_temperature(task, np.concatenate(list(logits.values())), targets)
+            before = _measured(task, examples, logits)
+            task = task.model_copy(update={"temperature": temperature})
+            metrics = {"temperature": temperature}
+            metrics |= {f"{name}.before": before[name] for name in before if name.endswith("calibration_error")}
+        if request.errors:
+            errors = {name: errors_of(task, rows, decode(task, logits[name])) for name, rows in examples.items()}
+            write_errors(request.errors, errors)
+        metrics = _measured(task, examples, logits) | metrics
+        if request.calibrate:
+            note_task(saved, {"temperature": task.temperature})
+            say(f"{saved.place}: its config.json has the temperature {task.temperature:.4f} now")
+        return {**metrics, "text": evaluation_text(metrics)}
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Predict for every row of a table: the label and the probabilities, or the score, are new columns."""
@@ -236,6 +262,22 @@ class ClassificationKind(TaskKind):
         num_rows = answer_tables(request, answered, headerless=names)
         long.say()
         return {"rows": num_rows}
+
+
+def _measured(
+    task: ClassificationTask, examples: Mapping[str, TextExamples], logits: Mapping[str, NDArray[np.float32]]
+) -> dict[str, Any]:
+    """Return the metrics of validation files by name; several have their name as prefix."""
+    metrics: dict[str, Any] = {}
+    for name, rows in examples.items():
+        assert rows.targets is not None
+        predictions = decode(task, logits[name])
+        of_file: dict[str, Any] = {**score_values(task, predictions.values, rows.targets), "examples": len(rows)}
+        of_file |= score_labels(task, predictions.values, rows.targets)
+        of_file |= assess(task, predictions, rows.targets)
+        prefix = "" if len(examples) == 1 else f"{name}."
+        metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}
+    return metrics
 
 
 def positions_of(encoded: Encoded) -> FeaturePositions:

@@ -28,6 +28,7 @@ from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.examples import named_table, split_rows, train_file
 from bertwright.tasks.classification.model import Classifier, TextBatch, padded, predict_logits
+from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import ready
 from bertwright.tasks.multiple_choice.spec import (
     Choices,
@@ -129,8 +130,11 @@ class ChoiceKind(TaskKind):
         same = len(np.unique(best)) == 1 < len(np.unique(rows.targets))
         return {"accuracy": float((best == rows.targets).mean()), "collapsed": float(same)}
 
-    def evaluate(self, task: ChoiceTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:
+    def evaluate(
+        self, task: ChoiceTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest
+    ) -> dict[str, Any]:
         """Return the accuracy on the validation file of a folder, or on one file."""
+        data = request.data
         path = named_table(data, task.dev) if data.is_dir() else data
         if path is None:
             raise InputError(

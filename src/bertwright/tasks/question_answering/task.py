@@ -28,6 +28,7 @@ from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.auxiliary_lm import predicts_next
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.examples import split_rows
+from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans, score_spans
 from bertwright.tasks.question_answering.data import (
@@ -157,12 +158,14 @@ class SpanKind(TaskKind):
             return saved
         return replace(saved, extra={**saved.extra, "null_threshold": metrics.get("null_threshold", 0.0)})
 
-    def evaluate(self, task: SpanTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:
+    def evaluate(
+        self, task: SpanTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest
+    ) -> dict[str, Any]:
         """Return F1 and exact match in percent on the validation file, at the threshold chosen in training."""
         model, trained, max_length, threshold = open_span_model(saved)
         if task.null and not trained.null:
             raise InputError(f"{saved.place}: expected a model for {task.name}, got one for {trained.name}")
-        path = dev_questions_file(task, data, needed=True)
+        path = dev_questions_file(task, request.data, needed=True)
         assert path is not None
         questions = read_labelled(task, path)
         windows = self.encode(trained, tokenizer, questions, max_length)

@@ -20,9 +20,11 @@ from bertwright.model.heads import for_loss
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
+from bertwright.tasks.errors import EvaluateRequest, write_errors
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.tagging.conll import Sentences, read_tag_lines, sentences_of
+from bertwright.tasks.tagging.errors import tag_errors
 from bertwright.tasks.tagging.files import (
     check_columns,
     split_tagged,
@@ -67,6 +69,7 @@ class TaggingKind(TaskKind):
     architecture = "BertForTokenClassification"
     unit = "words"
     feature_unit = "position"
+    writes_errors = True
 
     def read(self, task: TaggingTask, data: Path) -> LabelledData:
         """Read the files of a folder, or one file; without a validation file a tenth of the sentences is kept."""
@@ -135,8 +138,16 @@ class TaggingKind(TaskKind):
     def feature_targets(self, task: TaggingTask, rows: Sentences) -> NDArray[np.int64]:
         return label_ids(task, rows)
 
-    def evaluate(self, task: TaggingTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:
+    def review(
+        self, task: TaggingTask, logits: NDArray[np.float32], rows: Sentences, inputs: TaggingWindows
+    ) -> dict[str, Any]:
+        return {"worst": tag_errors(task, rows, decode_tags(task, logits, rows)).worst()}
+
+    def evaluate(
+        self, task: TaggingTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest
+    ) -> dict[str, Any]:
         """Return the metrics on the validation file of a folder, or on one file, over all types and by type."""
+        data = request.data
         path = tag_dev_file(data) if data.is_dir() else data
         if path is None:
             raise InputError(
@@ -145,8 +156,11 @@ class TaggingKind(TaskKind):
         task = for_model(task, task_of_model(saved))
         sentences = read_tagged(task, read_tag_lines(path))
         check_known(task, sentences)
-        tags = open_tagging(saved, tokenizer)[1](sentences, task.context).tags
-        return {**score_tags(task, tags, sentences), "sentences": len(sentences), "words": sentences.num_words}
+        request.refuse_breaks((word for words in sentences.words for word in words), sentences.source)
+        tagged = open_tagging(saved, tokenizer)[1](sentences, task.context)
+        if request.errors:
+            write_errors(request.errors, {path.name: tag_errors(task, sentences, tagged)})
+        return {**score_tags(task, tagged.tags, sentences), "sentences": len(sentences), "words": sentences.num_words}
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Tag every word of a file: its lines get one more column or field; in plain text, find entities."""

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from bertwright.cli import main
 from bertwright.errors import InputError, RunFailed
+from bertwright.finetuning.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -20,7 +21,6 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.tables.reader import read_table
-from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import add_predictions, decode, encode, score_values
 from bertwright.tasks.classification.examples import TextExamples, learn, read_examples, split_dev
 from bertwright.tasks.classification.model import Classifier, padded

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertwright.errors import MissingExtra
-from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
+from bertwright.finetuning.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import get_task, with_labels
 

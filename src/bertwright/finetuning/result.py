@@ -1,0 +1,74 @@
+"""results of all seeds → the run's model with its card, its record, and the text that is printed."""
+
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertwright.finetuning.run_baselines import baseline_lines
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.card import finetuning_card
+from bertwright.model.folder import CARD, model_folder
+from bertwright.model.hf_config import read_description
+from bertwright.tasks.binding import BoundTask
+from bertwright.training.run_folder import RunFolder
+
+
+def finish_run(
+    run: RunFolder, settings: FinetuneSettings, bound: BoundTask, seeds: Sequence[Mapping[str, Any]], *, began: str
+) -> dict[str, Any]:
+    """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds.
+
+    began: line of the card about the initial model.
+    """
+    metric = next(iter(seeds[0]["scores"]))
+    values = [result["scores"][metric] for result in seeds]
+    best = max(seeds, key=lambda result: result["scores"][metric])
+    result = {
+        "task": bound.task.name,
+        "metric": metric,
+        "mean": statistics.fmean(values),
+        "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "scores": values,
+        "collapsed": [seed["seed"] for seed in seeds if seed["collapsed"]],
+        "seeds": list(seeds),
+        "baselines": run.record["baselines"],
+        "model": str(run.model),
+        "out": str(run.folder),
+    }
+    with model_folder(run.model) as folder:
+        shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
+        described = read_description(folder / "config.json")
+        card = finetuning_card(
+            settings,
+            described.config,
+            task=bound.task.name,
+            architecture=described.architecture or "",
+            labels=described.labels,
+            digests=bound.digests,
+            rows=len(bound.lengths),
+            max_length=settings.max_length,
+            result=result,
+            began=began,
+        )
+        (folder / CARD).write_text(card, "utf-8")
+    run.note(finished=True, result=result)
+    return {**result, "text": _text(result)}
+
+
+def finished_result(run: RunFolder) -> dict[str, Any]:
+    """Return the result of a finished run with its present paths: the folder may have been moved."""
+    stored = run.record["result"]
+    seeds = [{**seed, "model": str(run.folder / f"seed-{seed['seed']}" / "model")} for seed in stored["seeds"]]
+    result = {**stored, "seeds": seeds, "model": str(run.model), "out": str(run.folder)}
+    return {**result, "text": _text(result)}
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    scores = ", ".join(f"{value:.4f}" for value in result["scores"])
+    lines = [
+        f"{result['task']} dev {result['metric']}: {result['mean']:.4f} ± {result['sd']:.4f} ({scores})",
+        *baseline_lines(result),
+        f"best seed's model: {result['model']}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,101 @@
+"""bound task → baselines beside the result of a run: computed once, kept in run.json, and compared with the model."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+
+from bertwright.console import say
+from bertwright.finetuning.baselines import Baselines, text_baselines, word_baseline
+from bertwright.finetuning.cosine import pair_cosines
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.folder import SavedModel
+from bertwright.tasks.binding import BoundTask
+from bertwright.tasks.classification.encoding import score_values
+from bertwright.tasks.classification.examples import TextExamples
+from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.tagging.spec import TaggingTask
+from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.training.run_folder import RunFolder
+
+COSINE: Final = "cosine of the frozen model"
+"""Name of the baseline of pairs with numbers."""
+_PAIRS: Final = 1_000
+"""Largest number of validation pairs of which the cosine is computed."""
+_computed: dict[str, dict[str, Any]] = {}
+"""Baselines of the last run in this process: the runs of a search share them."""
+
+
+def note_baselines(
+    run: RunFolder, settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, tokenizer: BaseTokenizer
+) -> None:
+    """Compute the baselines on the first validation file, print them, and keep them in the record of the run.
+
+    A resumed run has them already. Tasks of questions and choices have none.
+    """
+    if "baselines" in run.record or not run.writes:
+        return
+    key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, saved.place], sort_keys=True)
+    if key not in _computed:
+        started = time.monotonic()
+        baselines = asdict(_baselines(settings, bound, saved, tokenizer))
+        _computed.clear()
+        _computed[key] = {**baselines, "seconds": round(time.monotonic() - started, 1)}
+    noted = _computed[key]
+    if noted["metrics"]:
+        values = {name: next(iter(metrics.items())) for name, metrics in noted["metrics"].items()}
+        shown = ", ".join(f"{name} {metric} {value:.4f}" for name, (metric, value) in values.items())
+        say("; ".join([f"baselines: {shown} ({noted['seconds']} s)", *noted["notes"]]))
+    run.note(baselines={name: noted[name] for name in ("metrics", "notes")})
+
+
+def baseline_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return a line with the baselines beside a result, and one with advice where the model is not better than them."""
+    metric = result["metric"].rpartition(".")[2]
+    baselines = result.get("baselines") or {"metrics": {}}
+    values = {name: metrics[metric] for name, metrics in baselines["metrics"].items() if metric in metrics}
+    if not values:
+        return []
+    lines = [f"baselines: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}"]
+    lines[0] += "".join(f"; {note}" for note in baselines["notes"])
+    best = max(values, key=lambda name: values[name])
+    if result["mean"] <= values[best]:
+        lines.append(f"The model is not better than the baseline '{best}'. {_advice(best)}")
+    return lines
+
+
+def _advice(best: str) -> str:
+    more = "more epochs (--epochs), another learning rate, more rows, or a model that was pre-trained longer"
+    if best == COSINE:
+        return f"Use the vectors of the model before fine-tuning (bertwright features --pool mean), or try {more}."
+    return f"Try {more}."
+
+
+def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, tokenizer: BaseTokenizer) -> Baselines:
+    task, train = bound.task, bound.train[0]
+    validation = next(iter(bound.validation.values()))[0]
+    if isinstance(task, TaggingTask):
+        return word_baseline(task, train, validation)
+    if not isinstance(task, ClassificationTask):
+        return Baselines({})
+    baselines = text_baselines(task, train, validation)
+    is_whole = saved.weights is not None and not settings.new_layers and not settings.bilstm
+    if task.kind != "regression" or validation.texts_b is None or not is_whole:
+        return baselines
+    metrics, notes = _cosine(task, validation, saved, tokenizer, settings.max_length)
+    return Baselines({**baselines.metrics, COSINE: metrics}, (*baselines.notes, *notes))
+
+
+def _cosine(
+    task: ClassificationTask, validation: TextExamples, saved: SavedModel, tokenizer: BaseTokenizer, max_length: int
+) -> tuple[dict[str, float], Sequence[str]]:
+    """Return the metrics of the cosine of the mean vectors of both texts, and a note where only some pairs count."""
+    assert validation.texts_b is not None
+    assert validation.targets is not None
+    pairs = list(zip(validation.texts_a, validation.texts_b, strict=True))
+    notes = [f"the cosine is that of the first {_PAIRS:,} of {len(pairs):,} pairs"] if len(pairs) > _PAIRS else []
+    cosines = pair_cosines(saved, tokenizer, pairs[:_PAIRS], max_length=max_length)
+    return score_values(task, np.asarray(cosines), validation.targets[:_PAIRS]), notes

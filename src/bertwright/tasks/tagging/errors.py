@@ -1,0 +1,40 @@
+"""predicted and gold tags → the table of errors, by entity (by word where tags are plain)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertwright.tasks.errors import Errors
+from bertwright.tasks.tagging.conll import Sentences
+from bertwright.tasks.tagging.entities import entities_of
+from bertwright.tasks.tagging.spec import Tagged, TaggingTask
+
+
+def tag_errors(task: TaggingTask, sentences: Sentences, tagged: Tagged) -> Errors:
+    """Return every span that is a gold or a predicted entity, with both types; the type is empty where there is none.
+
+    The probability of a span is the product of the probabilities of its predicted tags.
+    """
+    assert sentences.tags is not None
+    ends = np.cumsum([len(words) for words in sentences.words])
+    probabilities = np.split(tagged.probabilities, ends[:-1])
+    cells: list[tuple[Any, ...]] = []
+    for row, words in enumerate(sentences.words):
+        gold, predicted = (_types(task, tags[row]) for tags in (sentences.tags, tagged.tags))
+        for start, end in sorted(gold.keys() | predicted.keys()):
+            types = gold.get((start, end), ""), predicted.get((start, end), "")
+            probability = float(probabilities[row][start:end].prod())
+            text = " ".join(words[start:end])
+            cells.append(
+                (sentences.lines[row][start], text, *types, types[0] != types[1], probability, " ".join(words))
+            )
+    names = ("line", "entity", "gold", "predicted", "wrong", "probability", "sentence")
+    columns = {name: [cell[index] for cell in cells] for index, name in enumerate(names)}
+    confidence = np.array(columns["probability"], dtype=np.float64)
+    columns["probability"] = [float(f"{value:.6g}") for value in confidence]
+    return Errors(columns, np.array(columns["wrong"], dtype=np.bool_), confidence)
+
+
+def _types(task: TaggingTask, tags: Sequence[str]) -> dict[tuple[int, int], str]:
+    return {(entity.start, entity.end): entity.type for entity in entities_of(tags, task.learned_scheme)}

@@ -74,7 +74,7 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     for mine, other in zip(found.hidden, answer.hidden_states, strict=True):
         close(mine[mask], other[mask])
     assert torch.equal(found.last, found.hidden[-1])
-    logits = F.linear(found.last, ours.words()[0].weight)
+    logits = F.linear(found.last, ours.word_embeddings()[0].weight)
     close(logits[mask], answer.logits[mask])
     loss = next_token_loss(logits, labels)
     close(loss, answer.loss)

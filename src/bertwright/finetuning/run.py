@@ -177,7 +177,7 @@ def _prepare_features(
     kind.check_features(task)
     bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
     digest = weights_digest(saved)
-    cached: Any = {"cache": cache, "weights": digest or f"{saved.place} {saved.config.vocab_size}"}
+    cached: Any = {"cache": cache, "weights": digest or f"{saved.source} {saved.config.vocab_size}"}
     bound = feature_task(bound, way, width=settings.lstm_width, saved=saved, device=settings.device, **cached)
     encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
@@ -370,7 +370,7 @@ def _finish(
             rows=len(prepared.bound.lengths),
             max_length=settings.max_length,
             result=result,
-            began=origin(prepared.saved.place, prepared.digests["weights"]),
+            began=origin(prepared.saved.source, prepared.digests["weights"]),
         )
         (folder / CARD).write_text(card, "utf-8")
     run.note(finished=True, result=result)

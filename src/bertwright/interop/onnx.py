@@ -175,7 +175,7 @@ def _check_exact(agreements: Mapping[str, Agreement], model: str) -> None:
 
 def _description(saved: SavedModel, written: Written) -> dict[str, Any]:
     return {
-        "model": saved.place,
+        "model": saved.source,
         "architecture": saved.architecture,
         "labels": list(saved.labels),
         "outputs": list(ARCHITECTURES[saved.architecture].outputs),

@@ -82,7 +82,7 @@ class Bert(nn.Module):
         return dict(zip(ARCHITECTURES[self.architecture].outputs, outputs, strict=True))
 
     def _outputs(self, last: Tensor) -> tuple[Tensor, ...]:
-        words = self.encoder.words()[0].weight  # [V, D]
+        words = self.encoder.word_embeddings()[0].weight  # [V, D]
         match self.architecture:
             case "BertModel":
                 return last, self.pooler(last[:, 0])
@@ -110,7 +110,7 @@ def architecture_of(name: str) -> Architecture:
 
 def open_architecture(saved: SavedModel) -> Bert:
     """Return the model of a folder with the heads that its config.json names, in evaluation mode."""
-    config = encoder_shape(saved.config, saved.place)
+    config = encoder_shape(saved.config, saved.source)
     classes = len(saved.labels) or 2
     if saved.weights and "classifier.linear.weight" in saved.weights:
         classes = len(saved.weights["classifier.linear.weight"])

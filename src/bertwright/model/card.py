@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.config import Settings
-from bertwright.model.config import BackboneConfig, attends_both_ways
+from bertwright.model.config import BackboneConfig, SingleBackboneConfig, attends_both_ways
 from bertwright.model.families import family_of
 from bertwright.model.families.elmo import PairConfig
 from bertwright.model.hf_config import describe_model
@@ -30,7 +30,7 @@ _TAGS = {
 
 def pretraining_card(
     settings: Settings,
-    config: BackboneConfig,
+    config: SingleBackboneConfig,
     *,
     data: Sequence[str],
     tokens: int,

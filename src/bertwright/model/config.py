@@ -4,6 +4,7 @@ This module does not import torch, because `--help` reads it.
 """
 
 import re
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import Field, model_validator
@@ -75,12 +76,13 @@ class SingleBackboneConfig(BackboneConfig):
         return self
 
 
-class CompositeConfig(BackboneConfig):
-    """Configuration of a composition of backbones; most numbers are those of a part."""
+class CompositeConfig(BackboneConfig, ABC):
+    """Configuration of a composition of backbones; most numbers are those of one of them."""
 
     @property
+    @abstractmethod
     def _part(self) -> BackboneConfig:
-        raise NotImplementedError
+        """Return the configuration of the backbone whose numbers the composition has."""
 
     @property
     def vocab_size(self) -> int:

@@ -170,7 +170,7 @@ class SingleBackbone(Backbone):
         last: Tensor = self(ids, segments, mask, at=at).last
         return last[:, 0]
 
-    def words(self) -> list[nn.Embedding]:
+    def word_embeddings(self) -> list[nn.Embedding]:
         """Return the table of word embeddings."""
         return [cast(nn.Embedding, self.embeddings.word)]
 

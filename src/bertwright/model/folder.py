@@ -20,7 +20,7 @@ from bertwright.model.config import BackboneConfig, size_config
 from bertwright.model.hf_config import MULTI_LABEL, describe_model, read_description
 from bertwright.model.hf_weights import foreign_hint, named_weights, stored_names, stored_tensors
 from bertwright.model.system import SYSTEMS, system_config
-from bertwright.shipped import place_of, shipped
+from bertwright.shipped import folder_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
 WEIGHTS = "model.safetensors"
@@ -39,12 +39,12 @@ _MODEL_FILES = frozenset({WEIGHTS, f"{WEIGHTS}.sha256", "config.json", CARD, *TO
 class SavedModel:
     """Content of a model folder.
 
-    place: path of the folder, or `random:SIZE`. weights: tensors by our names; None for `random:SIZE`.
+    source: path of the folder, or `random:SIZE`. weights: tensors by our names; None for `random:SIZE`.
     architecture: class of transformers whose heads the weights have. labels: label names in the order of the outputs.
     extra: notes of bertwright in config.json, such as the task.
     """
 
-    place: str
+    source: str
     config: BackboneConfig
     weights: Mapping[str, Tensor] | None
     tokenizer: Path
@@ -60,7 +60,7 @@ class SavedModel:
         noted, most = self.extra.get("max_length"), self.config.max_positions
         if type(noted) is not int or not 3 <= noted <= most:
             raise InputError(
-                f"{self.place}: config.json notes the max_length {noted!r} of its task; "
+                f"{self.source}: config.json notes the max_length {noted!r} of its task; "
                 f"expected an integer from 3 to {most}, the number of positions of the model"
             )
         return noted
@@ -188,7 +188,7 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
     """
     if source.startswith("random:"):
         return _random(source, tokenizer, vocab_size)
-    folder = model_within(place_of(source))
+    folder = model_within(folder_of(source))
     if not (folder / "config.json").is_file():
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
         hint = hint or foreign_hint(folder)
@@ -221,7 +221,7 @@ def model_within(folder: Path) -> Path:
 
 def weights_digest(saved: SavedModel) -> str | None:
     """Return the sha256 of the file of weights in hex; None for random weights. It is computed where none was noted."""
-    return None if saved.weights is None else saved.digest or file_digest(Path(saved.place) / WEIGHTS)
+    return None if saved.weights is None else saved.digest or file_digest(Path(saved.source) / WEIGHTS)
 
 
 def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], source: str) -> None:
@@ -270,17 +270,17 @@ def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...]
     parameters = module.state_dict()
     missing = [name for name in parameters if name not in saved.weights and not name.startswith(fresh or ("\0",))]
     if missing:
-        raise InputError(f"{saved.place}: the model has no weights for {', '.join(missing[:3])}, which this use needs")
+        raise InputError(f"{saved.source}: the model has no weights for {', '.join(missing[:3])}, which this use needs")
     for name, parameter in parameters.items():
         tensor = saved.weights.get(name)
         if tensor is None or (name.startswith(fresh or ("\0",)) and tensor.shape != parameter.shape):
             continue
         if tensor.shape != parameter.shape:
             raise InputError(
-                f"{saved.place}: {name} has shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
+                f"{saved.source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
             )
         if name.startswith("encoder.") and not bool(tensor.isfinite().all()):
-            raise InputError(f"{saved.place}: {name} holds infinite values or values that are no numbers")
+            raise InputError(f"{saved.source}: {name} holds infinite values or values that are no numbers")
         with torch.no_grad():
             parameter.copy_(tensor)
 
@@ -294,4 +294,4 @@ def _random(source: str, tokenizer: Path | None, vocab_size: int | None) -> Save
     size_config(size, 1)  # raises with the list of sizes
     if tokenizer is None or vocab_size is None:
         raise InputError(f"{source}: random weights need a vocabulary: --tokenizer DIR (a tokenizer or model folder)")
-    return SavedModel(source, system_config(system, size, vocab_size), None, model_within(place_of(tokenizer)))
+    return SavedModel(source, system_config(system, size, vocab_size), None, model_within(folder_of(tokenizer)))

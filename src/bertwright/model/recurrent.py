@@ -127,9 +127,9 @@ class SideBySide(Backbone):
         """Return the last token's state of the left model and the first token's state of the right model [B, D]."""
         return torch.cat([half.summary(ids, segments, mask) for half in (self.left, self.right)], -1)
 
-    def words(self) -> list[nn.Embedding]:
+    def word_embeddings(self) -> list[nn.Embedding]:
         """Return the tables of word embeddings of both models."""
-        return self.left.words() + self.right.words()
+        return self.left.word_embeddings() + self.right.word_embeddings()
 
     def blocks(self) -> tuple[nn.Module, ...]:
         """Return the blocks of both models."""
@@ -173,9 +173,9 @@ class WithBiLSTM(Backbone):
         states, _ = pad_packed_sequence(run_lstm(self.lstm, packed), batch_first=True, total_length=ids.shape[1])
         return states  # [B, T, W]
 
-    def words(self) -> list[nn.Embedding]:
+    def word_embeddings(self) -> list[nn.Embedding]:
         """Return the tables of word embeddings of the backbone below."""
-        return self.inner.words()
+        return self.inner.word_embeddings()
 
     def blocks(self) -> tuple[nn.Module, ...]:
         """Return the blocks of the backbone below, and the BiLSTM."""

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import EncoderConfig, encoder_shape, need_segments
+from bertwright.model.config import EncoderConfig, attends_both_ways, encoder_shape, need_segments
 from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
 from bertwright.model.system import NAMES, system_of
@@ -62,7 +63,9 @@ class PretrainingModel(nn.Module):
         assert isinstance(encoder, Encoder)
         self.encoder = encoder
         self.pooler = Pooler(config)
-        self.masked_lm = MaskedLMHead(config)
+        output = family_of(config).output(config)
+        assert isinstance(output, MaskedLMHead)
+        self.masked_lm = output
         self.second_sentence = second_sentence
         self.next_sentence = None if second_sentence == "none" else NextSentenceHead(config)
         if self.next_sentence is None:
@@ -200,13 +203,13 @@ def open_pretrained(
     Raises InputError where weights of a wanted head are missing. Heads that are not wanted keep random weights.
     """
     if saved.weights is None:
-        raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
+        raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
     system = system_of(saved.config)
-    if system not in (None, "bert"):
+    if system and not attends_both_ways(saved.config):
         raise InputError(
-            f"{saved.place}: expected a BERT, got a {NAMES[system]}, which predicts the next token and fills no [MASK]"
+            f"{saved.source}: expected a BERT, got a {NAMES[system]}, which predicts the next token and fills no [MASK]"
         )
-    model = PretrainingModel(encoder_shape(saved.config, saved.place), second_sentence=second_sentence)
+    model = PretrainingModel(encoder_shape(saved.config, saved.source), second_sentence=second_sentence)
     unread = (*(() if fills else ("masked_lm",)), *(("pooler",) if second_sentence == "none" else ()))
     load_weights(model, saved, fresh=unread)
     return model.eval()
@@ -219,5 +222,5 @@ def second_objective(saved: SavedModel) -> SecondSentence:
     named: SecondSentence = saved.extra.get("second_sentence", "next")
     if named not in get_args(SecondSentence):
         allowed = ", ".join(get_args(SecondSentence))
-        raise InputError(f"{saved.place}: config.json: second_sentence is {named!r}; allowed are {allowed}")
+        raise InputError(f"{saved.source}: config.json: second_sentence is {named!r}; allowed are {allowed}")
     return named

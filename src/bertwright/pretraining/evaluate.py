@@ -11,7 +11,7 @@ import torch
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
-from bertwright.model.system import System, system_of
+from bertwright.model.system import MASKED_LM_SYSTEMS, System, system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.objectives.vocabulary_loss import characters_of
@@ -62,7 +62,7 @@ class ValidationRows:
     ) -> Self:
         """Return the validation rows from corpora and their weights; `options` are those of `example_rows`."""
         kinds = [ExampleSettings(), *([ExampleSettings(second_sentence="order")] if second_sentence == "order" else [])]
-        if system != "bert":
+        if system not in MASKED_LM_SYSTEMS:
             kinds = [ExampleSettings(second_sentence="none")]
         examples = [example_rows(system, corpora, kind, length=length, seed=0, **options) for kind in kinds]
         ordered = examples[1] if len(examples) > 1 else None

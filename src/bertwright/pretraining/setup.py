@@ -68,7 +68,7 @@ def prepare_pretraining(
     saved = open_model(init_from) if init_from else None
     settings = adopt_shape(settings, saved)
     if saved and settings.start != "random":
-        say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.place}")
+        say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.source}")
     config = encoder_config(settings, data.tokenizer.vocab_size, saved, pad_id=data.tokenizer.pad_id)
     numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     tokenizer = data.folder / "tokenizer"
@@ -77,7 +77,7 @@ def prepare_pretraining(
     if settings.activation_checkpointing:
         checkpoint_activations(model.encoder.blocks())
     options: Any = {"write_plans": write_plans, "ranks": ranks}
-    initial_model = (saved.place, weights_digest(saved)) if saved else None
+    initial_model = (saved.source, weights_digest(saved)) if saved else None
     return Pretraining(settings, model, corpora, validation_corpus, initial_model=initial_model, **options), numerics
 
 

@@ -18,6 +18,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, read_object
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports import charts
 from bertwright.reports.charts import Chart, Point, Series, short, try_curve
@@ -120,8 +121,8 @@ def gather(runs: Sequence[Run], corpus: Path | None = None) -> Report:
 
 
 def _is_masked_lm(run: Run) -> bool:
-    """Return whether a pre-training learns masked LM; so does one whose settings name no system."""
-    return bool(run.record["settings"].get("system", "bert") == "bert")
+    """Return True for a pre-training by masked LM; BERT is the default of the setting `system`."""
+    return run.record["settings"].get("system", "bert") in MASKED_LM_SYSTEMS
 
 
 def _curves_note(runs: Sequence[Run]) -> str:

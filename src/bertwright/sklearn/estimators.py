@@ -69,7 +69,7 @@ class _OfTexts(Trained):
         task = task_of(learned.saved)
         if not isinstance(task, ClassificationTask) or task.kind != self._kind:
             raise InputError(
-                f"{learned.saved.place}: expected a model for {type(self).__name__}, got one for {task.name}"
+                f"{learned.saved.source}: expected a model for {type(self).__name__}, got one for {task.name}"
             )
         self.learned_, self.n_features_in_ = learned, len(task.text)
         self.max_length, self.long = learned.saved.max_length, task.long
@@ -201,7 +201,7 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
     def _of_outputs(self) -> NDArray[Any]:
         """Return the class of each output; imported folders may have them unsorted."""
         saved = self.learned_.saved
-        classes: NDArray[Any] = in_order(saved.labels, noted(self.learned_, "classes", "text"), saved.place)
+        classes: NDArray[Any] = in_order(saved.labels, noted(self.learned_, "classes", "text"), saved.source)
         return classes.astype(self.classes_.dtype) if hasattr(self, "classes_") else classes
 
     def _take(self, learned: Any) -> None:

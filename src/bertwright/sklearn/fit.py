@@ -130,7 +130,7 @@ def fit_model(
     """
     with _ONE_AT_A_TIME, _restored_torch():
         saved, model_tokenizer = open_initial_model(str(model), None if tokenizer is None else Path(tokenizer))
-        check_settings(settings, saved.config, saved.place)
+        check_settings(settings, saved.config, saved.source)
         bound = add_auxiliary_loss(settings, bind(model_tokenizer, saved.config), saved)
         start = initial_weights(settings, bound, saved)
         # in a joblib worker torch reports the worker's threads
@@ -149,7 +149,7 @@ def fit_model(
         trained = bound.to_save(module, {})
     learned = replace(
         saved,
-        place=_SOURCE,
+        source=_SOURCE,
         weights=trained.module.state_dict(),
         architecture=trained.architecture,
         labels=trained.labels,

@@ -127,7 +127,7 @@ class BertTagger(Trained):
 
         task = task_of(learned.saved)
         if not isinstance(task, TaggingTask):
-            raise InputError(f"{learned.saved.place}: expected a model for BertTagger, got one for {task.name}")
+            raise InputError(f"{learned.saved.source}: expected a model for BertTagger, got one for {task.name}")
         self.learned_, self.classes_ = learned, np.array(learned.saved.labels)
         self.max_length, self.scheme = learned.saved.max_length, task.scheme
 

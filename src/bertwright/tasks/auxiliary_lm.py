@@ -96,7 +96,7 @@ def language_loss(model: nn.Module, call: BackboneCall) -> Tensor:
     states, labels = call.last[:, :-1][real], call.ids[:, 1:][real].long()  # [N, D], [N]
     parts: Any = dict(model.named_children())
     output = parts["masked_lm"] if "masked_lm" in parts else parts["lm"]
-    return running_loss(output.states(states), parts["encoder"].words()[0].weight, output.bias, labels)
+    return running_loss(output.states(states), parts["encoder"].word_embeddings()[0].weight, output.bias, labels)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def ready(model: Model, saved: SavedModel) -> Model:
     model = model.to(resolve_device(saved.device))
     if saved.computed == "plain":
         if saved.answering == "int8":
-            say(f"{saved.place}: int8 needs an encoder that attends both ways; using fp32")
+            say(f"{saved.source}: int8 needs an encoder that attends both ways; using fp32")
         return model.eval()
     return _in_bf16(model) if saved.computed == "bf16" else packed_copy(model, saved.computed)
 

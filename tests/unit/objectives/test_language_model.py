@@ -61,7 +61,7 @@ def batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
 def plain_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
     """The loss of each prediction, row by row, from logits everywhere: the left half of each row's tokens is asked."""
     found = []
-    words = model.encoder.words()[0].weight
+    words = model.encoder.word_embeddings()[0].weight
     for ids, length in zip(torch.from_numpy(rows.ids).long(), rows.lengths, strict=True):
         alone = ids[None, :length]
         last = model.encoder(alone, torch.zeros_like(alone), torch.ones_like(alone, dtype=torch.bool)).last[0]

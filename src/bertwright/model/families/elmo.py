@@ -17,7 +17,7 @@ from bertwright.model.config import (
     SingleBackboneConfig,
     Size,
 )
-from bertwright.model.families import Family, family_of
+from bertwright.model.families import Family, SystemFamily, family_of
 
 if TYPE_CHECKING:
     from bertwright.model.heads import BiasedOutput
@@ -80,7 +80,7 @@ class PairConfig(CompositeConfig):
         return self.left.layers
 
 
-class _LSTM(Family[LSTMConfig]):
+class _LSTM(SystemFamily[LSTMConfig]):
     def build(self, config: LSTMConfig) -> "RecurrentBackbone":
         """Return a stack of LSTM layers."""
         from bertwright.model.recurrent import RecurrentBackbone  # torch

@@ -14,7 +14,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder
 from bertwright.model.families.gpt import GPT_FAMILY, GPTConfig
-from bertwright.model.folder import load_weights, open_model, save_weights
+from bertwright.model.folder import load_weights, open_model, save_model
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -98,7 +98,7 @@ def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
     first = open_model(str(tmp_path / "theirs"))
     assert first.weights is not None
     (tmp_path / "tok").mkdir()
-    save_weights(
+    save_model(
         tmp_path / "run" / "model",
         first.weights,
         config=first.config,

@@ -27,7 +27,7 @@ from bertwright.finetuning.setup import (
 )
 from bertwright.model.card import finetuning_card, origin
 from bertwright.model.config import Way
-from bertwright.model.folder import CARD, SavedModel, model_folder, save_weights, weights_digest
+from bertwright.model.folder import CARD, SavedModel, model_folder, save_model, weights_digest
 from bertwright.model.hf_config import read_description
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.feature_based import feature_task, frozen_encoder
@@ -329,7 +329,7 @@ class _Best:
         weights = full_state(trained.module)
         if not self.run.writes:
             return
-        save_weights(
+        save_model(
             self.run.model,
             weights,
             config=saved.config,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.model.bert import Bert
 from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import save_weights
+from bertwright.model.folder import save_model
 from bertwright.text.wordpiece import Tokenizer
 
 
@@ -88,7 +88,7 @@ def write_checkpoint(foreign: ForeignCheckpoint, out: Path) -> None:
     check_complete(foreign)
     with tempfile.TemporaryDirectory() as folder:
         foreign.tokenizer.save(Path(folder))
-        save_weights(
+        save_model(
             out,
             foreign.weights,
             config=foreign.config,

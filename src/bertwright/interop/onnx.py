@@ -120,7 +120,7 @@ def export_onnx(
         say("writing model.onnx")
         written = write_graph(plain, folder / "model.onnx", metadata=_metadata(saved))
         say(f"comparing it with PyTorch on {len(rows)} rows")
-        multilabel = is_multilabel(saved)
+        multilabel = is_multilabel(saved.extra)
         agreements = compare(plain, _session(folder / "model.onnx"), batches, is_multilabel=multilabel)
         _check_exact(agreements, model)
         result = _description(saved, written) | _comparison(rows, batches, agreements)

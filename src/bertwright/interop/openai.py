@@ -29,7 +29,7 @@ from bertwright.interop.checkpoint import check_tensors, check_vocabulary_size
 from bertwright.interop.huggingface import read_weights
 from bertwright.model.backbones import build_backbone
 from bertwright.model.families.gpt import GPT_ARCHITECTURE, GPT_FAMILY, GPT_MODEL_TYPE, GPTConfig, is_constant
-from bertwright.model.folder import save_weights
+from bertwright.model.folder import save_model
 from bertwright.text.bpe import BPETokenizer, read_bpe
 
 
@@ -68,7 +68,7 @@ def write_gpt(foreign: ForeignGPT, out: Path) -> None:
     _check_complete(foreign)
     with tempfile.TemporaryDirectory() as folder:
         foreign.tokenizer.save(Path(folder))
-        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(folder), architecture=GPT_ARCHITECTURE)
+        save_model(out, foreign.weights, config=foreign.config, tokenizer=Path(folder), architecture=GPT_ARCHITECTURE)
 
 
 def _check_complete(foreign: ForeignGPT) -> None:

@@ -37,7 +37,7 @@ _MODEL_FILES = frozenset({WEIGHTS, f"{WEIGHTS}.sha256", "config.json", CARD, *TO
 
 @dataclass(frozen=True)
 class SavedModel:
-    """Content of a model folder.
+    """Content of a model folder, or random weights.
 
     source: path of the folder, or `random:SIZE`. weights: tensors by our names; None for `random:SIZE`.
     architecture: class of transformers whose heads the weights have. labels: label names in the order of the outputs.
@@ -68,29 +68,7 @@ class SavedModel:
 
 def save_model(
     folder: Path,
-    module: nn.Module,
-    *,
-    config: BackboneConfig,
-    tokenizer: Path,
-    architecture: str,
-    labels: tuple[str, ...] = (),
-    extra: Mapping[str, Any] | None = None,
-) -> None:
-    """Write `module` (fp32) as a Hugging Face folder with the tokenizer's files, atomically."""
-    save_weights(
-        folder,
-        module.state_dict(),
-        config=config,
-        tokenizer=tokenizer,
-        architecture=architecture,
-        labels=labels,
-        extra=extra,
-    )
-
-
-def save_weights(
-    folder: Path,
-    weights: Mapping[str, Tensor],
+    model: nn.Module | Mapping[str, Tensor],
     *,
     config: BackboneConfig,
     tokenizer: Path,
@@ -99,23 +77,23 @@ def save_weights(
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
 ) -> None:
-    """Write weights by our names as `save_model` does; `card` is the text of README.md."""
-    noted = dict(extra or {})
-    description = describe_model(config, architecture, labels) | {"bertwright": noted}
-    if _is_multilabel(noted):
+    """Write a model, or its fp32 weights by our names, as a Hugging Face folder, atomically.
+
+    tokenizer: folder whose tokenizer files are copied. card: text of README.md. The other fields: see `SavedModel`.
+    """
+    weights = model.state_dict() if isinstance(model, nn.Module) else model
+    notes = dict(extra or {})
+    description = describe_model(config, architecture, labels) | {"bertwright": notes}
+    if is_multilabel(notes):
         description |= {"problem_type": MULTI_LABEL}
     beside = map(tokenizer.joinpath, TOKENIZER_FILES)
     tensors = stored_names(weights, config, architecture)
     write_folder(folder, tensors, described=description, beside=beside, card=card, positions=config.max_positions)
 
 
-def is_multilabel(saved: SavedModel) -> bool:
-    """Return whether it is a classifier whose labels are independent: any number of them may apply to an input."""
-    return _is_multilabel(saved.extra)
-
-
-def _is_multilabel(noted: Mapping[str, Any]) -> bool:
-    task = noted.get("task")
+def is_multilabel(notes: Mapping[str, Any]) -> bool:
+    """Return True where the notes in config.json name a task with independent labels: any number of them may apply."""
+    task = notes.get("task")
     return isinstance(task, Mapping) and task.get("kind") == "multilabel"
 
 
@@ -128,8 +106,8 @@ def model_folder(folder: Path) -> Iterator[Path]:
     others = sorted({path.name for path in folder.iterdir()} - _MODEL_FILES) if folder.is_dir() else []
     if others:
         raise InputError(
-            f"{folder}: holds {others[0]}, which is no part of a model. It stays; move it away and give the same "
-            "command again (a run: with --resume)"
+            f"{folder}: holds {others[0]}, which is no part of a model and is not deleted; move it away and give the "
+            "same command again (a run: with --resume)"
         )
     with atomic_folder(folder) as temporary:
         yield temporary
@@ -144,8 +122,9 @@ def write_folder(
     positions: int,
     card: str | None = None,
 ) -> None:
-    """Write tensors, `described` as config.json and the files `beside` that exist as one folder, atomically.
+    """Write tensors by their stored names, and the other files of a model folder, atomically.
 
+    described: content of config.json. beside: files that are copied; a file that does not exist is left out.
     positions: maximum number of tokens of the model, written to tokenizer_config.json for other programs.
     """
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -192,12 +171,12 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
     if not (folder / "config.json").is_file():
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
         hint = hint or foreign_hint(folder)
-        comes = "".join(f"; {name} comes with the program" for name in shipped() if name != source)
+        others = "".join(f"; {name} comes with the program" for name in shipped() if name != source)
         if source in shipped():
             hint = "; it hides the model of that name that comes with the program: rename it, or work in another folder"
         if source.startswith("hub:"):
             hint = f"; make one of it first: bertwright import {source} --out FOLDER"
-        raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
+        raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{others}")
     description = read_description(folder / "config.json")
     digest = check_digest(folder / WEIGHTS)  # first: a damaged file explains any later error
     weights = named_weights(stored_tensors(folder), description, str(folder / WEIGHTS))

@@ -19,7 +19,7 @@ from bertwright.model.config import SingleBackboneConfig
 from bertwright.model.encoder import SingleBackbone
 from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import BiasedOutput, MaskedLMHead, TiedOutput
+from bertwright.model.heads import MaskedLMHead, TiedOutput
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.vocabulary_loss import bits_per_character, running_loss, token_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
@@ -55,7 +55,7 @@ class LanguageModel(nn.Module):
         if isinstance(output, MaskedLMHead):
             self.masked_lm = output
         else:
-            assert isinstance(output, BiasedOutput | TiedOutput)
+            assert isinstance(output, TiedOutput)
             self.lm = output
 
     @property
@@ -64,7 +64,7 @@ class LanguageModel(nn.Module):
         return self.encoder.config
 
     @property
-    def output(self) -> MaskedLMHead | BiasedOutput | TiedOutput:
+    def output(self) -> MaskedLMHead | TiedOutput:
         """Return the output layer."""
         return self.masked_lm if hasattr(self, "masked_lm") else self.lm
 

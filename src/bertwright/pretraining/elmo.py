@@ -10,7 +10,7 @@ from torch import Tensor
 from bertwright.errors import InputError
 from bertwright.model.card import pair_card
 from bertwright.model.families.elmo import LSTMConfig, PairConfig
-from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
+from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import NAMES, system_of
 from bertwright.tasks.binding import open_tokenizer
 
@@ -36,7 +36,7 @@ def join(left: str, right: str, out: Path) -> dict[str, Any]:
             f"{models[1].source}: has another tokenizer than {models[0].source}; both models must have the same one"
         )
     digests = [str(weights_digest(saved)) for saved in models]
-    save_weights(
+    save_model(
         out,
         dict(_pair_weights(models)),
         config=config,

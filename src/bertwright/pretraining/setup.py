@@ -15,7 +15,7 @@ from bertwright.model.attention_init import init_attention
 from bertwright.model.card import origin, pretraining_card
 from bertwright.model.config import SingleBackboneConfig, with_dropout
 from bertwright.model.encoder import Encoder, init_weights
-from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
+from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import system_config
 from bertwright.objectives.batches import cut
 from bertwright.objectives.masked_lm import second_objective
@@ -270,7 +270,7 @@ class Pretraining:
         phases = zip(self.phase_bounds(of), self.settings.phases, strict=True)
         architecture = architecture_name(self.model)
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
-        save_weights(
+        save_model(
             folder,
             weights,
             config=with_dropout(self.config, TUNED_DROPOUT),
@@ -284,7 +284,7 @@ class Pretraining:
                 tokens=sum(corpus.manifest.tokens for corpus, _ in self.corpora),
                 architecture=architecture,
                 steps=steps,
-                figures=metrics,
+                metrics=metrics,
                 longest=max((phase.length for (begin, _), phase in phases if begin < steps), default=0),
             ),
         )

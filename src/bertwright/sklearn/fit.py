@@ -26,7 +26,7 @@ from bertwright.finetuning.setup import (
     with_files,
 )
 from bertwright.model.config import BackboneConfig
-from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_weights
+from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
@@ -71,7 +71,7 @@ class Learned:
         with tempfile.TemporaryDirectory() as temporary:
             for name, content in self.files.items():
                 (Path(temporary) / name).write_bytes(content)
-            save_weights(
+            save_model(
                 folder,
                 saved.weights,
                 config=saved.config,

@@ -18,7 +18,7 @@ from bertwright.errors import InputError
 from bertwright.model.config import attends_both_ways
 from bertwright.model.cpu.encoder import Model, packed_copy
 from bertwright.model.folder import SavedModel
-from bertwright.model.heads import ClassificationHead, NextSentenceHead, SpanHead
+from bertwright.model.heads import ClassificationHead
 from bertwright.training.hardware import choose_precision, resolve_device, square_rates
 from bertwright.training.settings import Device
 
@@ -88,7 +88,7 @@ def ready(model: Model, saved: SavedModel) -> Model:
 
 def _in_bf16(model: Model) -> Model:
     """Convert the model to bf16, except the last layer of a task's head."""
-    heads = [part for part in model.modules() if isinstance(part, ClassificationHead | NextSentenceHead | SpanHead)]
+    heads = [part for part in model.modules() if isinstance(part, ClassificationHead)]
     exact = [{name: tensor.clone() for name, tensor in head.state_dict().items()} for head in heads]
     converted: nn.Module = model.bfloat16()
     for head, weights in zip(heads, exact, strict=True):

@@ -13,7 +13,7 @@ Shapes: B batch, T tokens, Q query rows, N rows of the batch, D hidden, H heads,
 
 import copy
 import ctypes
-from typing import Final, Literal, Protocol, TypeVar, cast
+from typing import Final, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,19 +25,6 @@ from bertwright.model.encoder import Encoder, EncoderLayer, gather_rows
 Model = TypeVar("Model", bound=nn.Module)
 Narrow = tuple[Tensor, Tensor | None]
 """Rows in the precision of a product, and the scale of each row (None in fp32)."""
-
-
-class _Product(Protocol):
-    """A packed weight matrix."""
-
-    kind: Literal["fp32", "int8"]
-    bias: Tensor
-    shape: tuple[int, int]
-
-    def narrow(self, wide: Tensor) -> Narrow: ...
-    def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow: ...
-    def unpacked(self) -> tuple[Tensor, Tensor | None]: ...
-    def __call__(self, values: Tensor) -> Tensor: ...
 
 
 class PackedProduct(nn.Module):

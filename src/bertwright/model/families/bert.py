@@ -71,27 +71,22 @@ _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 
 class _Bert(TransformersFamily[EncoderConfig]):
     def build(self, config: EncoderConfig) -> "Encoder":
-        """Return an encoder with word, position and segment embeddings."""
         from bertwright.model.encoder import Encoder  # torch
 
         return Encoder(config)
 
     def output(self, config: EncoderConfig) -> "MaskedLMHead":
-        """Return the masked-LM head as the output layer."""
         from bertwright.model.heads import MaskedLMHead  # torch
 
         return MaskedLMHead(config)
 
     def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
-        """Return the configuration with the system's direction of attention."""
         return shape.model_copy(update={"attends": system.partition("-")[2] or "both"})
 
     def system_of(self, config: EncoderConfig) -> str:
-        """Return bert, bert-left or bert-right."""
         return "bert" if config.attends == "both" else f"bert-{config.attends}"
 
     def language_architecture(self, config: EncoderConfig) -> str:
-        """Return the decoder class of transformers for a left-to-right BERT."""
         return LANGUAGE_MODEL if config.attends == "left" else super().language_architecture(config)
 
     def is_standard(self, config: EncoderConfig, architecture: str) -> bool:
@@ -99,7 +94,6 @@ class _Bert(TransformersFamily[EncoderConfig]):
         return config.attends == "both" or _is_decoder(config, architecture)
 
     def config_to_json(self, config: EncoderConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
-        """Return config.json for transformers' BERT."""
         values = config.model_dump()
         described = {
             "architectures": [architecture],

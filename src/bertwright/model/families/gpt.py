@@ -70,16 +70,14 @@ class GPTConfig(EncoderConfig):
 
 class _GPT(TransformersFamily[GPTConfig]):
     def build(self, config: GPTConfig) -> "Encoder":
-        """Return an encoder with word and position embeddings."""
         from bertwright.model.encoder import Encoder, TokensAndPositions  # torch
 
         return Encoder(config, embeddings=TokensAndPositions)
 
     def output(self, config: GPTConfig) -> "TiedOutput":
-        """Return the tied word embeddings as the output layer."""
         from bertwright.model.heads import TiedOutput  # torch
 
-        return TiedOutput(config)
+        return TiedOutput(config, bias=False)
 
     def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
         """Return the GPT-1 of the same size; its activation is fixed."""
@@ -87,7 +85,6 @@ class _GPT(TransformersFamily[GPTConfig]):
         return GPTConfig.model_validate({name: value for name, value in changes.items() if name != "activation"})
 
     def language_architecture(self, config: GPTConfig) -> str:
-        """Return the class of transformers."""
         return GPT_ARCHITECTURE
 
     def is_standard(self, config: GPTConfig, architecture: str) -> bool:
@@ -95,7 +92,6 @@ class _GPT(TransformersFamily[GPTConfig]):
         return architecture == GPT_ARCHITECTURE
 
     def config_to_json(self, config: GPTConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
-        """Return config.json for transformers' GPT-1."""
         values = config.model_dump()
         return {
             "architectures": [GPT_ARCHITECTURE],

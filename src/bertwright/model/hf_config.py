@@ -24,7 +24,7 @@ _OWN = "bertwright-"
 
 
 def describe_model(config: BackboneConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return config.json of a model with this backbone and the heads of this class."""
+    """Return config.json of a model; `architecture` is the class of transformers that has the same heads."""
     family = family_of(config)
     if isinstance(family, TransformersFamily) and family.is_standard(config, architecture):
         return family.config_to_json(config, architecture, labels)
@@ -33,7 +33,7 @@ def describe_model(config: BackboneConfig, architecture: str, labels: tuple[str,
 
 
 def read_description(path: Path) -> ModelDescription:
-    """Read the config.json of a model folder; InputError for a model that is not built here."""
+    """Read the config.json of a model folder; InputError for a model that bertwright cannot build."""
     raw = read_object(path)
     family = stored_family(raw)
     if family is not None:

@@ -73,17 +73,17 @@ class LanguageModel(nn.Module):
         """Return the word embeddings [V, D] and the bias [V] that turn the vectors of `forward` into logits."""
         return self.encoder.word_embeddings()[0].weight, self.output.bias
 
-    def forward(self, tokens: LanguageInputs) -> Tensor:
+    def forward(self, inputs: LanguageInputs) -> Tensor:
         """Return the vectors [M, D] that `projection` turns into logits, at the positions that predict."""
-        last = self.encoder(tokens.ids, tokens.segments, tokens.mask).last
-        return self.output.states(last.flatten(0, 1)[tokens.picked])
+        last = self.encoder(inputs.ids, inputs.segments, inputs.mask).last
+        return self.output.states(last.flatten(0, 1)[inputs.picked])
 
-    def logits(self, tokens: LanguageInputs) -> Tensor:
+    def logits(self, inputs: LanguageInputs) -> Tensor:
         """Return the logits of the next token at the positions that predict [M, V]."""
-        return nn.functional.linear(self(tokens), *self.projection)
+        return nn.functional.linear(self(inputs), *self.projection)
 
 
-def to_tokens(batch: TokenBatch, config: SingleBackboneConfig) -> LanguageInputs:
+def language_inputs(batch: TokenBatch, config: SingleBackboneConfig) -> LanguageInputs:
     """Return NumPy rows as tensors; a position predicts where it and its target hold tokens and no padding."""
     ids = torch.from_numpy(batch.ids)
     length = ids.shape[1]
@@ -95,17 +95,17 @@ def to_tokens(batch: TokenBatch, config: SingleBackboneConfig) -> LanguageInputs
     return LanguageInputs(ids, torch.from_numpy(batch.segments), mask, picked, ids.flatten()[targets].long())
 
 
-def language_losses(model: LanguageModel, tokens: LanguageInputs) -> dict[str, tuple[Tensor, str]]:
+def language_losses(model: LanguageModel, inputs: LanguageInputs) -> dict[str, tuple[Tensor, str]]:
     """Return the summed loss with the name of the count that divides it."""
-    return {"lm": (running_loss(model(tokens), *model.projection, tokens.labels), "predictions")}
+    return {"lm": (running_loss(model(inputs), *model.projection, inputs.labels), "predictions")}
 
 
-def language_flops(model: LanguageModel, tokens: LanguageInputs) -> float:
+def language_flops(model: LanguageModel, inputs: LanguageInputs) -> float:
     """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
-    rows, length = tokens.ids.shape
+    rows, length = inputs.ids.shape
     config, width = model.config, model.config.hidden
     transform = width if isinstance(model.output, MaskedLMHead) else 0
-    head = 2 * len(tokens.labels) * width * (config.vocab_size + transform)
+    head = 2 * len(inputs.labels) * width * (config.vocab_size + transform)
     return 3.0 * (rows * model.encoder.flops(length, length) + head)
 
 
@@ -114,10 +114,10 @@ def language_task(model: LanguageModel) -> Trainable[LanguageInputs]:
     return Trainable(
         module=model,
         blocks=model.encoder.blocks(),
-        step=lambda tokens: language_losses(model, tokens),
-        counts=lambda tokens: {"predictions": float(len(tokens.labels))},
-        flops=lambda tokens: language_flops(model, tokens),
-        tokens=lambda tokens: int(tokens.mask.sum()),
+        step=lambda inputs: language_losses(model, inputs),
+        counts=lambda inputs: {"predictions": float(len(inputs.labels))},
+        flops=lambda inputs: language_flops(model, inputs),
+        tokens=lambda inputs: int(inputs.mask.sum()),
     )
 
 
@@ -131,18 +131,18 @@ def language_metrics(
     """Return loss (nats per token), accuracy and perplexity over all predictions, and bits per character of the text.
 
     characters: number of characters of each piece [V]; 0 for special tokens, which do not count as text.
-    The model must be in evaluation mode. All ranks get the same batches and evaluate a part each.
+    The model must be in evaluation mode. All ranks get the same batches, and each evaluates a part of them.
     """
     sums = dict.fromkeys(("nats", "right", "predictions", "rows", "text_nats", "characters"), 0.0)
     device = module_device(model)
     lengths = torch.zeros(model.config.vocab_size) if characters is None else torch.from_numpy(characters)
     lengths = lengths.to(device)
     for _, batch, counts in ranks.partition(list(batches)):
-        tokens = move_to_device(to_tokens(batch, model.config), device)
-        losses, right = token_losses(model(tokens), *model.projection, tokens.labels)
+        inputs = move_to_device(language_inputs(batch, model.config), device)
+        losses, right = token_losses(model(inputs), *model.projection, inputs.labels)
         if not counts:
             continue
-        sizes = lengths[tokens.labels]
+        sizes = lengths[inputs.labels]
         sums["nats"] += float(losses.sum())
         sums["right"] += float(right.sum())
         sums["predictions"] += len(losses)

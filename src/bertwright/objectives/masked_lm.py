@@ -49,10 +49,10 @@ class Inputs:
 
 
 class PretrainingModel(nn.Module):
-    """Encoder, pooler and both heads.
+    """Encoder, pooler and two heads: masked LM, and the second objective.
 
-    second_sentence: `next`: the second head learns whether B follows A. `order`: it learns whether A and B are swapped.
-    `none`: the head `next_sentence` is None. Model folders store both objectives as the same head with two labels.
+    second_sentence: the second head learns whether B follows A (`next`), or whether A and B are swapped (`order`); it
+    is None for `none`. Model folders store both objectives as the head `next_sentence` with two labels.
     """
 
     def __init__(self, config: EncoderConfig, *, second_sentence: SecondSentence = "next") -> None:
@@ -69,7 +69,7 @@ class PretrainingModel(nn.Module):
         self.second_sentence = second_sentence
         self.next_sentence = None if second_sentence == "none" else NextSentenceHead(config)
         if self.next_sentence is None:
-            self.pooler.requires_grad_(False)  # unused; with several ranks, each would wait for its gradient
+            self.pooler.requires_grad_(False)  # unused: several ranks would wait for a gradient that never comes
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
@@ -109,10 +109,8 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
     loss = projected_loss(head.states(rows), model.encoder.embeddings.word.weight, head.bias, inputs.labels)
     terms = {"mlm": (loss, "predictions")}
     if pair is not None:
-        terms[_TERMS[model.second_sentence]] = (
-            F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum"),
-            "rows",
-        )
+        second_loss = F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum")
+        terms[_TERMS[model.second_sentence]] = (second_loss, "rows")
     return terms
 
 
@@ -125,7 +123,7 @@ def pretraining_flops(backbone: Encoder, inputs: Inputs) -> float:
 
 
 def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
-    """Return the training task: masked LM and, where the model has its head, the second objective."""
+    """Return the model with the functions by which the loop trains it."""
     return Trainable(
         module=model,
         blocks=model.encoder.blocks(),
@@ -146,10 +144,10 @@ def masked_lm_metrics(
 ) -> dict[str, float]:
     """Return masked-LM loss (nats), accuracy and perplexity, and loss and accuracy of the second objective.
 
-    batches: rows for masked LM and next-sentence prediction. ordered: rows for sentence order, read where the model
-    learned it. characters: number of characters of each piece [V], for the bits per masked character.
+    batches: rows for masked LM and next-sentence prediction. ordered: rows for sentence order, for a model that learned
+    it. characters: number of characters of each piece [V], for the bits per masked character.
     The model must be in evaluation mode. Metrics are means over all predictions and all rows, not over batches. All
-    ranks get the same batches and evaluate a part each.
+    ranks get the same batches, and each evaluates a part of them.
     """
     device = module_device(model)
     masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
@@ -198,9 +196,10 @@ def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> N
 def open_pretrained(
     saved: SavedModel, *, second_sentence: SecondSentence = "none", fills: bool = True
 ) -> PretrainingModel:
-    """Return the model of a folder with its masked-LM head (if `fills`) and its second head (unless `none`).
+    """Return the model of a folder in evaluation mode, with the weights of the heads that are needed.
 
-    Raises InputError where weights of a wanted head are missing. Heads that are not wanted keep random weights.
+    fills: True where the masked-LM head is needed. second_sentence: `none` where the second head is not needed.
+    Heads that are not needed keep random weights. Raises InputError where weights of a needed head are missing.
     """
     if saved.weights is None:
         raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
@@ -216,7 +215,7 @@ def open_pretrained(
 
 
 def second_objective(saved: SavedModel) -> SecondSentence:
-    """Return the objective of a saved model's second head; `next`, the original's, where the folder names none."""
+    """Return the objective of a saved model's second head; `next`, as in the original, where the folder names none."""
     if "next_sentence.linear.weight" not in (saved.weights or {}):
         return "none"
     named: SecondSentence = saved.extra.get("second_sentence", "next")

@@ -14,15 +14,15 @@ from bertwright.errors import InputError
 from bertwright.model.config import SingleBackboneConfig, attends_both_ways
 from bertwright.model.folder import SavedModel
 from bertwright.model.system import MASKED_LM_SYSTEMS, System
-from bertwright.objectives.batches import Mixture, ShuffledRows, TokenBatch, blended
+from bertwright.objectives.batches import Mixture, ShuffledRows, TokenBatch, mixture_of
 from bertwright.objectives.dataset import Examples, Spans, Unmasked
 from bertwright.objectives.language_model import (
     LanguageModel,
     language_architecture,
+    language_inputs,
     language_metrics,
     language_task,
     open_language_model,
-    to_tokens,
 )
 from bertwright.objectives.masked_lm import (
     PretrainingModel,
@@ -65,12 +65,12 @@ def example_rows(
         else:
             kind = Examples if system in MASKED_LM_SYSTEMS else Unmasked
             parts.append(kind(corpus, settings, write_plans=write_plans, **options))
-    return blended(parts, [weight for _, weight in corpora])
+    return mixture_of(parts, [weight for _, weight in corpora])
 
 
 def model_inputs(model: SystemModel, batch: Any) -> Any:
     """Return the model's inputs for a batch of its rows."""
-    return to_tokens(batch, model.config) if isinstance(model, LanguageModel) else to_inputs(batch)
+    return language_inputs(batch, model.config) if isinstance(model, LanguageModel) else to_inputs(batch)
 
 
 def trainable_of(model: SystemModel) -> Trainable[Any]:

@@ -107,7 +107,7 @@ class _Bert(TransformersFamily[EncoderConfig]):
         return described | labels_to_json(labels)
 
     def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
-        """Read a config.json of transformers' BERT; InputError for an encoder that is not built here."""
+        """Read a config.json of transformers' BERT; InputError for an encoder that bertwright cannot build."""
         architectures = raw.get("architectures") or [None]
         if not isinstance(architectures, list) or not isinstance(architectures[0], str | None):
             raise InputError(f"{path}: expected a list with a class name in architectures, got {architectures!r}")

@@ -80,7 +80,7 @@ def concatenate(batches: list[AnyBatch]) -> AnyBatch:
     return type(first)(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names})
 
 
-def split_rows(batch: AnyBatch, rows: int) -> list[AnyBatch]:
+def split_batch(batch: AnyBatch, rows: int) -> list[AnyBatch]:
     """Return the batch as pieces of at most `rows` rows, in order."""
     names = type(batch).__dataclass_fields__
     return [

@@ -17,7 +17,7 @@ from bertwright.model.config import SingleBackboneConfig, with_dropout
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import system_config
-from bertwright.objectives.batches import split_rows
+from bertwright.objectives.batches import split_batch
 from bertwright.objectives.masked_lm import second_objective
 from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted
@@ -220,7 +220,7 @@ class Pretraining:
         """Return the rows of a step, cut into micro-batches of `rows` rows, or of at most `micro_tokens` tokens."""
         rows = rows or largest_micro_batch(self.settings, examples.length, processes=self.processes)
         batch = examples.step_batch(step, self.settings.batch_size)
-        return [model_inputs(self.model, part) for part in split_rows(batch, rows)]
+        return [model_inputs(self.model, part) for part in split_batch(batch, rows)]
 
     def plan(self, steps: int) -> Plan:
         """Return the loop's plan: when to log, save and evaluate."""

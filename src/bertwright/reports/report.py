@@ -115,14 +115,11 @@ def gather(runs: Sequence[Run], corpus: Path | None = None) -> Report:
         metrics += [*([_seeds(run, of)] if run.seeds else []), *_validation(run, of)]
     facts = [_settings(runs[0])] if len(runs) == 1 else [_differing(runs, names)]
     facts += [_machine(runs, names), _data(runs, names)]
-    masks = [(run, fill_own_masks(run, corpus)) for run in runs if run.kind == "pretrain" and _is_masked_lm(run)]
+    pretrained = [run for run in runs if run.kind == "pretrain"]
+    masked_lm = [run for run in pretrained if run.record["settings"].get("system", "bert") in MASKED_LM_SYSTEMS]
+    masks = [(run, fill_own_masks(run, corpus)) for run in masked_lm]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
     return Report(runs, heads, _tiles(runs), _charts(runs, names), _curves_note(runs), metrics, masks, facts)
-
-
-def _is_masked_lm(run: Run) -> bool:
-    """Return True for a pre-training by masked LM; BERT is the default of the setting `system`."""
-    return run.record["settings"].get("system", "bert") in MASKED_LM_SYSTEMS
 
 
 def _curves_note(runs: Sequence[Run]) -> str:

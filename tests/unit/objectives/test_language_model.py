@@ -18,7 +18,7 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import SYSTEMS, System, system_config
-from bertwright.objectives.batches import TokenBatch, split_rows
+from bertwright.objectives.batches import TokenBatch, split_batch
 from bertwright.objectives.language_model import (
     LanguageInputs,
     LanguageModel,
@@ -165,7 +165,7 @@ def test_figures_are_means_over_all_predictions(system: System) -> None:
     losses = list(chain.from_iterable(plain_losses(model, rows)))
     labels = language_inputs(rows, model.config).labels
     with torch.inference_mode():
-        found = language_metrics(model, split_rows(rows, 3), characters)
+        found = language_metrics(model, split_batch(rows, 3), characters)
         right = (model.logits(language_inputs(rows, model.config)).argmax(1) == labels).float().mean()
     text = [loss for loss, label in zip(losses, labels.tolist(), strict=True) if characters[label]]
     assert 0 < len(text) < len(losses)
@@ -233,5 +233,5 @@ def test_only_language_models_are_opened_as_such(tmp_path: Path) -> None:
 def test_tokens_of_a_batch_are_those_of_its_pieces() -> None:
     config = shape("lstm-right")
     whole = language_inputs(batch(), config)
-    parts: list[LanguageInputs] = [language_inputs(part, config) for part in split_rows(batch(), 3)]
+    parts: list[LanguageInputs] = [language_inputs(part, config) for part in split_batch(batch(), 3)]
     assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)

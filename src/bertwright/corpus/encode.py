@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bertwright.errors import RunFailed
 from bertwright.text.document import Document, TextSettings
-from bertwright.text.documents import in_full
+from bertwright.text.documents import as_document
 from bertwright.text.wikipedia import Page
 
 MAX_SENTENCE = 128
@@ -150,7 +150,7 @@ def encode_chunk(
     sentences, failed, size = [], [], 0
     for source in sources:
         try:
-            document = in_full(source)
+            document = as_document(source)
             sentences.append(split_sentences(document, settings))
         except Exception as error:
             message = f"{source.location}: could not be split into sentences: {error!r}"

@@ -163,7 +163,7 @@ def test_epochs_count_the_rows_of_the_walk(folder: Path, tmp_path: Path) -> None
         walked = plan_rows(data.sentence_lengths(), data.document_first(), length=phase["length"], seed=0, epoch=0)
         assert phase["corpus_rows"] == len(walked)
         assert phase["epochs"] == pytest.approx(rows / len(walked))
-    assert "in all" in found["text"]
+    assert "\n  total " in found["text"]
 
 
 def test_the_run_does_the_planned_steps(

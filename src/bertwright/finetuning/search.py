@@ -65,9 +65,8 @@ def search(
     for chosen in combinations:  # an invalid combination must fail now, not after days
         check_settings(settings.model_copy(update=chosen), saved.config, model)
     is_new = not out.exists()
-    record = _open(
-        out, settings, task, grid, model, resume=resume, free=settings.bits if allow_other_numerics else frozenset()
-    )
+    ignored: Set[str] = settings.numeric if allow_other_numerics else frozenset()
+    record = _open(out, settings, task, grid, model, resume=resume, ignored=ignored)
     where: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
     with locked(out):
         try:
@@ -156,7 +155,7 @@ def _open(
     model: str,
     *,
     resume: bool,
-    free: Set[str],
+    ignored: Set[str],
 ) -> dict[str, Any]:
     """Return the record of a new or resumed search. Raises InputError where `out` has anything else."""
     record: dict[str, Any] = {
@@ -181,7 +180,7 @@ def _open(
     differing = [
         f"{name} ({stored.get(name)!r} there, {current[name]!r} now)"
         for name in current
-        if stored.get(name) != current[name] and name not in free
+        if stored.get(name) != current[name] and name not in ignored
     ]
     if differing:
         raise InputError(f"{out}: has a search with other {', '.join(differing)}; choose another --out")

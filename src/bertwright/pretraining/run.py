@@ -171,8 +171,8 @@ def _finish(pretraining: Pretraining, run: RunFolder, outcome: Outcome) -> dict[
     weights = full_state(pretraining.model)  # every rank takes part
     if not pretraining.ranks.is_main:
         return {}
-    result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": outcome.stopped}
-    if outcome.stopped:
+    result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": not outcome.finished}
+    if not outcome.finished:
         say(f"stopped after step {outcome.steps}; continue with --resume")
         return result
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}

@@ -4,16 +4,15 @@ A recipe names the settings in which it differs from the defaults. Options of th
 module is read for --help, so it imports no torch.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
-from bertwright.model.config import Start, written_size
+from bertwright.model.config import Start
 from bertwright.model.system import MASKED_LM_SYSTEMS, System
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.training.settings import Device, OptimizerSettings
@@ -61,8 +60,8 @@ class PretrainSettings(Settings):
     """All settings that decide a pre-training run; the defaults are the paper's."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
-    free: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
-    bits: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
+    changeable: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
+    numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
     """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt; lstm-left, lstm-right.
     All but bert are language models."""
@@ -137,21 +136,6 @@ class PretrainSettings(Settings):
         if isinstance(examples, Mapping):
             values = {**values, "examples": {"second_sentence": "none", **examples}}
         return {"activation": "gelu_tanh", **values} if values["system"] == "gpt" else values
-
-    @field_validator("size")
-    @classmethod
-    def _read_old_size(cls, size: str) -> str:
-        """Read the sizes in records of earlier runs, which spell out a size without a name."""
-        match = re.fullmatch(r"(\d+)x(\d+) of (\d+) heads, (\d+) inside", size)
-        if match is None or int(match[4]) != 4 * int(match[2]):
-            return size
-        return written_size(int(match[1]), int(match[2]), int(match[3]))
-
-    @field_validator("compile", mode="before")
-    @classmethod
-    def _read_old_switch(cls, value: Any) -> Any:
-        """Read the booleans in records of earlier runs, where false was the default."""
-        return {True: "on", False: "auto"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -351,7 +351,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             }
             cut = 0
             for row, features in enumerate(features_of(encoder, self.learned_.tokenizer, texts.sides[0], **options)):
-                vectors[row] = pooled(features, pool)[0]
+                vectors[row] = pooled(features.states, pool)[0]
                 cut += features.truncated
             if cut:
                 limit = python_scalar(self.max_length) or config.max_positions

@@ -83,11 +83,6 @@ def test_a_compiled_run_is_not_resumed_in_silence_where_there_is_no_compiler(mon
     assert resume_compiled(NUMERICS, allow_other=False) == NUMERICS
 
 
-@pytest.mark.parametrize(("recorded", "meant"), [(True, "on"), (False, "auto"), ("off", "off")])
-def test_records_of_earlier_runs_are_understood(recorded: bool | str, meant: str) -> None:
-    assert PretrainSettings.model_validate({"compile": recorded, "steps": 1}).compile == meant
-
-
 def test_the_expected_time_follows_from_flops(steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """At 1e9 FLOP/s and the usual MFU of 0.3, 100 steps of 1.08e10 operations take an hour."""
     monkeypatch.setattr(compiling, "trainable_of", lambda _: SimpleNamespace(flops=lambda rows: rows))

@@ -127,7 +127,7 @@ def test_two_cores_is_the_measured_run(asked: Any) -> None:
         "warmup": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-06, "weight_decay": 0.01, "clip": 1.0,
         "bias_correction": true}, "activation": "gelu", "dropout": 0.1, "initializer_range": 0.05, "start": "local",
         "held_out_share": 0.0, "held_out_rows": 2048, "evaluations": 8, "save_minutes": 3.0, "log_every": 50,
-        "precision": "auto", "compile": false, "threads": 1}""")
+        "precision": "auto", "compile": "auto", "threads": 1}""")
     here = asked(
         *("--recipe", "two-cores", "--minutes", "56", "--evaluations", "8", "--save-minutes", "3", "--threads", "1")
     )

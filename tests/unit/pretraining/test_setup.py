@@ -302,10 +302,3 @@ def test_another_configuration_is_refused(tmp_path: Path, changes: dict[str, obj
     with pytest.raises(InputError, match=message):
         start_run(tmp_path / "run", kind="t", settings=settings, data={}, resume=True)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
-
-
-def test_old_and_new_names_together_are_refused() -> None:
-    with pytest.raises(ValueError, match="next_sentence"):
-        PretrainSettings.model_validate({"steps": 7, "examples": {"next_sentence": True, "second_sentence": "next"}})
-    with pytest.raises(ValueError, match="whole_word"):
-        PretrainSettings.model_validate({"steps": 7, "examples": {"masking": {"whole_word": "yes"}}})

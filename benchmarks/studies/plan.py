@@ -19,7 +19,7 @@ import numba
 import numpy as np
 
 import bertwright
-from bertwright.objectives.sentence_pairs import PLAN, plan_pairs
+from bertwright.objectives.sentence_pairs import PLAN, plan_rows
 
 MEAN_TOKENS, MOST_TOKENS = 25, 256
 MEAN_SENTENCES = 20
@@ -45,14 +45,14 @@ def measure(num_sentences: int, length: int) -> dict[str, Any]:
     Processor seconds are this process's own: they say what a free core would take while others use it too.
     """
     begin, busy = time.perf_counter(), time.process_time()
-    plan_pairs(*synthetic_sizes(20), length=length, seed=0, epoch=0)
+    plan_rows(*synthetic_sizes(20), length=length, seed=0, epoch=0)
     compiled, compiling = time.perf_counter() - begin, time.process_time() - busy
     lengths, first = synthetic_sizes(num_sentences)
     inputs = lengths.nbytes + first.nbytes
     forget_peak()
     before = memory("VmRSS")
     start, worked = time.perf_counter(), time.process_time()
-    plan = plan_pairs(lengths, first, length=length, seed=0, epoch=0)
+    plan = plan_rows(lengths, first, length=length, seed=0, epoch=0)
     seconds, processor = time.perf_counter() - start, time.process_time() - worked
     peak = memory("VmHWM")
     return {

@@ -42,9 +42,12 @@ def test_an_encoders_card(runs: Path) -> None:
     assert "- batch_size: 4\n" in text
     assert "- phases: length 16 share 0.5, length 32 share 0.5\n" in text
     assert re.search(r"- mlm_loss: \d\.\d{4}", text)
-    assert "It reads at most 512 tokens at a time; this training had rows of up to 32, and taught it nothing" in text
+    assert (
+        "It reads at most 512 tokens at a time; it was trained on rows of up to 32, and later positions are untrained"
+        in text
+    )
     (early,) = (runs / "lm" / "snapshots").iterdir()
-    assert "this training had rows of up to 16," in told(early)[1]  # the rows of 32 come after it
+    assert "it was trained on rows of up to 16," in told(early)[1]  # the rows of 32 come after it
     assert "began from" not in text
     assert str(runs) not in text  # the same bytes wherever a run lies
 
@@ -67,6 +70,6 @@ def test_a_tasks_card(runs: Path) -> None:
     assert re.search(r"- accuracy: \d\.\d{4}, of this model \(seed [01]\)", text)
     assert re.search(r"- \d+ rows of training data, sha256 `[0-9a-f]{16}`", text)
     assert "- began from the model `lm`, its weights' sha256 `" in text
-    assert "It knows no other labels than negative, positive." in text
+    assert "Its labels are negative, positive; it predicts no others." in text
     assert "It reads at most 16 tokens of an input." in text
     assert str(runs) not in text

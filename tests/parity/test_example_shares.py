@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bertwright.objectives.dataset import Examples, PretrainingBatch
-from bertwright.objectives.sentence_pairs import plan_pairs
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.objectives.settings import ExampleSettings
 from tests.support import example_oracle as oracle
 
@@ -51,7 +51,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
 def rows(corpus: oracle.FakeCorpus) -> Rows:
     examples = Examples(corpus, ExampleSettings(), length=LENGTH, seed=SEED)  # type: ignore[arg-type]
     plans = [
-        plan_pairs(
+        plan_rows(
             corpus.sentence_lengths(), corpus.document_first(), length=LENGTH, seed=SEED, epoch=epoch, short_share=SHORT
         )
         for epoch in range(EPOCHS)

@@ -14,7 +14,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder
 from bertwright.model.families.gpt import GPT_FAMILY, GPTConfig
-from bertwright.model.folder import load_weights, open_model, save_weights
+from bertwright.model.folder import load_weights, open_model, save_model
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -74,7 +74,7 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     for mine, other in zip(found.hidden, answer.hidden_states, strict=True):
         close(mine[mask], other[mask])
     assert torch.equal(found.last, found.hidden[-1])
-    logits = F.linear(found.last, ours.words()[0].weight)
+    logits = F.linear(found.last, ours.word_embeddings()[0].weight)
     close(logits[mask], answer.logits[mask])
     loss = next_token_loss(logits, labels)
     close(loss, answer.loss)
@@ -98,7 +98,7 @@ def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
     first = open_model(str(tmp_path / "theirs"))
     assert first.weights is not None
     (tmp_path / "tok").mkdir()
-    save_weights(
+    save_model(
         tmp_path / "run" / "model",
         first.weights,
         config=first.config,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.masking import truncate
 from bertwright.objectives.sampling import Sampler, shuffled, stream_key
-from bertwright.objectives.sentence_pairs import plan_order, plan_pairs
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from tests.support import example_oracle as oracle
 
@@ -72,7 +72,7 @@ def test_steps_are_the_epochs_one_after_another(sizes, batch_size, seed):
 def test_the_walk_is_the_plain_one_and_uses_every_sentence_once(sizes, length, seed, epoch, short_share):
     documents = with_pieces(sizes)
     corpus = oracle.FakeCorpus(documents, folder=FOLDER, num_shards=1)
-    plan = plan_pairs(
+    plan = plan_rows(
         corpus.sentence_lengths(),
         corpus.document_first(),
         length=length,
@@ -95,12 +95,13 @@ def test_the_walk_is_the_plain_one_and_uses_every_sentence_once(sizes, length, s
 def test_the_walk_for_order_is_the_plain_one(sizes, length, seed, epoch, short_share):
     documents = with_pieces(sizes)
     corpus = oracle.FakeCorpus(documents, folder=FOLDER, num_shards=1)
-    plan = plan_order(
+    plan = plan_rows(
         corpus.sentence_lengths(),
         corpus.document_first(),
         length=length,
         seed=seed,
         epoch=epoch,
+        second_sentence="order",
         short_share=short_share,
     )
     expected = oracle.order_rows(documents, length, seed, epoch, short_share)

@@ -88,7 +88,7 @@ def same(folder: Path, weights: dict[str, Tensor]) -> None:
         mine = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)).last
         other = theirs(weights)(ids, output_hidden_states=True)
         torch.testing.assert_close(mine, other.hidden_states[-1], atol=1e-5, rtol=1e-5)
-        logits = torch.nn.functional.linear(mine, model.words()[0].weight)
+        logits = torch.nn.functional.linear(mine, model.word_embeddings()[0].weight)
         torch.testing.assert_close(logits, other.logits, atol=1e-5, rtol=1e-5)
         opened = transformers.OpenAIGPTLMHeadModel.from_pretrained(folder)
         assert torch.equal(opened.eval()(ids).logits, other.logits)

@@ -340,6 +340,6 @@ def test_a_model_replaces_nothing_but_a_model(tmp_path: Path) -> None:
     for _ in range(2):
         write_folder(tmp_path / "model", weights, described={}, beside=[], positions=8)
     (tmp_path / "model" / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"model: holds mine\.txt, which is no part of a model\. It stays"):
+    with pytest.raises(InputError, match=r"model: holds mine\.txt, which is no part of a model and is not deleted"):
         write_folder(tmp_path / "model", weights, described={}, beside=[], positions=8)
     assert (tmp_path / "model" / "mine.txt").read_text() == "mine"

@@ -35,7 +35,7 @@ from bertwright.model.folder import model_within, open_model
 from bertwright.model.hf_weights import read_safetensors
 from bertwright.objectives import pair_index as plans
 from bertwright.reports.runs import read_run
-from bertwright.shipped import place_of
+from bertwright.shipped import folder_of
 from bertwright.tables.reader import read_table as read_rows
 from bertwright.tasks.question_answering.data import read_questions
 from bertwright.text import decompress as opening
@@ -441,7 +441,7 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
 
 def small_wiki(folder: Path, *, weights: Callable[[dict[str, torch.Tensor]], None], **said: Any) -> str:
     """A copy of the model that comes along, with other weights and another config.json."""
-    shutil.copytree(model_within(place_of("small-wiki")), folder)
+    shutil.copytree(model_within(folder_of("small-wiki")), folder)
     tensors = load_file(folder / "model.safetensors")
     weights(tensors)
     put(folder, tensors)

@@ -13,7 +13,7 @@ import bertwright as bw
 from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
-from bertwright.shipped import place_of, shipped
+from bertwright.shipped import folder_of, shipped
 from bertwright.text.wordpiece import Tokenizer
 
 NAME = "small-wiki"
@@ -22,7 +22,7 @@ TEXTS = ["London is the capital of [MASK] .", "He was born in [MASK] , and died 
 
 def test_it_is_there_and_small() -> None:
     assert shipped() == (NAME,)
-    folder = place_of(NAME)
+    folder = folder_of(NAME)
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 12_000_000
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
     card = (folder / "README.md").read_text("utf-8")
@@ -32,12 +32,12 @@ def test_it_is_there_and_small() -> None:
 
 def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert place_of(NAME).is_dir()
+    assert folder_of(NAME).is_dir()
     (tmp_path / NAME).mkdir()
-    assert place_of(NAME) == Path(NAME)
+    assert folder_of(NAME) == Path(NAME)
     with pytest.raises(InputError, match=r"not a model folder.*hides the model of that name"):
         open_model(NAME)
-    assert place_of("elsewhere/small-wiki") == Path("elsewhere/small-wiki")
+    assert folder_of("elsewhere/small-wiki") == Path("elsewhere/small-wiki")
     with pytest.raises(InputError, match="small-wiki comes with the program"):
         open_model("small-viki")
 
@@ -58,7 +58,7 @@ def test_it_knows_some_english() -> None:
 
 
 def test_transformers_reads_it_alike() -> None:
-    folder = str(place_of(NAME))
+    folder = str(folder_of(NAME))
     theirs = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
     words = AutoTokenizer.from_pretrained(folder)
     ours = bw.load(NAME, precision="fp32")

@@ -17,7 +17,7 @@ from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bert import FEATURES
-from bertwright.model.folder import open_model, save_model, save_weights
+from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import NAMES, System, system_config
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.language_model import LanguageModel, language_architecture
@@ -212,7 +212,7 @@ def test_a_model_on_features_is_one_of_ours(tmp_path: Path) -> None:
     init_weights(model, 0.02, torch.Generator().manual_seed(0))
     weights = {name: tensor + 0.01 if tensor.ndim == 1 else tensor for name, tensor in model.state_dict().items()}
     LOWER.save(tmp_path / "tok")
-    save_weights(
+    save_model(
         tmp_path / "m",
         weights,
         config=small_config(),

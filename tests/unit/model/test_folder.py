@@ -29,7 +29,7 @@ from bertwright.model.folder import WEIGHTS, open_model, weights_digest
 from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
-from bertwright.shipped import place_of
+from bertwright.shipped import folder_of
 from bertwright.sklearn.estimators import BertClassifier
 from bertwright.tasks.classification.spec import get_task
 from tests.support.doctor_patients import levels, named, write_model
@@ -80,7 +80,7 @@ def ship(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whoever_reads_a_model_refuses_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = Path(shutil.copytree(place_of("small-wiki"), tmp_path / "m"))
+    folder = Path(shutil.copytree(folder_of("small-wiki"), tmp_path / "m"))
     flip(folder / WEIGHTS)
     readers: dict[str, Callable[[], Any]] = {
         "load": lambda: bw.load(folder),
@@ -132,12 +132,12 @@ def test_every_writer_notes_the_digest(
     for _ in range(2):  # the second one takes the place of the first
         learned.save(tmp_path / "estimator")
     import_model(str(tmp_path / "bert" / "model"), tmp_path / "imported")
-    ship(place_of("small-wiki"), tmp_path / "shipped", monkeypatch)
+    ship(folder_of("small-wiki"), tmp_path / "shipped", monkeypatch)
     folders = [path.parent for path in sorted(tmp_path.rglob(WEIGHTS)) if "checkpoints" not in path.parts]
     written = {str(folder.relative_to(tmp_path)) for folder in folders}
     assert {"bert/model", "bert/snapshots/step-000000001", "tuned/model", "tuned/seed-0/model"} <= written
     assert {"searched/model", "estimator", "imported", "joined", "shipped"} <= written
-    for folder in [*folders, place_of("small-wiki")]:
+    for folder in [*folders, folder_of("small-wiki")]:
         assert check_digest(folder / WEIGHTS) == sha256(folder / WEIGHTS), folder
         noted = digest_note(folder / WEIGHTS).read_text()
         assert noted == f"{sha256(folder / WEIGHTS)}  {WEIGHTS}\n"  # as sha256sum writes it

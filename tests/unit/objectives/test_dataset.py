@@ -272,7 +272,7 @@ def plan_files(corpus) -> list[Path]:
 def test_a_plan_is_walked_once_and_read_from_its_file(large, monkeypatch):
     first = Examples(large, ExampleSettings(), length=64, seed=0).step_batch(3, 10)
     (path,) = plan_files(large)
-    monkeypatch.setattr("bertwright.objectives.pair_index.plan_pairs", lambda *_, **__: pytest.fail("walked again"))
+    monkeypatch.setattr("bertwright.objectives.pair_index.plan_rows", lambda *_, **__: pytest.fail("walked again"))
     assert_same(first, Examples(large, ExampleSettings(), length=64, seed=0).step_batch(3, 10))
     monkeypatch.undo()
     for settings, length, seed, part in [

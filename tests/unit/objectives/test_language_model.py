@@ -18,17 +18,17 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import SYSTEMS, System, system_config
-from bertwright.objectives.batches import TokenBatch, cut
+from bertwright.objectives.batches import TokenBatch, split_batch
 from bertwright.objectives.language_model import (
     LanguageInputs,
     LanguageModel,
     language_architecture,
     language_flops,
+    language_inputs,
     language_losses,
     language_metrics,
     language_task,
     open_language_model,
-    to_tokens,
 )
 from bertwright.objectives.vocabulary_loss import bits_per_character, characters_of
 
@@ -61,7 +61,7 @@ def batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
 def plain_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
     """The loss of each prediction, row by row, from logits everywhere: the left half of each row's tokens is asked."""
     found = []
-    words = model.encoder.words()[0].weight
+    words = model.encoder.word_embeddings()[0].weight
     for ids, length in zip(torch.from_numpy(rows.ids).long(), rows.lengths, strict=True):
         alone = ids[None, :length]
         last = model.encoder(alone, torch.zeros_like(alone), torch.ones_like(alone, dtype=torch.bool)).last[0]
@@ -75,7 +75,7 @@ def plain_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
 def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -> None:
     model, rows = made(system, kind), batch()
-    tokens = to_tokens(rows, model.config)
+    tokens = language_inputs(rows, model.config)
     expected = list(chain.from_iterable(plain_losses(model, rows)))
     (loss, name) = language_losses(model, tokens)["lm"]
     assert name == "predictions"
@@ -121,7 +121,7 @@ def test_right_is_left_on_reversed_rows(kind: str) -> None:
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -> None:
     model, rows = made(system, torch.float32), batch()
-    tokens = to_tokens(rows, model.config)
+    tokens = language_inputs(rows, model.config)
     language_losses(model, tokens)["lm"][0].backward()
     mine = {name: part.grad for name, part in model.named_parameters()}
     model.zero_grad()
@@ -133,7 +133,7 @@ def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -
 
 def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
     model = made("bert-left", torch.float32)
-    tokens = to_tokens(batch((1, 1)), model.config)
+    tokens = language_inputs(batch((1, 1)), model.config)
     loss = language_losses(model, tokens)["lm"][0]
     loss.backward()
     assert float(loss.detach()) == 0.0
@@ -141,7 +141,7 @@ def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
 
 
 def test_flops_by_hand() -> None:
-    model, tokens = made("bert-left"), to_tokens(batch(), shape("bert-left"))
+    model, tokens = made("bert-left"), language_inputs(batch(), shape("bert-left"))
     width, inner = 32, 128
     body = 4 * (2 * (2 * LENGTH * (4 * width**2 + 2 * width * inner) + 4 * LENGTH**2 * width))
     predictions = sum(length - 1 for length in LENGTHS)
@@ -163,10 +163,10 @@ def test_figures_are_means_over_all_predictions(system: System) -> None:
     model, rows = made(system), batch()
     characters = np.arange(VOCAB) % 4  # a quarter of the pieces are no text
     losses = list(chain.from_iterable(plain_losses(model, rows)))
-    labels = to_tokens(rows, model.config).labels
+    labels = language_inputs(rows, model.config).labels
     with torch.inference_mode():
-        found = language_metrics(model, cut(rows, 3), characters)
-        right = (model.logits(to_tokens(rows, model.config)).argmax(1) == labels).float().mean()
+        found = language_metrics(model, split_batch(rows, 3), characters)
+        right = (model.logits(language_inputs(rows, model.config)).argmax(1) == labels).float().mean()
     text = [loss for loss, label in zip(losses, labels.tolist(), strict=True) if characters[label]]
     assert 0 < len(text) < len(losses)
     assert found["lm_loss"] == pytest.approx(sum(losses) / len(losses))
@@ -196,7 +196,7 @@ def test_folders_come_back(system: System, tmp_path: Path) -> None:
     save_model(tmp_path / "m", model, config=model.config, tokenizer=tmp_path, architecture=architecture)
     saved = open_model(str(tmp_path / "m"))
     assert saved.architecture == architecture
-    again, tokens = open_language_model(saved), to_tokens(batch(), model.config)
+    again, tokens = open_language_model(saved), language_inputs(batch(), model.config)
     with torch.inference_mode():
         assert torch.equal(again.logits(tokens), model.logits(tokens))
 
@@ -214,7 +214,7 @@ def test_transformers_computes_the_same_logits(system: System, kind: str, tmp_pa
     mask = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
     with torch.inference_mode():
         other: Tensor = theirs.eval()(input_ids=ids, attention_mask=mask.long()).logits
-        tokens = to_tokens(batch(), model.config)
+        tokens = language_inputs(batch(), model.config)
         mine = model.logits(tokens)
     torch.testing.assert_close(mine, other.flatten(0, 1)[tokens.picked], atol=1e-4, rtol=1e-4)
 
@@ -232,6 +232,6 @@ def test_only_language_models_are_opened_as_such(tmp_path: Path) -> None:
 
 def test_tokens_of_a_batch_are_those_of_its_pieces() -> None:
     config = shape("lstm-right")
-    whole = to_tokens(batch(), config)
-    parts: list[LanguageInputs] = [to_tokens(part, config) for part in cut(batch(), 3)]
+    whole = language_inputs(batch(), config)
+    parts: list[LanguageInputs] = [language_inputs(part, config) for part in split_batch(batch(), 3)]
     assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)

@@ -28,8 +28,8 @@ def test_steps_take_the_next_rows_of_each(tmp_path: Path) -> None:
         assert len(batch.ids) == 7
         at = 0
         for place, part in enumerate(parts):
-            count = mixture.taken((step + 1) * 7)[place] - taken[place]
-            alone = part.stretch(taken[place], taken[place] + count) if count else None
+            count = mixture.rows_per_corpus((step + 1) * 7)[place] - taken[place]
+            alone = part.rows_between(taken[place], taken[place] + count) if count else None
             if alone is not None:
                 np.testing.assert_array_equal(batch.ids[at : at + count], alone.ids)
                 np.testing.assert_array_equal(batch.labels[at : at + count], alone.labels)
@@ -55,7 +55,7 @@ def test_counts_follow_the_weights_and_only_grow(weights: list[float], n: int, m
     mixture = Mixture.__new__(Mixture)
     total = sum(map(Fraction, weights))
     mixture.fractions = tuple(Fraction(weight) / total for weight in weights)
-    before, after = mixture.taken(n), mixture.taken(n + more)
+    before, after = mixture.rows_per_corpus(n), mixture.rows_per_corpus(n + more)
     assert sum(before) == n
     assert sum(after) == n + more
     for one, other, share in zip(before, after, mixture.fractions, strict=True):

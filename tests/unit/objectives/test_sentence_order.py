@@ -9,7 +9,7 @@ import torch
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.masked_lm import masked_lm_metrics
-from bertwright.objectives.sentence_pairs import plan_order
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from tests.support import example_oracle as oracle
 from tests.support import tiny_run
@@ -25,7 +25,7 @@ def even_corpus(num_documents: int, num_sentences: int, tokens: int) -> tuple[np
 
 def test_swapped_or_not_a_row_is_two_neighbouring_runs_of_one_document():
     lengths, first = even_corpus(3000, 37, 11)
-    plan = plan_order(lengths, first, length=128, seed=0, epoch=0)
+    plan = plan_rows(lengths, first, length=128, seed=0, epoch=0, second_sentence="order")
     swapped = plan["random"] == 1
     earlier = np.where(swapped, plan["b"], plan["a"])
     later = np.where(swapped, plan["a"], plan["b"])
@@ -44,7 +44,7 @@ def test_swapped_or_not_a_row_is_two_neighbouring_runs_of_one_document():
 
 def test_half_of_the_rows_are_swapped_and_sizes_do_not_tell_which():
     lengths, first = even_corpus(30_000, 40, 10)
-    plan = plan_order(lengths, first, length=128, seed=1, epoch=0)
+    plan = plan_rows(lengths, first, length=128, seed=1, epoch=0, second_sentence="order")
     swapped = plan["random"] == 1
     assert plan.size > 100_000
     assert abs(swapped.mean() - 0.5) < 3 * (0.25 / plan.size) ** 0.5

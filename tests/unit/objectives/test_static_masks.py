@@ -89,7 +89,7 @@ def test_the_newest_two_plans_are_kept_and_of_older_ones_their_number_of_rows(la
     assert same(reader.batch(0, np.arange(10)), first)
     again = Examples(large, settings, length=64, seed=0)
     with monkeypatch.context() as patched:
-        patched.setattr("bertwright.objectives.pair_index.plan_pairs", lambda *_, **__: pytest.fail("walked again"))
+        patched.setattr("bertwright.objectives.pair_index.plan_rows", lambda *_, **__: pytest.fail("walked again"))
         assert [again.num_rows(epoch) for epoch in range(4)] == counts
     assert same(again.batch(0, np.arange(10)), first)  # asked for all the same, it is walked again
 

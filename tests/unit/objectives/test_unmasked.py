@@ -94,7 +94,7 @@ def test_a_row_is_the_same_in_any_batch_and_in_any_order(tmp_path: Path) -> None
 def test_every_row_comes_once_in_an_epoch_of_steps(tmp_path: Path) -> None:
     rows = Spans(corpus(tmp_path), length=16, seed=0)
     count = rows.num_rows(0)
-    batch = rows.stretch(0, count)
+    batch = rows.rows_between(0, count)
     in_order = rows.batch(0, np.arange(count))
     assert sorted(map(tuple, batch.ids.tolist())) == sorted(map(tuple, in_order.ids.tolist()))
     assert rows.missing_plan_bytes(10**9) == 0
@@ -104,8 +104,8 @@ def test_every_row_comes_once_in_an_epoch_of_steps(tmp_path: Path) -> None:
 def test_spans_are_mixed_as_other_rows_are(tmp_path: Path) -> None:
     parts = [Spans(corpus(tmp_path, num_documents=size), length=16, seed=0) for size in (20, 40)]
     batch = Mixture(parts, [1, 3]).step_batch(0, 8)
-    np.testing.assert_array_equal(batch.ids[:2], parts[0].stretch(0, 2).ids)
-    np.testing.assert_array_equal(batch.ids[2:], parts[1].stretch(0, 6).ids)
+    np.testing.assert_array_equal(batch.ids[:2], parts[0].rows_between(0, 2).ids)
+    np.testing.assert_array_equal(batch.ids[2:], parts[1].rows_between(0, 6).ids)
 
 
 def test_a_part_without_text_is_refused(tmp_path: Path) -> None:

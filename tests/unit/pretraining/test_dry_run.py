@@ -13,7 +13,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import size_config
 from bertwright.objectives import pair_index as plans
-from bertwright.objectives.sentence_pairs import plan_pairs
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.pretraining import dry_run, measure, resources, run, setup
 from bertwright.pretraining.dry_run import PhasePlan, plan_pretraining, plan_warnings
 from bertwright.pretraining.measure import Timings, affordable_steps
@@ -160,7 +160,7 @@ def test_epochs_count_the_rows_of_the_walk(folder: Path, tmp_path: Path) -> None
     found = plan_pretraining(settings_of(), corpus=folder, out=tmp_path / "run")
     data = Corpus.open(folder)
     for phase, rows in zip(found["phases"], (180, 60), strict=True):
-        walked = plan_pairs(data.sentence_lengths(), data.document_first(), length=phase["length"], seed=0, epoch=0)
+        walked = plan_rows(data.sentence_lengths(), data.document_first(), length=phase["length"], seed=0, epoch=0)
         assert phase["corpus_rows"] == len(walked)
         assert phase["epochs"] == pytest.approx(rows / len(walked))
     assert "\n  total " in found["text"]

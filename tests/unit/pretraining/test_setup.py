@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.folder import open_model, save_model, save_weights
+from bertwright.model.folder import open_model, save_model
 from bertwright.objectives import pair_index as plans
 from bertwright.objectives.masked_lm import to_inputs
 from bertwright.pretraining.evaluate import ValidationRows, evaluate_pretraining
@@ -151,7 +151,7 @@ def test_a_run_without_pairs_has_one_segment(corpus: Corpus, tmp_path: Path, sys
     assert {name: again[name] for name in found["held_out"]} == pytest.approx(found["held_out"], rel=1e-5)
     table = torch.stack([first, first + 1.0])
     weights = {**saved.weights, "encoder.embeddings.segment.weight": table}
-    save_weights(tmp_path / "other", weights, config=saved.config, tokenizer=saved.tokenizer, architecture="BertModel")
+    save_model(tmp_path / "other", weights, config=saved.config, tokenizer=saved.tokenizer, architecture="BertModel")
     begun = settings.model_copy(update={"optimizer": settings.optimizer.model_copy(update={"learning_rate": 1e-9})})
     pretrain(begun, corpus=corpus.folder, out=tmp_path / "begun", init_from=str(tmp_path / "other"))
     kept = open_model(str(tmp_path / "begun" / "model")).weights

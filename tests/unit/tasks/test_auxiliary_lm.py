@@ -141,7 +141,7 @@ def test_a_body_is_overheard_only_within(models: dict[str, str]) -> None:
 
 def test_what_pads_a_row_is_not_predicted(models: dict[str, str]) -> None:
     config = open_model(models["gpt"]).config
-    model = nn.ModuleDict({"encoder": build_backbone(config), "lm": TiedOutput(config)}).eval()
+    model = nn.ModuleDict({"encoder": build_backbone(config), "lm": TiedOutput(config, bias=False)}).eval()
     ids = torch.randint(5, 90, (1, 6))
     mask = torch.ones_like(ids, dtype=torch.bool)
     wider = torch.nn.functional.pad(ids, (0, 3), value=7), torch.nn.functional.pad(mask, (0, 3))

@@ -125,7 +125,7 @@ def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, encoder
     work = kind_of(TASKS[name]).prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
     model = work.build(saved.config).train()
     encoder_of: Any = model.get_submodule("encoder")
-    for words in encoder_of.words():
+    for words in encoder_of.word_embeddings():
         words.sparse = True  # which is for processors
     computed_elsewhere(work.trainable(model), work.batch(np.arange(len(work.lengths))))
     with pytest.raises(NotImplementedError, match="copy out of meta"):  # answers go back to numpy, which has none

@@ -50,6 +50,25 @@ def own_corpus(own_tokenizer: Path, own_text: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def places_tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    """A folder with 500 pieces learned from that text and from the places of the example records."""
+    from bertwright.text.wordpiece import train_tokenizer
+    from tests.support.texts import PLACES
+
+    folder = tmp_path_factory.mktemp("places") / "tok"
+    train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
+    """A model folder with a small random encoder."""
+    from tests.support.encoders import write_encoder
+
+    return write_encoder(tmp_path_factory.mktemp("encoder") / "m", places_tokenizer)
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, Any], Path]:
     """Writes bytes, a text, or anything else as JSON to a file of that name, and tells its place."""

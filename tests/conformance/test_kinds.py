@@ -15,56 +15,20 @@ from bertwright.errors import InputError
 from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import open_model, save_model
-from bertwright.objectives.masked_lm import PretrainingModel
+from bertwright.model.folder import open_model
 from bertwright.registry import find
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.kinds import TASK_KINDS, kind_of, task_of
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.wordpiece import train_tokenizer
-from bertwright.training.hardware import Numerics, resolve_numerics
-from tests.support.task_examples import EXAMPLES, PLACES, example_data
+from tests.support.task_examples import EXAMPLES, example_data
 
 TASKS = find("bertwright.tasks", TaskSpec)
 LENGTH = 40
 SETTINGS = FinetuneSettings(
     epochs=30, batch_size=4, learning_rate=3e-3, max_length=LENGTH, threads=1, precision="fp32", warmup=0.05
 )
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
-    """A model folder with a small random encoder."""
-    folder = tmp_path_factory.mktemp("encoder")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    config = EncoderConfig(
-        vocab_size=words.vocab_size,
-        hidden=48,
-        layers=2,
-        heads=4,
-        intermediate=96,
-        max_positions=64,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-    )
-    torch.manual_seed(4)
-    model = PretrainingModel(config, second_sentence="none")
-    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForMaskedLM")
-    return str(folder / "m")
-
-
-@pytest.fixture(scope="module")
-def numerics() -> Numerics:
-    return resolve_numerics("fp32", threads=1)
-
-
-@pytest.fixture(autouse=True)
-def measured_once(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring the machine takes longer than learning eight records does."""
-    monkeypatch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
+pytestmark = pytest.mark.usefixtures("measured_once")
 
 
 def test_every_kind_has_its_example() -> None:
@@ -73,10 +37,10 @@ def test_every_kind_has_its_example() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_task_does_what_every_task_must(name: str, encoder: str, tmp_path: Path) -> None:
+def test_a_task_does_what_every_task_must(name: str, small_encoder: str, tmp_path: Path) -> None:
     task = TASKS[name]
     example = example_data(task, tmp_path)
-    found = finetune(SETTINGS, task, model=encoder, data=example.data, out=tmp_path / "run")
+    found = finetune(SETTINGS, task, model=small_encoder, data=example.data, out=tmp_path / "run")
     assert found["task"] == name
     # what was learned from eight records answers them all
     assert found["mean"] == pytest.approx(example.perfect)
@@ -103,8 +67,8 @@ def test_a_task_does_what_every_task_must(name: str, encoder: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_the_loss_is_finite_and_counted_by_rows(name: str, encoder: str, tmp_path: Path) -> None:
-    saved = open_model(encoder)
+def test_the_loss_is_finite_and_counted_by_rows(name: str, small_encoder: str, tmp_path: Path) -> None:
+    saved = open_model(small_encoder)
     example = example_data(TASKS[name], tmp_path)
     kind = kind_of(TASKS[name])
     work = kind.prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, LENGTH)
@@ -123,8 +87,8 @@ def test_the_loss_is_finite_and_counted_by_rows(name: str, encoder: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_wrong_record_is_named_with_its_file_and_place(name: str, encoder: str, tmp_path: Path) -> None:
+def test_a_wrong_record_is_named_with_its_file_and_place(name: str, small_encoder: str, tmp_path: Path) -> None:
     example = example_data(TASKS[name], tmp_path)
     with pytest.raises(InputError, match=example.trouble):
-        finetune(SETTINGS, TASKS[name], model=encoder, data=example.broken, out=tmp_path / "run")
+        finetune(SETTINGS, TASKS[name], model=small_encoder, data=example.broken, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -25,9 +25,9 @@ from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.kinds import task_of
 from bertwright.tasks.spec import get_spec
-from bertwright.text.wordpiece import train_tokenizer
-from bertwright.training.hardware import Numerics, resolve_numerics
-from tests.support.task_examples import PLACES, example_data
+from bertwright.text.wordpiece import Tokenizer
+from tests.support.task_examples import example_data
+from tests.support.texts import PLACES
 
 TASKS = ("mrpc", "stsb", "multilabel", "swag", "squad2", "ner")
 PAIRS: dict[str, tuple[System, System]] = {
@@ -39,6 +39,7 @@ LENGTH = 40
 SETTINGS = FinetuneSettings(
     epochs=30, batch_size=4, learning_rate=3e-3, max_length=LENGTH, threads=1, precision="fp32", warmup=0.05
 )
+pytestmark = pytest.mark.usefixtures("measured_once")
 
 
 def one(system: System, vocab_size: int) -> SingleBackboneConfig:
@@ -63,38 +64,26 @@ def _each() -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def system_folders(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, str]:
     """A folder with random weights for each system and for each pair."""
     folder = tmp_path_factory.mktemp("models")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    shapes: dict[str, BackboneConfig] = {system: one(system, words.vocab_size) for system in SYSTEMS}
+    vocab_size = Tokenizer.load(places_tokenizer).vocab_size
+    shapes: dict[str, BackboneConfig] = {system: one(system, vocab_size) for system in SYSTEMS}
     for name, (left, right) in PAIRS.items():
-        shapes[name] = PairConfig(left=one(left, words.vocab_size), right=one(right, words.vocab_size))
+        shapes[name] = PairConfig(left=one(left, vocab_size), right=one(right, vocab_size))
     for name, config in shapes.items():
         model = nn.ModuleDict({"encoder": build_backbone(config)})
         init_weights(model, 0.05, torch.Generator().manual_seed(4))
-        save_model(folder / name, model, config=config, tokenizer=folder / "tok", architecture="BertModel")
+        save_model(folder / name, model, config=config, tokenizer=places_tokenizer, architecture="BertModel")
     return {name: str(folder / name) for name in shapes}
 
 
-@pytest.fixture(scope="module")
-def numerics() -> Numerics:
-    return resolve_numerics("fp32", threads=1)
-
-
-@pytest.fixture(autouse=True)
-def measured_once(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring the machine takes longer than learning eight records does."""
-    monkeypatch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
-
-
 @pytest.mark.parametrize(("name", "task"), _each())
-def test_a_body_does_what_every_body_must(name: str, task: str, models: dict[str, str], tmp_path: Path) -> None:
+def test_a_body_does_what_every_body_must(name: str, task: str, system_folders: dict[str, str], tmp_path: Path) -> None:
     spec = get_spec(task)
     example = example_data(spec, tmp_path)
     settings = SETTINGS.model_copy(update={"bilstm": 32 if name in TOPPED else None})
-    model = models[TOPPED.get(name, name)]  # type: ignore[call-overload]
+    model = system_folders[TOPPED.get(name, name)]  # type: ignore[call-overload]
     found = finetune(settings, spec, model=model, data=example.data, out=tmp_path / "run")
     if "lstm" not in name:
         assert found["mean"] == pytest.approx(example.perfect)
@@ -119,18 +108,20 @@ def test_a_body_does_what_every_body_must(name: str, task: str, models: dict[str
 
 @pytest.mark.parametrize("task", ["sst2", "ner"])
 @pytest.mark.parametrize("name", [*SYSTEMS, *PAIRS])
-def test_frozen_states_of_every_body_are_read(name: str, task: str, models: dict[str, str], tmp_path: Path) -> None:
+def test_frozen_states_of_every_body_are_read(
+    name: str, task: str, system_folders: dict[str, str], tmp_path: Path
+) -> None:
     """ELMo's way: the body stays as it is, and the shares of its layers, the embeddings included, are learned."""
     spec = get_spec(task)
     example = example_data(spec, tmp_path)
     settings = SETTINGS.model_copy(update={"features": "elmo", "lstm_width": 48, "learning_rate": 1e-2})
-    found = finetune(settings, spec, model=models[name], data=example.data, out=tmp_path / "run")
+    found = finetune(settings, spec, model=system_folders[name], data=example.data, out=tmp_path / "run")
     if "lstm" not in name:  # whose random states tell six rows apart by luck alone
         assert found["mean"] == pytest.approx(example.perfect)
-    before, after = (open_model(place).weights or {} for place in (models[name], str(tmp_path / "run")))
+    before, after = (open_model(place).weights or {} for place in (system_folders[name], str(tmp_path / "run")))
     assert all(torch.equal(after[part], before[part]) for part in before)
     shares = after["head.recurrent.shares"]
-    assert len(shares) == open_model(models[name]).config.layers + 1
+    assert len(shares) == open_model(system_folders[name]).config.layers + 1
     assert float(shares.std()) > 0
     ready = load(tmp_path / "run", precision="fp32")
     told = example.told(ready(example.inputs))
@@ -143,10 +134,10 @@ def test_frozen_states_of_every_body_are_read(name: str, task: str, models: dict
 
 
 @pytest.mark.parametrize("name", ["lstm-left", "lstm-right", "two lstms", "bilstm on lstm-right"])
-def test_lstms_learn(name: str, models: dict[str, str], tmp_path: Path) -> None:
+def test_lstms_learn(name: str, system_folders: dict[str, str], tmp_path: Path) -> None:
     rows = "".join(f"{'near' if row % 2 else 'far'} the {place}\t{row % 2}\n" for row, place in enumerate(PLACES))
     for part in ("train", "dev"):
         (tmp_path / f"{part}.tsv").write_text(f"sentence\tlabel\n{rows}", "utf-8")
     settings = SETTINGS.model_copy(update={"bilstm": 32 if name in TOPPED else None, "learning_rate": 1e-2})
-    model = models[TOPPED.get(name, name)]  # type: ignore[call-overload]
+    model = system_folders[TOPPED.get(name, name)]  # type: ignore[call-overload]
     assert finetune(settings, get_spec("sst2"), model=model, data=tmp_path, out=tmp_path / "run")["mean"] == 1.0

@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer, a corpus and a pre-trained run of 12 steps."""
     folder = tmp_path_factory.mktemp("made")
     text = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
@@ -61,17 +61,17 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tuned(made: Path, reviews: Path) -> Path:
+def tuned_classifier(pretrained: Path, reviews: Path) -> Path:
     """A classifier fine-tuned with two seeds."""
     arguments = [
         "finetune",
         "classify",
         "--model",
-        str(made / "run"),
+        str(pretrained / "run"),
         "--data",
         str(reviews),
         "--out",
-        str(made / "tuned"),
+        str(pretrained / "tuned"),
     ]
     columns = ["--text-column", "review", "--label-column", "verdict"]
     options = [
@@ -89,7 +89,7 @@ def tuned(made: Path, reviews: Path) -> Path:
         "24",
     ]
     assert main([*arguments, *columns, *options]) == 0
-    return made / "tuned"
+    return pretrained / "tuned"
 
 
 def test_help_is_quick_because_it_imports_neither_torch_nor_numpy() -> None:
@@ -184,8 +184,8 @@ def test_one_of_several_processes_ends_with_its_own_exit_code(
     assert isinstance(end, BaseException) or alone.value.code == status
 
 
-def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_folder = made / "run"
+def test_the_pretraining_run_has_its_files_and_figures(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder = pretrained / "run"
     assert {"run.json", "metrics.jsonl", "model", "loss.png", "checkpoints"} <= {
         path.name for path in run_folder.iterdir()
     }
@@ -203,7 +203,7 @@ def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytes
         "--model",
         run_folder,
         "--corpus",
-        made / "corpus",
+        pretrained / "corpus",
         "--rows",
         "16",
         "--length",
@@ -215,32 +215,34 @@ def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytes
 
 
 def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(
-    made: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, tuned_classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = {path: path.read_bytes() for path in (made / "run").rglob("*") if path.is_file() and path.suffix != ".html"}
-    for folder in (made / "run", tuned):
+    kept = {
+        path: path.read_bytes() for path in (pretrained / "run").rglob("*") if path.is_file() and path.suffix != ".html"
+    }
+    for folder in (pretrained / "run", tuned_classifier):
         assert (folder / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
-    assert (made / "run" / "report.html").read_text("utf-8").count("<blockquote>") >= 1
-    (made / "corpus").rename(made / "moved")
+    assert (pretrained / "run" / "report.html").read_text("utf-8").count("<blockquote>") >= 1
+    (pretrained / "corpus").rename(pretrained / "moved")
     try:
-        run(capsys, "report", made / "run", "--out", tmp_path / "gone.html")
-        run(capsys, "report", made / "run", "--out", tmp_path / "found.html", "--corpus", made / "moved")
+        run(capsys, "report", pretrained / "run", "--out", tmp_path / "gone.html")
+        run(capsys, "report", pretrained / "run", "--out", tmp_path / "found.html", "--corpus", pretrained / "moved")
     finally:
-        (made / "moved").rename(made / "corpus")
+        (pretrained / "moved").rename(pretrained / "corpus")
     assert "No masks were filled" in (tmp_path / "gone.html").read_text("utf-8")
     assert "<blockquote>" in (tmp_path / "found.html").read_text("utf-8")
-    assert "of one kind" in run(capsys, "report", made / "run", tuned, code=2)[1]
+    assert "of one kind" in run(capsys, "report", pretrained / "run", tuned_classifier, code=2)[1]
     assert kept == {path: path.read_bytes() for path in kept}
-    found, _ = run(capsys, "runs", made)
+    found, _ = run(capsys, "runs", pretrained)
     states = {row["name"]: (row["kind"], row["state"], row["steps"]) for row in found["runs"]}
     assert states == {"run": ("pretrain", "finished", 12), "tuned": ("finetune", "finished", states["tuned"][2])}
-    assert "expected a folder, found none" in run(capsys, "runs", made / "nowhere", code=2)[1]
+    assert "expected a folder, found none" in run(capsys, "runs", pretrained / "nowhere", code=2)[1]
 
 
 def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(
-    made: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    again = ["pretrain", "--corpus", made / "corpus", "--out", made / "run", "--steps", "12", *TINY]
+    again = ["pretrain", "--corpus", pretrained / "corpus", "--out", pretrained / "run", "--steps", "12", *TINY]
     options = ["--held-out", "0.2", "--evaluations", "2", "--learning-rate", "1e-3"]
     assert run(capsys, *again, *options, "--resume")[0]["steps"] == 12
     assert "--resume" in run(capsys, *again, *options, code=2)[1]
@@ -250,19 +252,19 @@ def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(
     )
 
 
-def test_masks_are_filled_and_pairs_judged(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = run(capsys, "fill", "--model", made / "run", "the [MASK] and the [MASK].", "--top-k", "3")
+def test_masks_are_filled_and_pairs_judged(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = run(capsys, "fill", "--model", pretrained / "run", "the [MASK] and the [MASK].", "--top-k", "3")
     assert [len(mask) for mask in found["masks"]] == [3, 3]
     assert all(0 < entry["probability"] < 1 for mask in found["masks"] for entry in mask)
-    pair, _ = run(capsys, "next-sentence", "--model", made / "run", "It rained.", "The street was wet.")
+    pair, _ = run(capsys, "next-sentence", "--model", pretrained / "run", "It rained.", "The street was wet.")
     assert 0 < pair["is_next"] < 1
-    assert "[MASK]" in run(capsys, "fill", "--model", made / "run", "no mask here", code=2)[1]
+    assert "[MASK]" in run(capsys, "fill", "--model", pretrained / "run", "no mask here", code=2)[1]
 
 
 def test_sentence_order_is_measured_under_its_name_and_not_taken_for_next_sentence(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = ["pretrain", "--corpus", made / "corpus", "--out", tmp_path / "run", "--steps", "3", *TINY]
+    start = ["pretrain", "--corpus", pretrained / "corpus", "--out", tmp_path / "run", "--steps", "3", *TINY]
     options = ["--second-sentence", "order", "--mask-units", "span", "--static-masks", "2"]
     result, _ = run(capsys, *start, *options, "--held-out", "0.2", "--evaluations", "1")
     assert 0 <= result["held_out"]["sop_accuracy"] <= 1
@@ -272,10 +274,20 @@ def test_sentence_order_is_measured_under_its_name_and_not_taken_for_next_senten
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]
     assert config["bertwright"] == {"second_sentence": "order"}
-    held_out = ["evaluate", "pretraining", "--corpus", made / "corpus", "--rows", "16", "--length", "32", "--model"]
+    held_out = [
+        "evaluate",
+        "pretraining",
+        "--corpus",
+        pretrained / "corpus",
+        "--rows",
+        "16",
+        "--length",
+        "32",
+        "--model",
+    ]
     figures, _ = run(capsys, *held_out, tmp_path / "run")
     assert figures["sop_loss"] > 0
-    assert figures["rows"] == run(capsys, *held_out, made / "run")[0]["rows"] == 16
+    assert figures["rows"] == run(capsys, *held_out, pretrained / "run")[0]["rows"] == 16
     pair = ["It rained.", "The street was wet."]
     said = run(capsys, "next-sentence", "--model", tmp_path / "run", *pair, code=2)[1]
     assert "order" in said
@@ -287,9 +299,9 @@ def test_sentence_order_is_measured_under_its_name_and_not_taken_for_next_senten
 
 
 def test_the_older_options_say_the_same_and_do_not_contradict(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = ["pretrain", "--corpus", made / "corpus", "--steps", "1", *TINY, "--out"]
+    start = ["pretrain", "--corpus", pretrained / "corpus", "--steps", "1", *TINY, "--out"]
     run(capsys, *start, tmp_path / "run", "--no-next-sentence", "--whole-word-mask")
     examples = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["examples"]
     assert (examples["second_sentence"], examples["masking"]["units"]) == ("none", "word")
@@ -307,22 +319,31 @@ def test_the_older_options_say_the_same_and_do_not_contradict(
     assert not (tmp_path / "x").exists()
 
 
-def test_finetuning_learns_and_keeps_every_seed(tuned: Path) -> None:
-    result = json.loads((tuned / "run.json").read_text())["result"]
+def test_finetuning_learns_and_keeps_every_seed(tuned_classifier: Path) -> None:
+    result = json.loads((tuned_classifier / "run.json").read_text())["result"]
     assert len(result["scores"]) == 2
     assert result["mean"] > 0.9
-    assert (tuned / "model" / "model.safetensors").is_file()
-    config = json.loads((tuned / "model" / "config.json").read_text())
+    assert (tuned_classifier / "model" / "model.safetensors").is_file()
+    config = json.loads((tuned_classifier / "model" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
     assert config["architectures"] == ["BertForSequenceClassification"]
 
 
 def test_prediction_keeps_order_and_fields(
-    tuned: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tuned_classifier: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [{"review": "The tower was lovely.", "id": 7}, {"review": "The bridge was dreadful.", "id": 3}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run(capsys, "predict", "--model", tuned, "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")
+    run(
+        capsys,
+        "predict",
+        "--model",
+        tuned_classifier,
+        "--input",
+        tmp_path / "in.jsonl",
+        "--output",
+        tmp_path / "out.jsonl",
+    )
     answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(answer["id"], answer["label"]) for answer in answers] == [(7, "good"), (3, "bad")]
     assert sum(answers[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
@@ -331,7 +352,7 @@ def test_prediction_keeps_order_and_fields(
         "evaluate",
         "classify",
         "--model",
-        tuned,
+        tuned_classifier,
         "--data",
         reviews,
         "--text-column",
@@ -344,7 +365,7 @@ def test_prediction_keeps_order_and_fields(
 
 
 def test_random_weights_need_a_vocabulary_and_then_train(
-    made: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = [
         "finetune",
@@ -366,7 +387,7 @@ def test_random_weights_need_a_vocabulary_and_then_train(
         "--out",
         tmp_path / "y",
         "--tokenizer",
-        made / "tok",
+        pretrained / "tok",
         "--epochs",
         "1",
         "--threads",
@@ -378,25 +399,25 @@ def test_random_weights_need_a_vocabulary_and_then_train(
 
 
 def test_bad_input_names_the_place_and_leaves_nothing(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases: list[tuple[list[str | Path], str]] = []
     (tmp_path / "empty.txt").write_text("\n\n")
-    cases.append((["corpus", "build", tmp_path / "empty.txt", "--tokenizer", made / "tok"], "empty.txt"))
+    cases.append((["corpus", "build", tmp_path / "empty.txt", "--tokenizer", pretrained / "tok"], "empty.txt"))
     (tmp_path / "latin.txt").write_bytes(b"good line\ncaf\xe9 line\n")
-    cases.append((["corpus", "build", tmp_path / "latin.txt", "--tokenizer", made / "tok"], "latin.txt:2"))
+    cases.append((["corpus", "build", tmp_path / "latin.txt", "--tokenizer", pretrained / "tok"], "latin.txt:2"))
     (tmp_path / "broken.txt.xz").write_bytes(b"\xfd7zXZ\x00\x00\x04not an archive")
-    cases.append((["corpus", "build", tmp_path / "broken.txt.xz", "--tokenizer", made / "tok"], "broken.txt.xz"))
+    cases.append((["corpus", "build", tmp_path / "broken.txt.xz", "--tokenizer", pretrained / "tok"], "broken.txt.xz"))
     (tmp_path / "twice.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n")
     cases.append((["tokenizer", "import", tmp_path / "twice.txt"], "twice.txt"))
     (tmp_path / "bare.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     cases.append((["tokenizer", "import", tmp_path / "bare.txt"], "[MASK]"))
     (tmp_path / "short.tsv").write_text("words\tlabel\nfine\tyes\nbad\tno\n")
-    cases.append((["finetune", "classify", "--model", made / "run", "--data", tmp_path / "short.tsv"], "text"))
+    cases.append((["finetune", "classify", "--model", pretrained / "run", "--data", tmp_path / "short.tsv"], "text"))
     cases.append((["pretrain", "--corpus", tmp_path / "nowhere", "--steps", "3"], "nowhere"))
-    start: list[str | Path] = ["pretrain", "--corpus", made / "corpus", *TINY]
+    start: list[str | Path] = ["pretrain", "--corpus", pretrained / "corpus", *TINY]
     cases.append(([*start, "--steps", "3", "--init-from", tmp_path / "absent"], "absent"))
-    cases.append(([*start, "--steps", "3", "--init-from", made / "run", "--size", "mini"], "its size is tiny"))
+    cases.append(([*start, "--steps", "3", "--init-from", pretrained / "run", "--size", "mini"], "its size is tiny"))
     cases.append(([*start, "--minutes", "0"], "minutes"))
     cases.append(([*start, "--steps", "3", "--beta2", "1"], "beta2"))
     cases.append(([*start, "--steps", "3", "--dropout", "1"], "dropout"))
@@ -404,17 +425,17 @@ def test_bad_input_names_the_place_and_leaves_nothing(
         "finetune",
         "classify",
         "--model",
-        made / "run",
+        pretrained / "run",
         "--data",
         tmp_path / "short.tsv",
         "--text-column",
         "words",
     ]
     cases.append(([*tuning, "--first-seed", "-1"], "--first-seed -1"))
-    cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--size", "huge"], "huge"))
-    cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--minutes", "3"], "minutes"))
-    cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--lengths", "128:0.5"], "0.5"))
-    cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--mask-share", "1.5"], "share"))
+    cases.append((["pretrain", "--corpus", pretrained / "corpus", "--steps", "3", "--size", "huge"], "huge"))
+    cases.append((["pretrain", "--corpus", pretrained / "corpus", "--steps", "3", "--minutes", "3"], "minutes"))
+    cases.append((["pretrain", "--corpus", pretrained / "corpus", "--steps", "3", "--lengths", "128:0.5"], "0.5"))
+    cases.append((["pretrain", "--corpus", pretrained / "corpus", "--steps", "3", "--mask-share", "1.5"], "share"))
     for number, (arguments, wanted) in enumerate(cases):
         out = tmp_path / f"out{number}"
         _, said = run(capsys, *arguments, "--out", out, code=2)
@@ -422,22 +443,26 @@ def test_bad_input_names_the_place_and_leaves_nothing(
         assert not out.exists(), arguments
 
 
-def test_figures_asked_for_in_vain_are_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held_out = ["evaluate", "pretraining", "--model", made / "run", "--corpus", made / "corpus"]
+def test_figures_asked_for_in_vain_are_refused(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = ["evaluate", "pretraining", "--model", pretrained / "run", "--corpus", pretrained / "corpus"]
     assert "rows 0" in run(capsys, *held_out, "--rows", "0", code=2)[1]
     assert "length 600" in run(capsys, *held_out, "--length", "600", code=2)[1]
-    assert "got -1" in run(capsys, "fill", "--model", made / "run", "a [MASK]", "--top-k", "-1", code=2)[1]
+    assert "got -1" in run(capsys, "fill", "--model", pretrained / "run", "a [MASK]", "--top-k", "-1", code=2)[1]
     (tmp_path / "file").write_text("x")
     assert (
         "is a file"
-        in run(capsys, "pretrain", "--corpus", made / "corpus", "--out", tmp_path / "file", "--steps", "1", code=2)[1]
+        in run(
+            capsys, "pretrain", "--corpus", pretrained / "corpus", "--out", tmp_path / "file", "--steps", "1", code=2
+        )[1]
     )
 
 
-def test_a_truncated_shard_is_named(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_shard_is_named(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import shutil
 
-    shutil.copytree(made / "corpus", tmp_path / "corpus")
+    shutil.copytree(pretrained / "corpus", tmp_path / "corpus")
     shard = next((tmp_path / "corpus").glob("*.arrow"))
     shard.write_bytes(shard.read_bytes()[:-64])
     for command in (
@@ -448,7 +473,7 @@ def test_a_truncated_shard_is_named(made: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_a_foreign_tokenizer_is_refused(
-    made: Path, tmp_path: Path, own_text: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, tmp_path: Path, own_text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(capsys, "tokenizer", "train", own_text, "--vocab-size", "650", "--out", tmp_path / "tok")
     run(
@@ -463,12 +488,14 @@ def test_a_foreign_tokenizer_is_refused(
         "--workers",
         "1",
     )
-    said = run(capsys, "evaluate", "pretraining", "--model", made / "run", "--corpus", tmp_path / "corpus", code=2)[1]
+    said = run(
+        capsys, "evaluate", "pretraining", "--model", pretrained / "run", "--corpus", tmp_path / "corpus", code=2
+    )[1]
     assert "another tokenizer" in said
     start = [
         "pretrain",
         "--corpus",
-        made / "corpus",
+        pretrained / "corpus",
         "--out",
         tmp_path / "r",
         "--steps",
@@ -481,71 +508,95 @@ def test_a_foreign_tokenizer_is_refused(
 
 
 def test_a_label_never_seen_in_training_is_refused(
-    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tuned_classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "odd.csv").write_text("review,verdict\nThe tower was lovely.,good\nThe tower was odd.,strange\n")
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    said = run(capsys, "evaluate", "classify", "--model", tuned, "--data", tmp_path / "odd.csv", *columns, code=2)[1]
+    said = run(
+        capsys, "evaluate", "classify", "--model", tuned_classifier, "--data", tmp_path / "odd.csv", *columns, code=2
+    )[1]
     assert "strange" in said
     assert "odd.csv:3" in said
 
 
-def test_inspect_tells_people_and_programs(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = run(capsys, "corpus", "inspect", made / "corpus")
+def test_inspect_tells_people_and_programs(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = run(capsys, "corpus", "inspect", pretrained / "corpus")
     assert found["documents"] == 12
-    assert main(["corpus", "inspect", str(made / "corpus")]) == 0
+    assert main(["corpus", "inspect", str(pretrained / "corpus")]) == 0
     assert "documents" in capsys.readouterr().out
 
 
 def test_several_corpora_share_the_rows(
-    made: Path, own_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, own_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "other.txt").write_text("\n\n".join(f"Talk {n}. {own_text.read_text()[:900]}" for n in range(9)))
-    run(capsys, "corpus", "build", tmp_path / "other.txt", "--tokenizer", made / "tok", "--out", tmp_path / "other")
+    run(
+        capsys,
+        "corpus",
+        "build",
+        tmp_path / "other.txt",
+        "--tokenizer",
+        pretrained / "tok",
+        "--out",
+        tmp_path / "other",
+    )
     options = ["--size", "2x128", "--lengths", "32", "--batch-size", "8", "--steps", "3", "--held-out", "0.3"]
-    two = ["--corpus", f"{made / 'corpus'}=3", "--corpus", f"{tmp_path / 'other'}=1"]
+    two = ["--corpus", f"{pretrained / 'corpus'}=3", "--corpus", f"{tmp_path / 'other'}=1"]
     found, _ = run(capsys, "pretrain", *two, *options, "--out", tmp_path / "run")
     assert found["steps"] == 3
     data = json.loads((tmp_path / "run" / "run.json").read_text())["data"]["corpus"]
     assert [entry["weight"] for entry in data] == [3, 1]
     assert len({entry["fingerprint"] for entry in data}) == 2
-    other = ["--corpus", f"{made / 'corpus'}=2", "--corpus", f"{tmp_path / 'other'}=1"]
+    other = ["--corpus", f"{pretrained / 'corpus'}=2", "--corpus", f"{tmp_path / 'other'}=1"]
     assert (
         "another configuration"
         in run(capsys, "pretrain", *other, *options, "--out", tmp_path / "run", "--resume", code=2)[1]
     )
-    for bad, message in (([two[1]] * 2, "several different ones"), ([f"{made / 'corpus'}=x"], "write FOLDER=WEIGHT")):
+    for bad, message in (
+        ([two[1]] * 2, "several different ones"),
+        ([f"{pretrained / 'corpus'}=x"], "write FOLDER=WEIGHT"),
+    ):
         given = [word for corpus in bad for word in ("--corpus", corpus)]
         assert message in run(capsys, "pretrain", *given, *options, "--out", tmp_path / "no", code=2)[1]
 
 
 def test_a_model_answers_as_many_texts_as_it_learned_from(
-    tuned: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tuned_classifier: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = ["--text-column", "review", "--text-column", "day"]
     for command in (
-        ["predict", "--model", tuned, "--input", reviews, "--output", tmp_path / "out.csv", *columns],
-        ["evaluate", "classify", "--model", tuned, "--data", reviews, *columns, "--label-column", "verdict"],
+        ["predict", "--model", tuned_classifier, "--input", reviews, "--output", tmp_path / "out.csv", *columns],
+        ["evaluate", "classify", "--model", tuned_classifier, "--data", reviews, *columns, "--label-column", "verdict"],
     ):
         assert "was fine-tuned on 1 text column(s) (review), got 2 (review, day)" in run(capsys, *command, code=2)[1]
 
 
 def test_more_tokens_than_positions_are_refused_before_training(
-    made: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    start = ["finetune", "classify", "--model", made / "run", "--data", reviews, "--out", tmp_path / "run", *columns]
+    start = [
+        "finetune",
+        "classify",
+        "--model",
+        pretrained / "run",
+        "--data",
+        reviews,
+        "--out",
+        tmp_path / "run",
+        *columns,
+    ]
     assert "takes at most 512 tokens" in run(capsys, *start, "--max-length", "1000", code=2)[1]
     assert not (tmp_path / "run").exists()
 
 
-def test_long_cells_and_large_seeds(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_cells_and_large_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "lovely " * 30_000
     (tmp_path / "long.csv").write_text("review,verdict\n" + f'"{long}",good\n"dreadful",bad\n' * 12)
     columns = ["--text-column", "review", "--label-column", "verdict", "--epochs", "1", "--batch-size", "4"]
-    start = ["finetune", "classify", "--model", made / "run", "--data", tmp_path / "long.csv", *columns]
+    start = ["finetune", "classify", "--model", pretrained / "run", "--data", tmp_path / "long.csv", *columns]
     run(capsys, *start, "--out", tmp_path / "run", "--max-length", "32")
-    corpus = ["--corpus", made / "corpus", "--out", tmp_path / "no", "--steps", "1", *TINY]
+    corpus = ["--corpus", pretrained / "corpus", "--out", tmp_path / "no", "--steps", "1", *TINY]
     assert "seed" in run(capsys, "pretrain", *corpus, "--seed", str(10**23), code=2)[1]
     assert "--learning-rate inf" in run(capsys, "pretrain", *corpus, "--learning-rate", "inf", code=2)[1]
     assert not (tmp_path / "no").exists()

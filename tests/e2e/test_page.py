@@ -13,23 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import uvicorn
 
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import save_model
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.registry import find
 from bertwright.serving.app import create_app
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.hardware import resolve_numerics
 from tests.support import eight_sentences
+from tests.support.encoders import SHAPE, write_encoder
+from tests.support.texts import PLACES
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
@@ -42,36 +39,16 @@ FLAGS = [
     "--no-first-run",
 ]
 TASKS = find("bertwright.tasks", TaskSpec)
-PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
 SETTINGS = FinetuneSettings(
     epochs=20, batch_size=4, learning_rate=3e-3, max_length=48, threads=1, precision="fp32", warmup=0.05
 )
 EPOCHS = {"topics": 30, "number": 4, "swag": 6}  # a number need not be right, a choice is soon learned
 PASSAGE = "In the evening they all met near {}, as they had said."
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script> 𝔘𝔫𝔦 & more"
-LAYERS, HEADS = 2, 4
+LAYERS, HEADS = SHAPE["layers"], SHAPE["heads"]
 
 
 # ---- models and a service --------------------------------------------------------------------------------------------
-
-
-def _encoder(folder: Path, own_text: Path) -> str:
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    config = EncoderConfig(
-        vocab_size=words.vocab_size,
-        hidden=48,
-        layers=LAYERS,
-        heads=HEADS,
-        intermediate=96,
-        max_positions=64,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-    )
-    torch.manual_seed(4)
-    model = PretrainingModel(config, second_sentence="next")
-    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForPreTraining")
-    return str(folder / "m")
 
 
 def _table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
@@ -118,10 +95,10 @@ def _choices(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, Predictor]:
+def trained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, Predictor]:
     """One small model of each kind; those with a task know eight records by heart."""
     folder = tmp_path_factory.mktemp("page")
-    encoder = _encoder(folder, own_text)
+    encoder = write_encoder(folder / "m", places_tokenizer, second_sentence="next")
     table: dict[str, Any] = {"dev": ("dev",), "label": "label"}
     mood = ClassificationTask(name="mood", text=("sentence",), labels=("bad", "good"), **table)
     pair = ClassificationTask(name="pair", text=("here", "there"), labels=("no", "yes"), **table)
@@ -165,8 +142,8 @@ def served(models: dict[str, Predictor], **settings: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def url(models: dict[str, Predictor]) -> Iterator[str]:
-    with served(models) as found:
+def url(trained_models: dict[str, Predictor]) -> Iterator[str]:
+    with served(trained_models) as found:
         yield found
 
 
@@ -236,14 +213,14 @@ def typed(page: Any, tab: str, fields: dict[str, str]) -> None:
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
-def test_masks_are_filled_as_one_types(page: Any, models: dict[str, Predictor]) -> None:
+def test_masks_are_filled_as_one_types(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "lm", "fill")
     text = "The [MASK] of the harbour"
     with page.expect_response("**/v1/fill"):
         page.locator("#fill-text").fill("")
         page.locator("#fill-text").press_sequentially(text)  # keys alone, no button
     result.locator(".mask").first.wait_for()
-    expected = models["lm"](text).masks[0]
+    expected = trained_models["lm"](text).masks[0]
     page.wait_for_function("() => document.querySelectorAll('#result-fill .mask').length === 1")
     assert result.locator(".name").all_inner_texts()[:3] == [one.piece for one in expected[:3]]
     assert result.locator(".share").first.inner_text() == f"{100 * expected[0].probability:.1f} %"
@@ -257,19 +234,19 @@ def test_masks_are_filled_as_one_types(page: Any, models: dict[str, Predictor]) 
     assert page.input_value("#fill-text") == "no gap[MASK][MASK]"
 
 
-def test_labels_have_bars(page: Any, models: dict[str, Predictor]) -> None:
+def test_labels_have_bars(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "mood", "classification")
     assert not page.locator("#classification-second").is_visible()
     typed(page, "classification", {"first": "The garden of sentence"})
     assert result.locator(".big").inner_text() == "good"
     assert result.locator(".name").all_inner_texts() == ["good", "bad"]
-    share = models["mood"]("The garden of sentence").probability
+    share = trained_models["mood"]("The garden of sentence").probability
     assert result.locator(".share").first.inner_text() == f"{100 * share:.1f} %"
     width = result.locator(".track i").first.evaluate("(bar) => bar.offsetWidth / bar.parentElement.offsetWidth")
     assert width == pytest.approx(share, abs=0.02)
 
 
-def test_a_pair_has_two_fields(page: Any, models: dict[str, Predictor]) -> None:
+def test_a_pair_has_two_fields(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "pair", "classification")
     typed(page, "classification", {"first": "The harbour of here", "second": "The harbour of there"})
     assert result.locator(".big").inner_text() == "no"
@@ -277,7 +254,7 @@ def test_a_pair_has_two_fields(page: Any, models: dict[str, Predictor]) -> None:
     assert result.inner_text() == "Write both texts."
 
 
-def test_several_labels_and_a_number(page: Any, models: dict[str, Predictor]) -> None:
+def test_several_labels_and_a_number(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "topics", "classification")
     typed(page, "classification", {"first": "The harbour of sentence"})
     assert result.locator(".big").inner_text() == "These apply: sea, town."
@@ -286,16 +263,16 @@ def test_several_labels_and_a_number(page: Any, models: dict[str, Predictor]) ->
 
     result = at(page, "number", "classification")
     typed(page, "classification", {"first": "The bridge of sentence"})
-    score = models["number"]("The bridge of sentence").score
+    score = trained_models["number"]("The bridge of sentence").score
     assert result.locator(".number").inner_text() == f"{score:.3f}"
 
 
-def test_entities_are_marked_with_their_types(page: Any, models: dict[str, Predictor]) -> None:
+def test_entities_are_marked_with_their_types(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "ner", "tagging")
     words, _ = eight_sentences.sentence(0)
     text = " ".join(words)
     typed(page, "tagging", {"text": text})
-    found = models["ner"](text).entities
+    found = trained_models["ner"](text).entities
     assert [one.type for one in found] == ["PER", "LOC"]
     marks = result.locator("mark")
     assert marks.all_inner_texts() == [f"{one.text}{one.type} {100 * one.probability:.1f} %" for one in found]
@@ -303,24 +280,24 @@ def test_entities_are_marked_with_their_types(page: Any, models: dict[str, Predi
     assert len(set(colours)) == 2
 
 
-def test_places_count_characters(page: Any, models: dict[str, Predictor]) -> None:
+def test_places_count_characters(page: Any, trained_models: dict[str, Predictor]) -> None:
     """Beyond the first plane a character is two units in JavaScript and one in the service."""
     result = at(page, "ner", "tagging")
     text = f"𝔘𝔫𝔦 {' '.join(eight_sentences.sentence(0)[0])}"
     typed(page, "tagging", {"text": text})
-    found = models["ner"](text).entities
+    found = trained_models["ner"](text).entities
     assert found
     marked = result.locator("mark").evaluate_all("(marks) => marks.map((mark) => mark.firstChild.data)")
     assert marked == [text[one.start : one.end] for one in found] == [one.text for one in found]
 
 
-def test_an_answer_is_marked_in_its_passage(page: Any, models: dict[str, Predictor]) -> None:
+def test_an_answer_is_marked_in_its_passage(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "squad", "questions")
     typed(page, "questions", {"question": "Where did they meet?", "context": PASSAGE.format("the harbour")})
     assert result.locator("mark").inner_text() == "the harbour"
     assert result.locator(".big").inner_text() == "the harbour"
     assert result.locator(".text").inner_text() == PASSAGE.format("the harbour")
-    none = models["squad"](("Where did they meet?", PASSAGE.format("something"))).no_answer
+    none = trained_models["squad"](("Where did they meet?", PASSAGE.format("something"))).no_answer
     typed(page, "questions", {"context": PASSAGE.format("something")})
     assert result.locator("mark").count() == 0
     assert result.locator(".big").inner_text() == "The passage holds no answer."
@@ -339,18 +316,18 @@ def test_a_choice_is_made(page: Any) -> None:
     assert result.locator("li.best .name").inner_text() == endings[0]
 
 
-def test_does_the_second_text_follow(page: Any, models: dict[str, Predictor]) -> None:
+def test_does_the_second_text_follow(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "lm", "next")
     typed(page, "next", {"first": "The harbour", "second": "the garden"})
     assert result.locator(".name").all_inner_texts() == ["follows", "does not follow"]
-    share = models["lm"].next_sentence("The harbour", "the garden")
+    share = trained_models["lm"].next_sentence("The harbour", "the garden")
     assert result.locator(".share").first.inner_text() == f"{100 * share:.1f} %"
 
 
-def test_two_texts_are_compared(page: Any, models: dict[str, Predictor]) -> None:
+def test_two_texts_are_compared(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "ner", "compare")
     typed(page, "compare", {"first": "The harbour", "second": "the garden of the tower"})
-    a, b = models["ner"].vectors(["The harbour", "the garden of the tower"]).astype(float)
+    a, b = trained_models["ner"].vectors(["The harbour", "the garden of the tower"]).astype(float)
     cosine = a @ b / np.sqrt((a @ a) * (b @ b))
     assert float(result.locator(".number").inner_text()) == pytest.approx(cosine, abs=1e-3)
     assert result.locator("svg[role=img] line").count() == 2
@@ -581,8 +558,8 @@ def test_a_refusal_is_shown_in_the_services_words(browser: Any, url: str) -> Non
         assert result.get_by_role("alert").count() == 0
 
 
-def test_a_token_is_asked_for(browser: Any, models: dict[str, Predictor]) -> None:
-    with served({"lm": models["lm"]}, token="schlüssel") as url, opened(browser, url, refused=(401,)) as page:
+def test_a_token_is_asked_for(browser: Any, trained_models: dict[str, Predictor]) -> None:
+    with served({"lm": trained_models["lm"]}, token="schlüssel") as url, opened(browser, url, refused=(401,)) as page:
         page.get_by_role("heading", name="This service asks for a token").wait_for()
         assert "Authorization: Bearer TOKEN" in page.locator("#token-trouble").inner_text()
         page.get_by_label("Token").fill("another")
@@ -619,8 +596,8 @@ def test_a_busy_service_is_asked_again(browser: Any, url: str) -> None:
         assert refusals == []
 
 
-def test_a_service_that_is_gone_is_said(browser: Any, models: dict[str, Predictor]) -> None:
-    with opened_gone(browser, models) as page:
+def test_a_service_that_is_gone_is_said(browser: Any, trained_models: dict[str, Predictor]) -> None:
+    with opened_gone(browser, trained_models) as page:
         result = page.locator("#result-fill")
         page.fill("#fill-text", "now [MASK]")
         result.get_by_role("alert").wait_for()

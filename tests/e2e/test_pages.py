@@ -116,10 +116,10 @@ def test_the_korean_readme_prints_the_same_commands() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({name for name, text in (*LINES, *CODE) if not why_not(text)}))
 def test_a_page_does_what_it_prints(
-    name: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+    name: str, pages_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for thing in made.iterdir():
+    for thing in pages_folder.iterdir():
         Path(thing.name).symlink_to(thing)
     port = ""
     with ExitStack() as running:
@@ -128,7 +128,7 @@ def test_a_page_does_what_it_prints(
                 for place, thing in things.items() if line.startswith(start) else ():
                     remove(Path(place))
                     if thing:
-                        Path(place).symlink_to(made / thing)
+                        Path(place).symlink_to(pages_folder / thing)
             line = with_less(line)
             words = command(line)
             for path in written(words):
@@ -202,7 +202,7 @@ MADE = (
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of what the pages speak of, under their names."""
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:

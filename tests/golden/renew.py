@@ -28,8 +28,8 @@ from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.loop import train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import OptimizerSettings
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 GOLDEN = Path(__file__).with_name("run.json")
 STEPS = 50
 RENEW = (

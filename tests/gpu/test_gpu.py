@@ -21,20 +21,17 @@ from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.encoder import gather_rows
-from bertwright.model.folder import save_model
 from bertwright.model.system import SYSTEMS, System
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.systems import trainable_of
 from bertwright.registry import find
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import Device
 from tests.support import tiny_run
 from tests.support.ranked_run import SETTINGS
-from tests.support.task_examples import PLACES, example_data
+from tests.support.task_examples import example_data
 
 pytestmark = pytest.mark.gpu
 DEVICE = cast(Device, os.environ.get("BERTWRIGHT_TEST_DEVICE", "cuda"))
@@ -85,26 +82,13 @@ def test_a_run_that_was_stopped_ends_in_the_same_bytes(own_corpus: Path, tmp_pat
     assert one.read_bytes() == other.read_bytes()
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
-    folder = tmp_path_factory.mktemp("encoder")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    shape = {"hidden": 48, "heads": 4, "intermediate": 96, "max_positions": 64}
-    config = tiny_run.config(vocab_size=words.vocab_size, **shape)
-    torch.manual_seed(4)
-    model = PretrainingModel(config, second_sentence="none")
-    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForMaskedLM")
-    return str(folder / "m")
-
-
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_every_task_is_learned_there_and_answered_alike_here(name: str, encoder: str, tmp_path: Path) -> None:
+def test_every_task_is_learned_there_and_answered_alike_here(name: str, small_encoder: str, tmp_path: Path) -> None:
     task, example = TASKS[name], example_data(TASKS[name], tmp_path)
     settings = FinetuneSettings(
         epochs=30, batch_size=4, learning_rate=3e-3, max_length=40, precision="fp32", warmup=0.05, device=DEVICE
     )
-    found = finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
+    found = finetune(settings, task, model=small_encoder, data=example.data, out=tmp_path / "run")
     assert found["mean"] == pytest.approx(example.perfect)
     for device in (DEVICE, "cpu"):
         figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data, precision="fp32", device=device)
@@ -124,11 +108,11 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("task", ["sst2", "ner"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("way", WAYS)
-def test_other_ways_are_learned_there(way: str, precision: Any, task: str, encoder: str, tmp_path: Path) -> None:
+def test_other_ways_are_learned_there(way: str, precision: Any, task: str, small_encoder: str, tmp_path: Path) -> None:
     example = example_data(TASKS[task], tmp_path)
     given = {"epochs": 40, "batch_size": 4, "learning_rate": 3e-3, "max_length": 40, "warmup": 0.05, **WAYS[way]}
     settings = FinetuneSettings.model_validate({**given, "precision": precision, "device": DEVICE})
-    found = finetune(settings, TASKS[task], model=encoder, data=example.data, out=tmp_path / "run")
+    found = finetune(settings, TASKS[task], model=small_encoder, data=example.data, out=tmp_path / "run")
     assert found["mean"] == pytest.approx(example.perfect)
 
 

@@ -12,7 +12,6 @@ from bertwright.errors import InputError
 from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import open_model
-from bertwright.text.wordpiece import train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -28,13 +27,6 @@ SHAPES = (
     },
 )
 LABELS = {"BertForSequenceClassification": 3, "BertForTokenClassification": 5}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer") / "tok"
-    train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400).save(folder)
-    return folder
 
 
 def published(folder: Path, tokenizer: Path, kind: str, **shape: Any) -> Any:
@@ -101,9 +93,9 @@ def loss_of(kind: str, outputs: dict[str, Tensor], wanted: dict[str, Tensor]) ->
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_number_agrees(tmp_path: Path, tokenizer: Path, kind: str, shape: dict[str, Any]) -> None:
+def test_every_number_agrees(tmp_path: Path, own_tokenizer: Path, kind: str, shape: dict[str, Any]) -> None:
     """Outputs, states, attention and loss within 1e-5; every parameter's gradient within 1e-4 of its size."""
-    theirs = published(tmp_path / "m", tokenizer, kind, **shape)
+    theirs = published(tmp_path / "m", own_tokenizer, kind, **shape)
     saved = open_model(str(tmp_path / "m"))
     assert saved.architecture == kind
     ours = open_architecture(saved)
@@ -160,7 +152,7 @@ def close(mine: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
 
 
-def test_other_architectures_are_refused(tmp_path: Path, tokenizer: Path) -> None:
-    published(tmp_path / "m", tokenizer, "BertModel", **SHAPES[0])
+def test_other_architectures_are_refused(tmp_path: Path, own_tokenizer: Path) -> None:
+    published(tmp_path / "m", own_tokenizer, "BertModel", **SHAPES[0])
     with pytest.raises(InputError, match="architecture 'BertLMHeadModel' is not known; allowed are BertModel"):
         Bert(open_model(str(tmp_path / "m")).config, "BertLMHeadModel")

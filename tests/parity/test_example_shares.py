@@ -33,7 +33,7 @@ class Rows:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
+def numbered_corpus(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
     draw = np.random.default_rng(0)
     documents: list[oracle.Document] = []
     piece = 0
@@ -48,11 +48,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
 
 
 @pytest.fixture(scope="module")
-def rows(corpus: oracle.FakeCorpus) -> Rows:
-    examples = Examples(corpus, ExampleSettings(), length=LENGTH, seed=SEED)  # type: ignore[arg-type]
+def epoch_rows(numbered_corpus: oracle.FakeCorpus) -> Rows:
+    examples = Examples(numbered_corpus, ExampleSettings(), length=LENGTH, seed=SEED)  # type: ignore[arg-type]
     plans = [
         plan_pairs(
-            corpus.sentence_lengths(), corpus.document_first(), length=LENGTH, seed=SEED, epoch=epoch, short_share=SHORT
+            numbered_corpus.sentence_lengths(),
+            numbered_corpus.document_first(),
+            length=LENGTH,
+            seed=SEED,
+            epoch=epoch,
+            short_share=SHORT,
         )
         for epoch in range(EPOCHS)
     ]
@@ -72,15 +77,18 @@ def standard_errors(measured: float, expected: float, num: float) -> float:
     return abs(measured - expected) / (expected * (1 - expected) / num) ** 0.5
 
 
-def test_the_count_of_predictions_is_exact(rows: Rows) -> None:
-    wanted = [max(1, round(0.15 * length)) for length in rows.batch.lengths.tolist()]
-    assert rows.batch.weights.sum(1).tolist() == wanted
+def test_the_count_of_predictions_is_exact(epoch_rows: Rows) -> None:
+    wanted = [max(1, round(0.15 * length)) for length in epoch_rows.batch.lengths.tolist()]
+    assert epoch_rows.batch.weights.sum(1).tolist() == wanted
     assert set(wanted) == {1, 2, 3, 4, 5}
 
 
-def test_of_the_chosen_pieces_so_many_are_masked_kept_and_random(rows: Rows) -> None:
-    row, column = np.nonzero(rows.batch.weights)
-    shown, label = rows.batch.ids[row, rows.batch.positions[row, column]], rows.batch.labels[row, column]
+def test_of_the_chosen_pieces_so_many_are_masked_kept_and_random(epoch_rows: Rows) -> None:
+    row, column = np.nonzero(epoch_rows.batch.weights)
+    shown, label = (
+        epoch_rows.batch.ids[row, epoch_rows.batch.positions[row, column]],
+        epoch_rows.batch.labels[row, column],
+    )
     size = FIRST + PIECES
     masked, kept = (shown == oracle.MASK).mean(), (shown == label).mean()
     assert standard_errors(masked, 0.8 + 0.1 / size, label.size) < 3  # a random entry is [MASK] once in so many
@@ -118,36 +126,38 @@ def expected_rows(corpus: oracle.FakeCorpus) -> NDArray[np.float64]:
     return np.array(found)
 
 
-def test_rows_and_random_ones_are_as_many_as_the_walk_gives(corpus: oracle.FakeCorpus, rows: Rows) -> None:
+def test_rows_and_random_ones_are_as_many_as_the_walk_gives(
+    numbered_corpus: oracle.FakeCorpus, epoch_rows: Rows
+) -> None:
     """More than half are random: chunks of one sentence always are."""
-    expected = expected_rows(corpus)
-    document = np.searchsorted(corpus.document_first(), rows.plan["a"], side="right") - 1
+    expected = expected_rows(numbered_corpus)
+    document = np.searchsorted(numbered_corpus.document_first(), epoch_rows.plan["a"], side="right") - 1
     counts = np.zeros((EPOCHS, len(expected), 2))
-    np.add.at(counts, (rows.epoch, document, 0), 1)
-    np.add.at(counts, (rows.epoch, document, 1), rows.batch.is_random)
-    assert (rows.batch.is_random == rows.plan["random"]).all()
+    np.add.at(counts, (epoch_rows.epoch, document, 0), 1)
+    np.add.at(counts, (epoch_rows.epoch, document, 1), epoch_rows.batch.is_random)
+    assert (epoch_rows.batch.is_random == epoch_rows.plan["random"]).all()
     beyond = counts - expected  # documents and epochs have draws of their own
     assert (abs(beyond.sum((0, 1))) < 3 * (beyond**2).sum((0, 1)) ** 0.5).all()
     share = expected[:, 1].sum() / expected[:, 0].sum()
     assert 0.55 < share < 0.75
     ratio = beyond[..., 1] - share * beyond[..., 0]
     assert abs(ratio.sum()) < 3 * (ratio**2).sum() ** 0.5
-    assert rows.batch.is_random.mean() == pytest.approx(share, abs=0.005)
+    assert epoch_rows.batch.is_random.mean() == pytest.approx(share, abs=0.005)
 
 
-def test_tokens_are_cut_off_front_and_back_alike(corpus: oracle.FakeCorpus, rows: Rows) -> None:
+def test_tokens_are_cut_off_front_and_back_alike(numbered_corpus: oracle.FakeCorpus, epoch_rows: Rows) -> None:
     """A and B are runs of the text; what they lack of the planned sentences stood before them as often as after."""
-    begins = np.concatenate([[0], np.cumsum(corpus.sentence_lengths())])
-    every, columns = np.arange(len(rows.text)), np.arange(LENGTH)
-    in_b = rows.batch.segments.sum(1)  # with its [SEP]
-    middle = rows.batch.lengths - in_b - 1
+    begins = np.concatenate([[0], np.cumsum(numbered_corpus.sentence_lengths())])
+    every, columns = np.arange(len(epoch_rows.text)), np.arange(LENGTH)
+    in_b = epoch_rows.batch.segments.sum(1)  # with its [SEP]
+    middle = epoch_rows.batch.lengths - in_b - 1
     fronts = cuts = 0
     for side, first, size in (("a", np.ones_like(middle), middle - 1), ("b", middle + 1, in_b - 1)):
         assert (size >= 1).all()
-        place = rows.text - FIRST
+        place = epoch_rows.text - FIRST
         is_inside = (columns >= first[:, None]) & (columns < (first + size - 1)[:, None])
         assert (((np.roll(place, -1, axis=1) - place) % PIECES)[is_inside] == 1).all()
-        planned = begins[rows.plan[side]], begins[rows.plan[side] + rows.plan[f"{side}_count"]]
+        planned = begins[epoch_rows.plan[side]], begins[epoch_rows.plan[side] + epoch_rows.plan[f"{side}_count"]]
         front = (place[every, first] - planned[0]) % PIECES
         cut = planned[1] - planned[0] - size
         assert (front <= cut).all()

@@ -138,7 +138,7 @@ def test_the_chooser_is_the_plain_bert() -> None:
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Examples:
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return tiny_run.examples(tmp_path_factory.mktemp("corpus"))
 
 
@@ -288,21 +288,21 @@ def assert_same_losses_in_fp32(folder: Path, rows: Examples, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", [*CUT, "padded further"])
-def test_micro_batches_and_padding_change_nothing_in_float64(tmp_path: Path, rows: Examples, way: str) -> None:
-    assert_same_in_float64(tmp_path, rows, way)
+def test_micro_batches_and_padding_change_nothing_in_float64(tmp_path: Path, examples: Examples, way: str) -> None:
+    assert_same_in_float64(tmp_path, examples, way)
 
 
 @pytest.mark.parametrize("way", [*CUT, "padded further"])
-def test_micro_batches_and_padding_leave_the_losses_in_fp32(tmp_path: Path, rows: Examples, way: str) -> None:
-    assert_same_losses_in_fp32(tmp_path, rows, way)
+def test_micro_batches_and_padding_leave_the_losses_in_fp32(tmp_path: Path, examples: Examples, way: str) -> None:
+    assert_same_losses_in_fp32(tmp_path, examples, way)
 
 
-def test_a_compiled_step_changes_nothing_in_float64(tmp_path: Path, rows: Examples) -> None:
+def test_a_compiled_step_changes_nothing_in_float64(tmp_path: Path, examples: Examples) -> None:
     """One layer, since the compiler takes most of a minute where its cache is empty; two are in the slow tests."""
-    assert_same_in_float64(tmp_path, rows, "compiled", layers=1)
+    assert_same_in_float64(tmp_path, examples, "compiled", layers=1)
 
 
 @pytest.mark.slow
-def test_a_compiled_step_of_two_layers_changes_nothing(tmp_path: Path, rows: Examples) -> None:
-    assert_same_in_float64(tmp_path / "float64", rows, "compiled")
-    assert_same_losses_in_fp32(tmp_path / "fp32", rows, "compiled")
+def test_a_compiled_step_of_two_layers_changes_nothing(tmp_path: Path, examples: Examples) -> None:
+    assert_same_in_float64(tmp_path / "float64", examples, "compiled")
+    assert_same_losses_in_fp32(tmp_path / "fp32", examples, "compiled")

@@ -27,12 +27,12 @@ from hypothesis import strategies as st
 
 from bertwright.text.vocabulary import Rules, read_vocabulary
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from tests.support.texts import OWN_TEXT
 
 legacy = pytest.importorskip(
     "transformers.models.bert.tokenization_bert_legacy", reason="the oracle; transformers is in the dev extra"
 )
 
-OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 UNCASED, CASED, MULTILINGUAL = RELEASED = (
     "bert-base-uncased-vocab.txt",
     "bert-base-cased-vocab.txt",
@@ -112,7 +112,7 @@ def own_lines() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tokenizers")
 
 
@@ -185,20 +185,20 @@ RULES = [(False, False), (False, True), (True, False), (True, True)]
 
 
 @pytest.mark.parametrize(("cased", "strip_accents"), RULES)
-def test_own_vocabularies(place: Path, cased: bool, strip_accents: bool) -> None:
-    ours, theirs = own(place, cased, strip_accents)
+def test_own_vocabularies(tokenizers_folder: Path, cased: bool, strip_accents: bool) -> None:
+    ours, theirs = own(tokenizers_folder, cased, strip_accents)
     lines = [*own_lines(), *ODD, " ".join(own_lines())]
     assert_same_ids(ours, lines, map(theirs.ids, lines))
     assert_places(ours, theirs, lines)
 
 
 @pytest.mark.parametrize("longest", [100, 200])
-def test_very_long_words(place: Path, longest: int) -> None:
+def test_very_long_words(tokenizers_folder: Path, longest: int) -> None:
     """Letters are counted after folding: a syllable of Hangul is three, an accent none."""
-    pieces = own(place, False, True)[0].pieces
+    pieces = own(tokenizers_folder, False, True)[0].pieces
     ours = Tokenizer(pieces, Rules(cased=False, strip_accents=True, longest_word=longest))
-    theirs = Original(place / "False-True" / "vocab.txt", ours.rules)
-    assert read_vocabulary(place / "False-True" / "vocab.txt") == pieces
+    theirs = Original(tokenizers_folder / "False-True" / "vocab.txt", ours.rules)
+    assert read_vocabulary(tokenizers_folder / "False-True" / "vocab.txt") == pieces
     lines = [letter * count for letter in "aÉ골" for count in (33, 34, 66, 67, 99, 100, 101, 199, 200, 201, 500)]
     lines += ["e\u0301" * 100, "e\u0301" * 101, "a\u200b" * 200, "ab" * 50 + "." + "ba" * 100, "İ" * 200, "ß" * 101]
     assert_same_ids(ours, lines, map(theirs.ids, lines))
@@ -230,16 +230,16 @@ TEXTS = st.text(st.one_of(st.sampled_from("abcdeABCDE ,.'#[]\t\u0301Σσ골"), A
 @example(text="ΟΔΥΣΣΕΥΣ, Σ")
 @example(text="\u1100\u1161\u11a8\u0323\u0307s")
 @given(text=TEXTS)
-def test_any_text(place: Path, cased: bool, strip_accents: bool, text: str) -> None:
-    ours, theirs = own(place, cased, strip_accents)
+def test_any_text(tokenizers_folder: Path, cased: bool, strip_accents: bool, text: str) -> None:
+    ours, theirs = own(tokenizers_folder, cased, strip_accents)
     assert ours.ids([text]) == [theirs.ids(text)]
     assert_places(ours, theirs, [text])
 
 
 @pytest.mark.parametrize("cased", [True, False])
-def test_every_character_of_unicode(place: Path, cased: bool) -> None:
+def test_every_character_of_unicode(tokenizers_folder: Path, cased: bool) -> None:
     """Between two letters; a vocabulary of the words that the oracle makes tells how they were cut."""
-    theirs = own(place, cased, not cased)[1]
+    theirs = own(tokenizers_folder, cased, not cased)[1]
     texts = [f"a{char}b" for char in assigned()]
     words = [theirs.words(text) for text in texts]
     known = {word: None for some in words for word in some}
@@ -265,9 +265,9 @@ def assigned() -> Iterator[str]:
     )
 
 
-def test_the_steps_that_are_not_the_originals(place: Path) -> None:
+def test_the_steps_that_are_not_the_originals(tokenizers_folder: Path) -> None:
     """What the head of this file says, one by one."""
-    ours, theirs = own(place, True, False)
+    ours, theirs = own(tokenizers_folder, True, False)
     composing = legacy.BasicTokenizer(do_lower_case=False)
     assert composing.tokenize("e\u0301 Å") == ["é", "Å"]
     assert theirs.words("e\u0301 Å") == ["e\u0301", "Å"]

@@ -12,15 +12,9 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses
 from bertwright.tasks.classification.model import Classifier, TextBatch
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=500).save(tmp_path / "tok")
-    return tmp_path / "tok"
 
 
 def config(tokenizer: Path, activation: str) -> EncoderConfig:
@@ -46,13 +40,13 @@ def batch(vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-def test_pretraining_model_agrees(tmp_path: Path, tokenizer: Path, activation: str) -> None:
-    settings = config(tokenizer, activation)
+def test_pretraining_model_agrees(tmp_path: Path, own_tokenizer: Path, activation: str) -> None:
+    settings = config(own_tokenizer, activation)
     ours = PretrainingModel(settings)
     init_weights(ours, settings.initializer_range, torch.Generator().manual_seed(1))
     init_attention(ours.encoder, "matching", generator=torch.Generator().manual_seed(2))
     torch.nn.init.normal_(ours.masked_lm.bias, generator=torch.Generator().manual_seed(3))
-    save_model(tmp_path / "m", ours, config=settings, tokenizer=tokenizer, architecture="BertForPreTraining")
+    save_model(tmp_path / "m", ours, config=settings, tokenizer=own_tokenizer, architecture="BertForPreTraining")
     theirs = transformers.BertForPreTraining.from_pretrained(tmp_path / "m").eval()
     ours.eval()
     ids, segments, mask = batch(settings.vocab_size)
@@ -100,15 +94,15 @@ def test_pretraining_model_agrees(tmp_path: Path, tokenizer: Path, activation: s
     )
 
 
-def test_classifier_agrees_and_its_folder_comes_back(tmp_path: Path, tokenizer: Path) -> None:
-    settings = config(tokenizer, "gelu")
+def test_classifier_agrees_and_its_folder_comes_back(tmp_path: Path, own_tokenizer: Path) -> None:
+    settings = config(own_tokenizer, "gelu")
     ours = Classifier(settings, 3)
     init_weights(ours, settings.initializer_range, torch.Generator().manual_seed(1))
     save_model(
         tmp_path / "m",
         ours,
         config=settings,
-        tokenizer=tokenizer,
+        tokenizer=own_tokenizer,
         architecture="BertForSequenceClassification",
         labels=("a", "b", "c"),
     )

@@ -23,7 +23,7 @@ MANY = 10_500
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def good_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one good file of each kind."""
     tmp_path = tmp_path_factory.mktemp("good")
     words = [*SPECIAL, *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
@@ -51,8 +51,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def good(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "files"))
+def good(good_files: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good_files, tmp_path / "files"))
 
 
 def as_pickle(folder: Path, *, old: bool) -> None:

@@ -15,8 +15,8 @@ from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 IDEOGRAPHS = [(0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0xF900, 0xFAFF)]
 # Blocks whose characters have had their categories for long: the Rust side follows an older Unicode than Python.
 BLOCKS = [

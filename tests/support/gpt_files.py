@@ -17,10 +17,10 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.folder import load_weights, open_model
 from bertwright.text.bpe import BPETokenizer
 from tests.support import bpe_oracle
+from tests.support.texts import OWN_TEXT
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
-OWN_TEXT = Path(__file__).parent.parent / "fixtures" / "own_text.txt"
 LAYERS, HIDDEN, POSITIONS = 2, 24, 20
 LAYER = ("attn.c_attn", "attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2")
 """The parts of a layer in the order of the release; each is a weight and a bias."""

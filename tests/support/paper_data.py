@@ -4,8 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.texts import PLACES
+
 GOOD, BAD = "lovely", "dreadful"
-PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
 
 
 def write_data(folder: Path, *, without: Sequence[str] = ()) -> Path:

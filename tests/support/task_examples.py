@@ -19,8 +19,7 @@ from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import TaggingTask
 from tests.support import eight_sentences
-
-PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
+from tests.support.texts import PLACES
 
 
 @dataclass(frozen=True)

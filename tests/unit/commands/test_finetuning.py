@@ -9,7 +9,7 @@ from bertwright.text.wordpiece import train_tokenizer
 
 
 @pytest.fixture
-def place(tmp_path: Path, own_text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, own_text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with a vocabulary and small files of several kinds."""
     monkeypatch.chdir(tmp_path)
     train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
@@ -39,14 +39,14 @@ TUNE = "--model random:tiny --tokenizer tok --out run --threads 1 --epochs 1 --b
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(
-    place: Path, given: str, words: str, capsys: pytest.CaptureFixture[str]
+    working_folder: Path, given: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert typed(f"finetune {given} {TUNE}") == 2
     assert words in capsys.readouterr().err
     assert not Path("run").exists()
 
 
-def test_which_file_is_trained_on_is_said_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_which_file_is_trained_on_is_said_once(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("codah").mkdir()
     rows = "".join(f"Who?,A man {n},sits,stands,{n % 2}\n" for n in range(12))
     Path("codah/codah-train.csv").write_text("sent1,sent2,ending0,ending1,label\n" + rows)

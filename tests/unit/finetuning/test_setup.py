@@ -25,7 +25,8 @@ from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.kinds import kind_of
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.loop import Signals
-from tests.support.task_examples import PLACES, example_data
+from tests.support.task_examples import example_data
+from tests.support.texts import PLACES
 
 SST2 = get_task("sst2")
 FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=40, threads=1, precision="fp32")
@@ -34,7 +35,7 @@ STILL = FAST.model_copy(update={"learning_rate": 1e-12, "bilstm": 16})
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def pretrained_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
     """A BERT, which has a pooler, a GPT-1 and a pair of LSTMs."""
     folder = tmp_path_factory.mktemp("models")
     words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450)
@@ -57,7 +58,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def sst2_data(tmp_path: Path) -> Path:
     return example_data(SST2, tmp_path).data
 
 
@@ -66,14 +67,14 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_it_begins_anew_with_every_seed_and_the_model_below_as_it_was(
-    models: dict[str, str], data: Path, tmp_path: Path
+    pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path
 ) -> None:
     found = []
     for seed in (0, 1):
         settings = STILL.model_copy(update={"first_seed": seed})
-        finetune(settings, SST2, model=models["bert"], data=data, out=tmp_path / f"run-{seed}")
+        finetune(settings, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / f"run-{seed}")
         found.append(weights(tmp_path / f"run-{seed}"))
-    start = open_model(models["bert"]).weights or {}
+    start = open_model(pretrained_models["bert"]).weights or {}
     for name, tensor in start.items():
         if name.startswith("encoder."):
             inside = f"encoder.inner.{name.removeprefix('encoder.')}"
@@ -83,35 +84,35 @@ def test_it_begins_anew_with_every_seed_and_the_model_below_as_it_was(
         assert found[0][name].shape == found[1][name].shape
         assert float((found[0][name] - found[1][name]).abs().max()) > 1e-2
     saved = open_model(str(tmp_path / "run-0"))
-    assert saved.config == TopConfig(inner=open_model(models["bert"]).config, width=16)  # type: ignore[arg-type]
+    assert saved.config == TopConfig(inner=open_model(pretrained_models["bert"]).config, width=16)  # type: ignore[arg-type]
 
 
-def test_the_next_task_takes_it_over(models: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
     """A folder with a BiLSTM on top is a model like any other, and gets no second one."""
     learned = FAST.model_copy(update={"bilstm": 16})
-    finetune(learned, SST2, model=models["bert"], data=data, out=tmp_path / "first")
+    finetune(learned, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / "first")
     still = STILL.model_copy(update={"bilstm": None})
-    finetune(still, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "second")
+    finetune(still, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "second")
     before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
     for name, tensor in before.items():
         if name.startswith("encoder."):
             torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-9)
     with pytest.raises(InputError, match="first already has a BiLSTM on top; name the model below it"):
-        finetune(learned, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
+        finetune(learned, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "third")
     features = FAST.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match=r"--features: .*first already has a BiLSTM on top"):
-        finetune(features, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
+        finetune(features, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "third")
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
         load(tmp_path / "first").vectors("a text")
 
 
-def test_rates_layers_and_what_stays(models: dict[str, str], data: Path) -> None:
+def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_data: Path) -> None:
     """It learns at the rate of the head; layers are counted in each of two bodies, wherever they stand."""
     asked = {"bilstm": 16, "head_learning_rate": 1e-2, "layer_decay": 0.5, "new_layers": 1, "frozen_layers": 1}
     settings = FAST.model_copy(update=asked)
-    saved, words = open_initial_model(models["pair"], None)
+    saved, words = open_initial_model(pretrained_models["pair"], None)
     saved = add_bilstm(settings, saved)
-    work = kind_of(SST2).prepare(SST2, data, words, saved.config, settings.max_length)
+    work = kind_of(SST2).prepare(SST2, sst2_data, words, saved.config, settings.max_length)
     scale = train_plan(settings, work, saved.config, 0).scale
     named = {
         "classifier.linear.weight": 10.0,
@@ -143,8 +144,8 @@ def test_a_width_is_that_of_the_model_below() -> None:
     assert plain.rate(PairConfig(left=half, right=right)) == 3e-4
 
 
-def test_a_search_over_widths_that_goes_on(models: dict[str, str], data: Path, tmp_path: Path) -> None:
-    given: Any = {"model": models["pair"], "data": data, "out": tmp_path / "grid"}
+def test_a_search_over_widths_that_goes_on(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
+    given: Any = {"model": pretrained_models["pair"], "data": sst2_data, "out": tmp_path / "grid"}
     grid = parse_grid("bilstm=8,16", FAST)
     first = search(FAST, SST2, grid, **given)
     assert {open_model(row["model"]).config.hidden for row in first["rows"]} == {8, 16}
@@ -156,10 +157,10 @@ def test_a_search_over_widths_that_goes_on(models: dict[str, str], data: Path, t
 
 @pytest.mark.parametrize(("model", "bilstm", "task"), [("gpt", None, "mrpc"), ("pair", 16, "sst2")])
 def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
-    model: str, bilstm: int | None, task: str, models: dict[str, str], tmp_path: Path
+    model: str, bilstm: int | None, task: str, pretrained_models: dict[str, str], tmp_path: Path
 ) -> None:
     spec = get_task(task)
-    given: Any = {"model": models[model], "data": example_data(spec, tmp_path).data}
+    given: Any = {"model": pretrained_models[model], "data": example_data(spec, tmp_path).data}
     settings = FAST.model_copy(update={"epochs": 2, "bilstm": bilstm})
     finetune(settings, spec, out=tmp_path / "whole", **given)
     with pytest.MonkeyPatch.context() as patched:
@@ -176,10 +177,10 @@ def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
 
 
 @pytest.mark.parametrize("model", ["gpt", "pair"])
-def test_estimators_take_other_bodies(model: str, models: dict[str, str], tmp_path: Path) -> None:
+def test_estimators_take_other_bodies(model: str, pretrained_models: dict[str, str], tmp_path: Path) -> None:
     sklearn = pytest.importorskip("bertwright.sklearn")
     texts, labels = [f"{'near' if row % 2 else 'far'} the {place}" for row, place in enumerate(PLACES)], [0, 1] * 4
-    fitted = sklearn.BertClassifier(models[model], epochs=1, max_length=16, precision="fp32", threads=1)
+    fitted = sklearn.BertClassifier(pretrained_models[model], epochs=1, max_length=16, precision="fp32", threads=1)
     fitted.fit(texts, labels)
     found = fitted.predict_proba(texts)
     fitted.save(tmp_path / "saved")
@@ -187,4 +188,4 @@ def test_estimators_take_other_bodies(model: str, models: dict[str, str], tmp_pa
     np.testing.assert_allclose(again, found, atol=1e-6)
     answers = load(tmp_path / "saved", precision="fp32")(texts)
     np.testing.assert_allclose([[one.probabilities[label] for label in "01"] for one in answers], found, atol=1e-6)
-    assert sklearn.BertVectorizer(models[model]).fit_transform(texts).shape[0] == len(texts)
+    assert sklearn.BertVectorizer(pretrained_models[model]).fit_transform(texts).shape[0] == len(texts)

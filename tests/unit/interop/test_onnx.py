@@ -30,7 +30,7 @@ from bertwright.model.folder import open_model, save_model
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import padded
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 onnx = pytest.importorskip("onnx", reason="in the dev extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="in the dev extra")
@@ -41,14 +41,7 @@ Maker = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer") / "tok"
-    train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400).save(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Maker:
+def random_model(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Maker:
     """Model folders of random weights, each made once: no bias is 0 and no norm's weight is 1."""
     root = tmp_path_factory.mktemp("models")
 
@@ -56,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Maker:
         labels = LABELS.get(kind, ()) if labels is None else labels
         folder = root / "-".join([kind, *labels, *map(str, shape.values())])
         if not folder.exists():
-            size = len((tokenizer / "vocab.txt").read_text("utf-8").splitlines())
+            size = len((own_tokenizer / "vocab.txt").read_text("utf-8").splitlines())
             given = {"hidden": 32, "layers": 1, "heads": 4, "intermediate": 48, "max_positions": POSITIONS} | shape
             config = EncoderConfig.model_validate({"vocab_size": size, **given})
             model = Bert(config, kind, num_labels=len(labels) or 2)
@@ -66,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Maker:
                 for parameter in model.parameters():
                     if parameter.ndim == 1:
                         parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
-            save_model(folder, model, config=config, tokenizer=tokenizer, architecture=kind, labels=labels)
+            save_model(folder, model, config=config, tokenizer=own_tokenizer, architecture=kind, labels=labels)
         return folder
 
     return make
@@ -81,14 +74,14 @@ Exports = Callable[[str], tuple[Path, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory, made: Maker) -> Exports:
+def exported(tmp_path_factory: pytest.TempPathFactory, random_model: Maker) -> Exports:
     """Each architecture exported once, with int8 of whatever agreement: its folder, and what the export said."""
     root = tmp_path_factory.mktemp("exports")
     results: dict[str, dict[str, Any]] = {}
 
     def get(kind: str) -> tuple[Path, dict[str, Any]]:
         if kind not in results:
-            folder = made(kind, **SHAPES.get(kind, {}))
+            folder = random_model(kind, **SHAPES.get(kind, {}))
             results[kind] = export_onnx(str(folder), root / kind, int8=True, least_agreement=0.0)
         return root / kind, results[kind]
 
@@ -287,9 +280,9 @@ def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None
 
 
 def test_a_text_of_a_megabyte_is_read_once_or_twice_and_not_joined_with_itself(
-    made: Maker, monkeypatch: pytest.MonkeyPatch
+    random_model: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = open_model(str(made("BertModel")))
+    saved = open_model(str(random_model("BertModel")))
     model, words = open_architecture(saved), open_tokenizer(saved)
     most = saved.config.max_positions
     texts, _ = onnx_compare.comparison_texts(None)
@@ -321,18 +314,18 @@ def agree(kind: str, first: Tensor, second: Tensor) -> float:
     return float(first.argmax() == second.argmax())
 
 
-def test_scores_agree_as_far_as_they_rise_and_fall_together(made: Maker) -> None:
+def test_scores_agree_as_far_as_they_rise_and_fall_together(random_model: Maker) -> None:
     """A model with one output has no answers to be equal: the correlation of its scores."""
     tally = onnx_compare._Tally("correlation")
     scores = np.array([[0.1], [0.9], [0.4]], dtype=np.float32)
     tally.add(scores[:2], 2 * scores[:2] + 1, None)
     tally.add(scores[2:], 2 * scores[2:] + 1, None)
     assert (tally.result().agreement, tally.result().count) == (pytest.approx(1.0), 3)
-    model = open_architecture(open_model(str(made("BertForSequenceClassification", labels=("score",)))))
+    model = open_architecture(open_model(str(random_model("BertForSequenceClassification", labels=("score",)))))
     assert onnx_compare._measure(model.architecture, (8, model.classifier.linear.out_features), False) == "correlation"
 
 
-def test_sets_of_labels_agree_where_every_label_does(made: Maker) -> None:
+def test_sets_of_labels_agree_where_every_label_does(random_model: Maker) -> None:
     """The highest output is the same in all four rows, the labels that apply in two."""
     tally = onnx_compare._Tally(onnx_compare._measure("BertForSequenceClassification", (4, 3), True))
     wanted = np.array([[3, 1, -1], [3, 1, -1], [-1, -2, -3], [3, -1, -1]], dtype=np.float32)
@@ -344,13 +337,13 @@ def test_sets_of_labels_agree_where_every_label_does(made: Maker) -> None:
 
 @pytest.mark.parametrize("several", [True, False])
 def test_a_multilabel_model_is_known_by_its_task(
-    several: bool, made: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    several: bool, random_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
     monkeypatch.setattr(export, "write_graph", lambda *_, **__: onnx_graph.Written(attention_nodes=1, files=()))
     monkeypatch.setattr(export, "_session", lambda _: None)
     monkeypatch.setattr(export, "compare", lambda *_, is_multilabel: asked.append(is_multilabel) or {})
-    saved = open_model(str(made("BertForSequenceClassification")))
+    saved = open_model(str(random_model("BertForSequenceClassification")))
     noted = {"task": {"kind": "multilabel"}} if several else {}
     monkeypatch.setattr(export, "open_model", lambda _: replace(saved, extra=noted))
     export_onnx("model", tmp_path / "out")
@@ -405,10 +398,12 @@ def test_seven_bits_where_eight_would_overflow(
 
 @pytest.mark.slow
 def test_weights_that_do_not_fit_into_the_file_lie_beside_it(
-    made: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_graph, "MAX_INTERNAL_BYTES", 1000)
-    result = export_onnx(str(made("BertForNextSentencePrediction")), tmp_path / "out", int8=True, least_agreement=0.0)
+    result = export_onnx(
+        str(random_model("BertForNextSentencePrediction")), tmp_path / "out", int8=True, least_agreement=0.0
+    )
     names = ["model.onnx", "model.onnx.data", "model_quantized.onnx", "model_quantized.onnx.data"]
     assert list(result["files"]) == names
     moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
@@ -420,9 +415,11 @@ def test_weights_that_do_not_fit_into_the_file_lie_beside_it(
         open_session(moved / names[0])
 
 
-def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_exported_is_refused(
+    random_model: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Through the command line: exit code 2, one line, nothing written."""
-    model = made("BertForSequenceClassification")
+    model = random_model("BertForSequenceClassification")
     (tmp_path / "there").mkdir()
     (tmp_path / "empty.txt").write_text("\n \n")
     for name, change in (

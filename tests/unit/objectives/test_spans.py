@@ -17,12 +17,6 @@ WHOLE = np.zeros(VOCAB, np.bool_)  # no piece goes on with a word
 GEOMETRIC = np.array([0.2 * 0.8 ** (words - 1) for words in range(1, 11)])
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    documents = oracle.random_documents(0, num_documents=400, longest=25)
-    return oracle.FakeCorpus(documents, folder=tmp_path_factory.mktemp("corpus"), vocab_size=VOCAB)
-
-
 def spans_of(ids: np.ndarray, *, row: int, wanted: int, continuation: np.ndarray = WHOLE) -> list[list[int]]:
     """The places of each span that is chosen in a row."""
     heads, sizes, sources = (np.zeros(ids.size, np.int64) for _ in range(3))
@@ -79,11 +73,11 @@ def test_a_span_is_whole_words_of_one_segment_side_by_side():
             assert 1 <= sum(place in begins for place in span) <= LONGEST_SPAN
 
 
-def test_the_wanted_number_is_reached_where_words_allow_it_and_never_exceeded(corpus):
+def test_the_wanted_number_is_reached_where_words_allow_it_and_never_exceeded(masking_corpus):
     masking = MaskingSettings(units="span")
     for length in (16, 128):
         counts = predictions_by_length(masking, length)
-        examples = Examples(corpus, ExampleSettings(masking=masking), length=length, seed=0)
+        examples = Examples(masking_corpus, ExampleSettings(masking=masking), length=length, seed=0)
         batch = examples.step_batch(0, 3000)
         made = batch.weights.sum(1)
         assert (made <= counts[batch.lengths]).all()
@@ -103,8 +97,8 @@ def test_short_rows_and_words_that_do_not_fit():
     assert spans_of(np.array([oracle.CLS, oracle.SEP], np.int32), row=0, wanted=1) == []
 
 
-def test_the_fates_of_spans_have_their_shares_over_a_hundred_thousand_rows(corpus):
-    examples = Examples(corpus, ExampleSettings(masking=MaskingSettings(units="span")), length=128, seed=0)
+def test_the_fates_of_spans_have_their_shares_over_a_hundred_thousand_rows(masking_corpus):
+    examples = Examples(masking_corpus, ExampleSettings(masking=MaskingSettings(units="span")), length=128, seed=0)
     totals, hidden, same = [], [], []
     for step in range(100):
         batch = examples.step_batch(step, 1000)

@@ -28,14 +28,6 @@ def settings(**given: Any) -> PretrainSettings:
     return PretrainSettings.model_validate({"steps": 1, **given})
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    place = tmp_path_factory.mktemp("systems")
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(place / "tok")
-    build_corpus([own_text], tokenizer=place / "tok", out=place / "corpus", workers=1)
-    return place
-
-
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_settings_come_back_from_a_record(system: System) -> None:
     asked = settings(system=system)
@@ -93,8 +85,8 @@ def test_shapes_of_a_size() -> None:
     assert size_name(PairConfig(left=shapes["lstm-left"], right=shapes["lstm-right"])) == "4x512"
 
 
-def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = Corpus.open(folder / "corpus")
+def test_vocabularies_of_the_wrong_kind(own_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Corpus.open(own_corpus)
     refuse_vocabulary("bert-left", data)
     with pytest.raises(InputError, match="is WordPiece, and GPT-1 is defined with byte pairs"):
         refuse_vocabulary("gpt", data)
@@ -118,15 +110,16 @@ def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_an_initial_model_of_another_system_is_refused(
-    folder: Path, tmp_path: Path, system: System, asked: dict[str, Any], message: str
+    own_corpus: Path, tmp_path: Path, system: System, asked: dict[str, Any], message: str
 ) -> None:
-    config = system_config(system, "tiny", 400)
+    config = system_config(system, "tiny", 500)
     model = LanguageModel(config)
-    save_model(tmp_path / "m", model, config=config, tokenizer=folder / "tok", architecture="BertwrightLanguageModel")
+    tokenizer = own_corpus / "tokenizer"
+    save_model(tmp_path / "m", model, config=config, tokenizer=tokenizer, architecture="BertwrightLanguageModel")
     with pytest.raises(InputError, match=message):
         prepare_pretraining(
             settings(phases=[{"length": 16, "share": 1.0}], **asked),
-            corpus=folder / "corpus",
+            corpus=own_corpus,
             out=tmp_path / "run",
             held_out=None,
             init_from=str(tmp_path / "m"),

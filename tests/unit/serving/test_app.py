@@ -18,17 +18,7 @@ from bertwright.serving.app import create_app
 from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
-from tests.support.served import TEXTS, broken, write_models
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
-    return write_models(tmp_path_factory.mktemp("models"), own_text.read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def models(folders: dict[str, str]) -> dict[str, Predictor]:
-    return {name: load(place, precision="fp32") for name, place in folders.items()}
+from tests.support.served import TEXTS, broken
 
 
 class Asking:

@@ -32,7 +32,7 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> tuple[Path, Any]:
+def published_bert(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> tuple[Path, Any]:
     """Random weights and a tokenizer, saved by transformers."""
     folder = tmp_path_factory.mktemp("published") / "m"
     pieces = train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400).pieces
@@ -60,8 +60,8 @@ def expected(folder: Path, model: Any, text: str) -> tuple[np.ndarray[Any, Any],
     return torch.cat(states).numpy(), words.convert_ids_to_tokens(given["input_ids"][0]), offsets
 
 
-def test_the_command_gives_the_hidden_states_of_transformers(published: tuple[Path, Any], tmp_path: Path) -> None:
-    folder, model = published
+def test_the_command_gives_the_hidden_states_of_transformers(published_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, model = published_bert
     command = [sys.executable, "-m", "bertwright", "features", "--model", str(folder), "--json"]
     command += ["--input", str(folder / "texts.txt"), "--layers", "all", "--pool", "none"]
     done = subprocess.run([*command, "--output", str(tmp_path / "out.npz")], check=True, capture_output=True, text=True)
@@ -81,8 +81,8 @@ def test_the_command_gives_the_hidden_states_of_transformers(published: tuple[Pa
             np.testing.assert_allclose(archive[f"hidden_{number}"], states, atol=1e-5, rtol=1e-5)
 
 
-def test_layers_and_pools(published: tuple[Path, Any], tmp_path: Path) -> None:
-    folder, model = published
+def test_layers_and_pools(published_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, model = published_bert
     for pool, reduce in (
         ("cls", lambda states: states[:, 0]),
         ("mean", lambda states: states.mean(1)),
@@ -135,12 +135,12 @@ def test_the_first_token_of_a_model_that_looks_to_the_left_is_refused(own_text: 
 
 
 def test_the_same_bytes_whatever_is_computed_together(
-    published: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    published_bert: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertwright.serving import embeddings as prediction
     from bertwright.tasks import inference
 
-    folder, _ = published
+    folder, _ = published_bert
     source = tmp_path / "many.txt"
     source.write_text("".join(f"{text[:n]}\n" for n in range(1, 40) for text in TEXTS[::2]))
     write_features(str(folder), str(source), tmp_path / "a.npz", layers="last")
@@ -169,8 +169,8 @@ def test_the_same_bytes_whatever_is_computed_together(
                 assert np.array_equal(whole[name], parts[name])
 
 
-def test_bad_input_is_named_and_nothing_written(published: tuple[Path, Any], tmp_path: Path) -> None:
-    folder, _ = published
+def test_bad_input_is_named_and_nothing_written(published_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, _ = published_bert
     empty, latin = tmp_path / "empty.txt", tmp_path / "latin.txt"
     empty.touch()
     latin.write_bytes(b"fine\nM\xfcnchen\n")

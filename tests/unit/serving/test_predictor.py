@@ -26,19 +26,9 @@ from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.data import Question, Questions
 from bertwright.tasks.question_answering.spec import SQUAD1
 from bertwright.tasks.question_answering.windows import encode_windows
-from tests.support.served import TEXTS, broken, write_models
+from tests.support.served import TEXTS, broken
 
 needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this processor has no VNNI")
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
-    return write_models(tmp_path_factory.mktemp("models"), own_text.read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def models(folders: dict[str, str]) -> dict[str, Predictor]:
-    return {name: load(place, precision="fp32") for name, place in folders.items()}
 
 
 def same(first: Any, second: Any) -> bool:

@@ -32,9 +32,6 @@ from bertwright.errors import InputError, MissingExtra
 from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import save_model
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.sklearn.estimators import BertClassifier, BertRegressor, BertVectorizer
 from bertwright.sklearn.inputs import EstimatorError, Texts
 from bertwright.sklearn.tagger import BertTagger
@@ -42,8 +39,9 @@ from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.tasks.tagging.spec import Tagged
 from bertwright.text.wordpiece import train_tokenizer
 from tests.support.eight_sentences import PEOPLE, TOWNS, sentence
+from tests.support.encoders import write_encoder
+from tests.support.texts import PLACES
 
-PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
 X = [f"we met in the {place}" for place in PLACES]
 Y = np.array(["dry", "wet"] * 4)
 NUMBERS = np.array([3.0, -1.0] * 4)
@@ -53,44 +51,28 @@ TAGGED = [sentence(row) for row in range(8)]
 WORDS, TAGS = [words for words, _ in TAGGED], [tags for _, tags in TAGGED]
 
 
-def made(folder: Path, text: str, *, hidden: int, layers: int) -> None:
-    words = train_tokenizer([text, *PLACES * 3, *PEOPLE, *TOWNS], vocab_size=500)
-    words.save(folder / f"tok{hidden}")
-    config = EncoderConfig(
-        vocab_size=words.vocab_size,
-        hidden=hidden,
-        layers=layers,
-        heads=4,
-        intermediate=2 * hidden,
-        max_positions=64,
-        hidden_dropout=0.1 if hidden < 16 else 0.0,
-        attention_dropout=0.1 if hidden < 16 else 0.0,
-    )
-    torch.manual_seed(4)
-    model = PretrainingModel(config, second_sentence="none")
-    name = "model" if hidden > 16 else "small"
-    save_model(folder / name, model, config=config, tokenizer=folder / f"tok{hidden}", architecture="BertForMaskedLM")
-
-
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+def encoder_folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     """A folder with two small random encoders, `model` and `small`."""
     folder = tmp_path_factory.mktemp("encoders")
-    made(folder, own_text.read_text("utf-8"), hidden=48, layers=2)
-    made(folder, own_text.read_text("utf-8"), hidden=8, layers=1)
+    texts = [own_text.read_text("utf-8"), *PLACES * 3, *PEOPLE, *TOWNS]
+    train_tokenizer(texts, vocab_size=500).save(folder / "tok")
+    write_encoder(folder / "model", folder / "tok")
+    small: dict[str, Any] = {"hidden": 8, "layers": 1, "intermediate": 16}
+    write_encoder(folder / "small", folder / "tok", **small, hidden_dropout=0.1, attention_dropout=0.1)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def beside_the_models(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def beside_the_models(encoder_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimators are made before any folder is: they name their model relative to where the test runs."""
-    monkeypatch.chdir(models)
+    monkeypatch.chdir(encoder_folders)
 
 
 @pytest.fixture(scope="module")
-def fitted(models: Path) -> BertClassifier:
+def fitted(encoder_folders: Path) -> BertClassifier:
     """A classifier that learned the eight sentences."""
-    return BertClassifier(str(models / "model"), **FAST).fit(X, Y)
+    return BertClassifier(str(encoder_folders / "model"), **FAST).fit(X, Y)
 
 
 # scikit-learn's checks hand out rows of numbers. An estimator of texts that says so is asked nothing but whether it can
@@ -317,7 +299,7 @@ def test_the_weights_of_classes_are_kept(weight: Any, tmp_path: Path) -> None:
     assert BertClassifier.load(tmp_path / "m").class_weight == weight
 
 
-def test_a_command_in_a_message_stays_one(models: Path) -> None:
+def test_a_command_in_a_message_stays_one(encoder_folders: Path) -> None:
     with pytest.raises(EstimatorError, match="run: bertwright finetune TASK --model"):
         BertClassifier.load("model")
 

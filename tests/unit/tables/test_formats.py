@@ -349,7 +349,7 @@ def test_choices_are_read_from_parquet(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+def tuned_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     """A folder with models of one text, of a pair's number, of several labels and of choices, learned from Parquet."""
     folder = tmp_path_factory.mktemp("tuned")
     train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(folder / "tok")
@@ -379,13 +379,13 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["classify", "regress", "multilabel", "swag"])
-def test_models_answer_parquet_and_the_same_in_every_format(tuned: Path, tmp_path: Path, name: str) -> None:
-    data = tuned / f"{name}-data" / "dev.parquet"
+def test_models_answer_parquet_and_the_same_in_every_format(tuned_models: Path, tmp_path: Path, name: str) -> None:
+    data = tuned_models / f"{name}-data" / "dev.parquet"
     task = SWAG if name == "swag" else get_task(name)
     text: Any = {"text": ("a", "b")} if name == "regress" else {}
-    assert evaluate_task(task, model=str(tuned / name), data=data.parent, **text)["examples"] == 16
+    assert evaluate_task(task, model=str(tuned_models / name), data=data.parent, **text)["examples"] == 16
     for ending in ("parquet", "jsonl", "csv"):
-        found = predict_file(str(tuned / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
+        found = predict_file(str(tuned_models / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
         assert found["rows"] == 16
     kept = parquet.read_table(tmp_path / "out.parquet")
     before = parquet.read_table(data)
@@ -407,8 +407,8 @@ def command(*arguments: object, env: Mapping[str, str] = {}, **more: Any) -> sub
     return subprocess.run(typed, capture_output=True, env=env, timeout=120, **more)
 
 
-def test_lines_are_answered_through_a_pipe(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("predict", "--model", tuned / "classify", "--precision", "fp32")
+def test_lines_are_answered_through_a_pipe(tuned_models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("predict", "--model", tuned_models / "classify", "--precision", "fp32")
     plain = command(*asked, "--input-format", "lines", input=b"the large house\n\nthe small house\n")
     assert (plain.returncode, plain.stderr) == (0, b"answering in fp32\n")
     head, *rows = plain.stdout.decode().splitlines()
@@ -418,23 +418,31 @@ def test_lines_are_answered_through_a_pipe(tuned: Path, capsys: pytest.CaptureFi
     fields = json.loads(raw.stdout)
     assert list(fields) == ["text", "label", "probabilities"]
     for more, words in [
-        (["--model", f"{tuned}/regress", "--input-format", "lines"], "is a model for pairs (regress)"),
+        (["--model", f"{tuned_models}/regress", "--input-format", "lines"], "is a model for pairs (regress)"),
         (
-            ["--model", f"{tuned}/swag", "--input-format", "lines"],
+            ["--model", f"{tuned_models}/swag", "--input-format", "lines"],
             "--input-format lines: for a model of choices (swag)",
         ),
-        (["--model", f"{tuned}/classify", "--raw", "--text-column", "a"], "--raw reads plain text without columns"),
-        (["--model", f"{tuned}/classify", "--raw", "--input-format", "csv"], "--raw means --input-format lines; "),
+        (
+            ["--model", f"{tuned_models}/classify", "--raw", "--text-column", "a"],
+            "--raw reads plain text without columns",
+        ),
+        (
+            ["--model", f"{tuned_models}/classify", "--raw", "--input-format", "csv"],
+            "--raw means --input-format lines; ",
+        ),
     ]:
         assert main(["predict", *more]) == 2
         assert words in capsys.readouterr().err
 
 
-def test_a_pipe_that_is_closed_early_ends_it_quietly(tuned: Path, tmp_path: Path) -> None:
+def test_a_pipe_that_is_closed_early_ends_it_quietly(tuned_models: Path, tmp_path: Path) -> None:
     rows = "".join(f"the small house {n} {'x' * 500}\n" for n in range(500))
     (tmp_path / "many.txt").write_text(rows)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    typed = f"{sys.executable} -m bertwright predict --model {tuned}/classify --input-format lines --input many.txt"
+    typed = (
+        f"{sys.executable} -m bertwright predict --model {tuned_models}/classify --input-format lines --input many.txt"
+    )
     found = subprocess.run(
         ["bash", "-c", f"{typed} | head -1"], capture_output=True, env=env, cwd=tmp_path, timeout=120
     )
@@ -443,15 +451,15 @@ def test_a_pipe_that_is_closed_early_ends_it_quietly(tuned: Path, tmp_path: Path
     assert found.stderr.count(b"\n") == 1, found.stderr  # what it answers in
 
 
-def test_no_control_codes_where_there_is_no_terminal(tuned: Path, tmp_path: Path, own_text: Path) -> None:
+def test_no_control_codes_where_there_is_no_terminal(tuned_models: Path, tmp_path: Path, own_text: Path) -> None:
     """Nor where a terminal's colours are forced upon a file."""
     (tmp_path / "in.txt").write_text("".join(f"the small house {n}\n" for n in range(50)))
-    model = tuned / "classify"
+    model = tuned_models / "classify"
     for arguments in (
         ["predict", "--model", model, "--input-format", "lines", "--input", tmp_path / "in.txt"],
-        ["evaluate", "classify", "--model", model, "--data", tuned / "classify-data"],
+        ["evaluate", "classify", "--model", model, "--data", tuned_models / "classify-data"],
         ["features", "--model", model, "--input", tmp_path / "in.txt", "--output", tmp_path / "f.npz"],
-        ["corpus", "build", own_text, "--tokenizer", tuned / "tok", "--out", tmp_path / "c", "--workers", 1],
+        ["corpus", "build", own_text, "--tokenizer", tuned_models / "tok", "--out", tmp_path / "c", "--workers", 1],
     ):
         found = command(*arguments, env={"FORCE_COLOR": "1"})
         assert found.returncode == 0, found.stderr

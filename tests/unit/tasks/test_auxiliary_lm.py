@@ -29,14 +29,15 @@ from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import get_spec
 from bertwright.text.wordpiece import train_tokenizer
-from tests.support.task_examples import PLACES, example_data
+from tests.support.task_examples import example_data
+from tests.support.texts import PLACES
 
 FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=40, threads=1, precision="fp32")
 LEFT: tuple[System, ...] = ("gpt", "bert-left", "lstm-left")
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def language_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
     """A language model's folder for each system."""
     folder = tmp_path_factory.mktemp("models")
     words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450)
@@ -82,10 +83,10 @@ def plain_loss(model: Any, system: System, ids: Tensor, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("system", LEFT)
 def test_the_loss_is_that_of_the_shifted_logits_by_the_models_own_head(
-    system: System, models: dict[str, str], tmp_path: Path
+    system: System, language_models: dict[str, str], tmp_path: Path
 ) -> None:
-    work, model = bound(models[system], "sst2", tmp_path)
-    stored = open_model(models[system]).weights or {}
+    work, model = bound(language_models[system], "sst2", tmp_path)
+    stored = open_model(language_models[system]).weights or {}
     for name in ("masked_lm.bias", "lm.bias"):
         assert (name in model.state_dict()) == (name in stored)
         if name in stored:
@@ -98,18 +99,22 @@ def test_the_loss_is_that_of_the_shifted_logits_by_the_models_own_head(
     assert trainable.counts(batch)[counted] == work.lengths.sum() - len(work.lengths)
     grown = trainable.flops(batch)
     assert grown > kind_of(work.task).prepare(
-        work.task, tmp_path / "data", open_tokenizer(open_model(models[system])), open_model(models[system]).config, 40
+        work.task,
+        tmp_path / "data",
+        open_tokenizer(open_model(language_models[system])),
+        open_model(language_models[system]).config,
+        40,
     ).trainable(model).flops(batch)
 
 
 @pytest.mark.parametrize("task", ["mrpc", "swag", "squad1", "ner"])
 @pytest.mark.parametrize("system", LEFT)
 def test_every_kind_of_task_has_its_own_loss_beside_it(
-    system: System, task: str, models: dict[str, str], tmp_path: Path
+    system: System, task: str, language_models: dict[str, str], tmp_path: Path
 ) -> None:
     """The task's loss and gradient of its head are what they are without; all rows that are read are predicted."""
-    work, model = bound(models[system], task, tmp_path)
-    saved, spec = open_model(models[system]), get_spec(task)
+    work, model = bound(language_models[system], task, tmp_path)
+    saved, spec = open_model(language_models[system]), get_spec(task)
     alone = kind_of(spec).prepare(spec, tmp_path / "data", open_tokenizer(saved), saved.config, FAST.max_length)
     batch = work.batch(np.arange(len(work.lengths)))
     both, one = work.trainable(model), alone.trainable(model)
@@ -124,8 +129,8 @@ def test_every_kind_of_task_has_its_own_loss_beside_it(
     assert float(head.grad.abs().max()) > 0
 
 
-def test_a_body_is_overheard_only_within(models: dict[str, str]) -> None:
-    body = build_backbone(open_model(models["gpt"]).config).eval()
+def test_a_body_is_overheard_only_within(language_models: dict[str, str]) -> None:
+    body = build_backbone(open_model(language_models["gpt"]).config).eval()
     ids = torch.randint(5, 90, (2, 7))
     rows = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
     at = torch.tensor([[6, 0], [3, 3]])
@@ -139,8 +144,8 @@ def test_a_body_is_overheard_only_within(models: dict[str, str]) -> None:
         assert len(calls) == 3
 
 
-def test_what_pads_a_row_is_not_predicted(models: dict[str, str]) -> None:
-    config = open_model(models["gpt"]).config
+def test_what_pads_a_row_is_not_predicted(language_models: dict[str, str]) -> None:
+    config = open_model(language_models["gpt"]).config
     model = nn.ModuleDict({"encoder": build_backbone(config), "lm": TiedOutput(config)}).eval()
     ids = torch.randint(5, 90, (1, 6))
     mask = torch.ones_like(ids, dtype=torch.bool)
@@ -164,43 +169,45 @@ def run(settings: FinetuneSettings, model: str, folder: Path, **more: Any) -> tu
     return [line for line in lines if "loss" in line], out
 
 
-def test_weight_nought_is_none_and_half_is_gpts(models: dict[str, str], tmp_path: Path) -> None:
+def test_weight_nought_is_none_and_half_is_gpts(language_models: dict[str, str], tmp_path: Path) -> None:
     nought = FAST.model_copy(update={"lm_weight": 0.0})
     half = FAST.model_copy(update={"lm_weight": 0.5})
-    lines, left = run(FAST, models["bert-left"], tmp_path)
-    lines_nought, left_nought = run(nought, models["bert-left"], tmp_path)
+    lines, left = run(FAST, language_models["bert-left"], tmp_path)
+    lines_nought, left_nought = run(nought, language_models["bert-left"], tmp_path)
     assert TERM not in lines[0]
     assert TERM not in lines_nought[0]
     first, second = (load_file(out / "model" / "model.safetensors") for out in (left, left_nought))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not any(name.startswith("masked_lm.") for name in first)
-    lines, gpt = run(FAST, models["gpt"], tmp_path)
-    lines_half, gpt_half = run(half, models["gpt"], tmp_path)
+    lines, gpt = run(FAST, language_models["gpt"], tmp_path)
+    lines_half, gpt_half = run(half, language_models["gpt"], tmp_path)
     assert lines[0][TERM] == lines_half[0][TERM] > 0
     first, second = (load_file(out / "model" / "model.safetensors") for out in (gpt, gpt_half))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    lines_nought, _ = run(nought, models["gpt"], tmp_path)
+    lines_nought, _ = run(nought, language_models["gpt"], tmp_path)
     assert TERM not in lines_nought[0]
 
 
-def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(models: dict[str, str], tmp_path: Path) -> None:
+def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(
+    language_models: dict[str, str], tmp_path: Path
+) -> None:
     asked = FAST.model_copy(update={"lm_weight": 0.5})
-    _, out = run(asked, models["bert-left"], tmp_path)
-    before, after = (open_model(place).weights or {} for place in (models["bert-left"], str(out)))
+    _, out = run(asked, language_models["bert-left"], tmp_path)
+    before, after = (open_model(place).weights or {} for place in (language_models["bert-left"], str(out)))
     name = "masked_lm.transform.weight"
     assert float((after[name] - before[name]).abs().max()) > 1e-5
     model = load(out)
     assert model.kind == "classification"
     assert not model.can("fill")
-    assert load(models["bert-left"]).kind == "vectors"
+    assert load(language_models["bert-left"]).kind == "vectors"
 
 
-def test_who_is_refused(models: dict[str, str], tmp_path: Path) -> None:
+def test_who_is_refused(language_models: dict[str, str], tmp_path: Path) -> None:
     example_data(get_spec("squad1"), tmp_path)
     where: Any = {"data": tmp_path / "data", "out": tmp_path / "run"}
     asked = FAST.model_copy(update={"lm_weight": 0.5})
-    words = Path(models["gpt"])
+    words = Path(language_models["gpt"])
     with pytest.raises(
         InputError,
         match=r"--lm-weight 0\.5: random:tiny has states that depend on later tokens",
@@ -210,13 +217,13 @@ def test_who_is_refused(models: dict[str, str], tmp_path: Path) -> None:
         InputError,
         match=r"bert-right has states that depend on later tokens",
     ):
-        finetune(asked, get_spec("squad1"), model=models["bert-right"], **where)
+        finetune(asked, get_spec("squad1"), model=language_models["bert-right"], **where)
     add_bilstm = asked.model_copy(update={"bilstm": 16})
     with pytest.raises(InputError, match="gpt with a BiLSTM on top has states that depend on later tokens"):
-        finetune(add_bilstm, get_spec("squad1"), model=models["gpt"], **where)
+        finetune(add_bilstm, get_spec("squad1"), model=language_models["gpt"], **where)
     features = asked.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match="leave --bilstm and --lm-weight out"):
-        finetune(features, get_spec("squad1"), model=models["gpt"], **where)
+        finetune(features, get_spec("squad1"), model=language_models["gpt"], **where)
     assert not (tmp_path / "run").exists()
 
 

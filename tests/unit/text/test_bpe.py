@@ -15,10 +15,10 @@ from bertwright.errors import InputError
 from bertwright.text.bpe import BPETokenizer, read_bpe
 from bertwright.text.wordpiece import Tokenizer
 from tests.support import bpe_oracle
+from tests.support.texts import OWN_TEXT
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 FILES = {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"}
 ODD = (
     "",

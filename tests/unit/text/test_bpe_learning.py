@@ -20,8 +20,8 @@ from bertwright.text.bpe import BPETokenizer, train_bpe
 from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from tests.support import bpe_oracle
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
 SPECIAL = ["_start_", "_delimiter_", "_classify_"]
 

@@ -20,8 +20,8 @@ from bertwright.errors import InputError
 from bertwright.text import decompress as opening
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import find_inputs, read_all, read_documents, read_sources
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,

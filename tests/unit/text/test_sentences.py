@@ -10,8 +10,7 @@ from bertwright.cli import main
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.sentences import split_sentences
-
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
+from tests.support.texts import OWN_TEXT
 
 
 def split(*paragraphs: str, **settings: str) -> list[str]:

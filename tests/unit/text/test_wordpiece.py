@@ -24,8 +24,8 @@ from bertwright.text.extend_vocabulary import extend_tokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", "a", "b", "##b", "mask", "é", "e", "."]
 

@@ -18,9 +18,8 @@ from bertwright.files import read_json
 from bertwright.finetuning import run as finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.encoder import Encoder
-from bertwright.model.folder import open_model, save_model
+from bertwright.model.folder import open_model
 from bertwright.model.system import SYSTEMS, System
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining import measure
 from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import PretrainSettings
@@ -32,13 +31,13 @@ from bertwright.tasks.frozen_features import FrozenHead, predicted, states_for
 from bertwright.tasks.inference import choose
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.distributed import Engine, refuse_shared
 from bertwright.training.hardware import module_device, move_to_device, resolve_device
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import session
 from tests.support import tiny_run
-from tests.support.task_examples import PLACES, example_data
+from tests.support.encoders import write_encoder
+from tests.support.task_examples import example_data
 
 ELSEWHERE = torch.device("meta")
 TASKS = find("bertwright.tasks", TaskSpec)
@@ -107,20 +106,17 @@ def test_validation_metrics_are_computed_on_the_models_device(system: System, tm
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+def encoder_with_dropout(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
     """A model folder with a small random encoder, and dropout."""
-    folder = tmp_path_factory.mktemp("encoder")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    config = tiny_run.config(vocab_size=words.vocab_size, max_positions=64, hidden_dropout=0.1, attention_dropout=0.1)
-    model = PretrainingModel(config, second_sentence="none")
-    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForMaskedLM")
-    return str(folder / "m")
+    folder = tmp_path_factory.mktemp("encoder") / "m"
+    return write_encoder(folder, places_tokenizer, hidden_dropout=0.1, attention_dropout=0.1)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, encoder: str, tmp_path: Path) -> None:
-    saved = open_model(encoder)
+def test_a_task_is_trained_and_evaluated_on_the_models_device(
+    name: str, encoder_with_dropout: str, tmp_path: Path
+) -> None:
+    saved = open_model(encoder_with_dropout)
     example = example_data(TASKS[name], tmp_path)
     work = kind_of(TASKS[name]).prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
     model = work.build(saved.config).train()
@@ -133,8 +129,10 @@ def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, encoder
 
 
 @pytest.mark.parametrize("name", ["sst2", "ner"])
-def test_features_are_computed_and_read_on_the_models_device(name: str, encoder: str, tmp_path: Path) -> None:
-    saved, example = open_model(encoder), example_data(TASKS[name], tmp_path)
+def test_features_are_computed_and_read_on_the_models_device(
+    name: str, encoder_with_dropout: str, tmp_path: Path
+) -> None:
+    saved, example = open_model(encoder_with_dropout), example_data(TASKS[name], tmp_path)
     kind = kind_of(TASKS[name])
     bound = kind.prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
     positions = kind.feature_positions(*bound.train)
@@ -148,21 +146,21 @@ def test_features_are_computed_and_read_on_the_models_device(name: str, encoder:
             compute()
 
 
-def test_features_are_learned_in_bf16(encoder: str, tmp_path: Path) -> None:
+def test_features_are_learned_in_bf16(encoder_with_dropout: str, tmp_path: Path) -> None:
     """`auto` chooses bf16 on nearly every GPU."""
     task, example = TASKS["sst2"], example_data(TASKS["sst2"], tmp_path)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="bf16", features="last")
-    found = finetune.finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
+    found = finetune.finetune(settings, task, model=encoder_with_dropout, data=example.data, out=tmp_path / "run")
     assert 0.0 <= found["mean"] <= 1.0
 
 
 def test_a_missing_gpu_is_an_error(
-    tmp_path: Path, own_corpus: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_corpus: Path, encoder_with_dropout: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     rows = tmp_path / "rows.tsv"
     rows.write_text("sentence\tlabel\n" + "good\t1\nbad\t0\n" * 20)
-    given = ["--model", encoder, "--device", "cuda"]
+    given = ["--model", encoder_with_dropout, "--device", "cuda"]
     for command in (
         ["finetune", "sst2", *given, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
         ["evaluate", "sst2", *given, "--data", str(rows)],
@@ -276,7 +274,7 @@ def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
 
 
 def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
-    tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, encoder_with_dropout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = TASKS["sst2"]
     example = example_data(task, tmp_path)
@@ -294,7 +292,7 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
     monkeypatch.setattr(finetune, "train", full)
     monkeypatch.setattr(finetune, "measure_step_seconds", seconds)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
-    where: Any = {"model": encoder, "data": example.data, "out": tmp_path / "run"}
+    where: Any = {"model": encoder_with_dropout, "data": example.data, "out": tmp_path / "run"}
     with pytest.raises(
         RunFailed, match=r"--activation-checkpointing needs less memory; .* or start again with --batch-size 2, whose"
     ):
@@ -334,7 +332,7 @@ def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) ->
 
 
 def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_together(
-    tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, encoder_with_dropout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is killed between the save of the best epoch and the next checkpoint; resumed, its metrics differ."""
     task = TASKS["sst2"]
@@ -345,7 +343,7 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
 
     monkeypatch.setattr(BoundTask, "evaluate", lambda *_: {"accuracy": measured.pop(0)})
     settings = FinetuneSettings(epochs=3, batch_size=8, max_length=40, threads=1, precision="fp32", seeds=1)
-    where: Any = {"model": encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
+    where: Any = {"model": encoder_with_dropout, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
     log = RunFolder.log
     monkeypatch.setattr(RunFolder, "log", lambda run, line: (log if len(measured) > 1 else killed)(run, line))
     measured += [0.5, 0.75, 0.25]
@@ -359,9 +357,11 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == second
 
 
-def test_a_search_resumes_on_another_device_where_that_is_allowed(tmp_path: Path, encoder: str, capsys: Any) -> None:
+def test_a_search_resumes_on_another_device_where_that_is_allowed(
+    tmp_path: Path, encoder_with_dropout: str, capsys: Any
+) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data
-    command = ["finetune", "sst2", "--model", encoder, "--data", str(data), "--out", str(tmp_path / "run")]
+    command = ["finetune", "sst2", "--model", encoder_with_dropout, "--data", str(data), "--out", str(tmp_path / "run")]
     command += ["--epochs", "1", "--max-length", "40", "--threads", "1", "--seeds", "1", "--grid", "batch-size=4,8"]
     assert main(command) == 0
     record = json.loads((tmp_path / "run" / "grid.json").read_text())
@@ -373,11 +373,11 @@ def test_a_search_resumes_on_another_device_where_that_is_allowed(tmp_path: Path
 
 
 def test_a_full_gpu_is_an_error_without_traceback_in_evaluation(
-    tmp_path: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, encoder_with_dropout: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data
     settings = FinetuneSettings(epochs=1, max_length=40, threads=1, precision="fp32")
-    finetune.finetune(settings, TASKS["sst2"], model=encoder, data=data, out=tmp_path / "run")
+    finetune.finetune(settings, TASKS["sst2"], model=encoder_with_dropout, data=data, out=tmp_path / "run")
 
     def full(*_: Any, **__: Any) -> None:
         raise FULL

@@ -23,7 +23,7 @@ needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this
 
 
 @pytest.fixture(params=["built", "plain torch"])
-def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def kernels_or_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Once with what is built, once as where there is no compiler."""
     if request.param == "plain torch":
         monkeypatch.setattr(kernels, "library", lambda: None)
@@ -54,7 +54,7 @@ def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], steps: str) -> None:
+def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], kernels_or_torch: str) -> None:
     model = classifier()
     given = batch(*shape)
     with torch.inference_mode():
@@ -63,7 +63,7 @@ def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], steps: str) -> N
 
 @needs_bytes
 @pytest.mark.parametrize("shape", SHAPES)
-def test_int8_points_where_fp32_does(shape: tuple[int, int], steps: str) -> None:
+def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: str) -> None:
     model = classifier()
     given = batch(*shape)
     with torch.inference_mode():
@@ -108,14 +108,14 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"heads": 2}, {"activation": "gelu_tanh"}])
-def test_other_heads_and_the_other_gelu(changes: dict[str, Any], steps: str) -> None:
+def test_other_heads_and_the_other_gelu(changes: dict[str, Any], kernels_or_torch: str) -> None:
     model = classifier(**changes)
     given = batch(4, 19)
     with torch.inference_mode():
         torch.testing.assert_close(packed_copy(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
 
 
-def test_every_layer_comes_out_for_features(steps: str) -> None:
+def test_every_layer_comes_out_for_features(kernels_or_torch: str) -> None:
     model = classifier()
     given = batch(4, 19)
     encoders = [part.get_submodule("encoder") for part in (model, packed_copy(model, "fp32"))]
@@ -141,7 +141,7 @@ def test_built_and_plain_steps_give_the_same_bytes() -> None:
         assert float(((back - wide).abs() / steps_of_it[:, None]).max()) <= 0.501
 
 
-def test_a_row_of_zeros_becomes_zeros(steps: str) -> None:
+def test_a_row_of_zeros_becomes_zeros(kernels_or_torch: str) -> None:
     narrow, scales = kernels.quantise(torch.zeros(2, 5))
     assert narrow.tolist() == [[kernels.MIDDLE] * 5] * 2
     assert scales.tolist() == [1.0, 1.0]

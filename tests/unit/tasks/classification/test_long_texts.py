@@ -23,7 +23,7 @@ from bertwright.tasks.classification.examples import row_weights
 from bertwright.tasks.classification.model import Classifier, padded, predict_logits
 from bertwright.tasks.classification.spec import get_task, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
 
@@ -54,12 +54,6 @@ def classifier(config: EncoderConfig, num_outputs: int) -> Classifier:
     model = Classifier(config, num_outputs)
     init_weights(model, 0.3, torch.Generator().manual_seed(1))
     return model
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
-    return tmp_path / "tok"
 
 
 def test_head_and_tail_keep_a_quarter_and_the_rest() -> None:
@@ -181,14 +175,14 @@ def test_logits_are_the_mean_over_the_windows() -> None:
 
 @pytest.mark.parametrize("long", ["truncate", "head-tail", "windows"])
 def test_what_is_learned_is_evaluated_and_predicted_alike(
-    tmp_path: Path, tokenizer: Path, long: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, own_tokenizer: Path, long: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Texts whose words differ only at their end: cut off at the end, they are all the same."""
     lines = [f"{'one more word and ' * (3 + n % 3)}{('good ' if n % 2 else 'bad ') * 5}" for n in range(24)]
     for name in ("train", "dev"):
         rows = "".join(f"{line}\t{n % 2}\n" for n, line in enumerate(lines))
         (tmp_path / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
-    place = {"--model": "random:tiny", "--data": tmp_path, "--tokenizer": tokenizer, "--out": tmp_path / "run"}
+    place = {"--model": "random:tiny", "--data": tmp_path, "--tokenizer": own_tokenizer, "--out": tmp_path / "run"}
     options = {"--max-length": 16, "--epochs": 10, "--learning-rate": 1e-3, "--threads": 1, "--batch-size": 8}
     options |= {"--long": long} if long != "truncate" else {}
     assert main(["finetune", "sst2", *(str(part) for pair in {**place, **options}.items() for part in pair)]) == 0
@@ -209,11 +203,11 @@ def test_what_is_learned_is_evaluated_and_predicted_alike(
     assert right == pytest.approx(figures["accuracy"])
 
 
-def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, own_tokenizer: Path) -> None:
     rows = "".join(f"{'word ' * 40}\t{n % 2}\n" for n in range(8))
     (tmp_path / "train.tsv").write_text(f"sentence\tlabel\n{rows}")
     (tmp_path / "dev.tsv").write_text(f"sentence\tlabel\n{rows}")
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(own_tokenizer)
     num_pieces = len(words.ids(["word " * 40])[0])
     task = with_options(get_task("sst2"), long="windows")
     work = CLASSIFICATION.prepare(task, tmp_path, words, small(words.vocab_size), 16)
@@ -222,13 +216,13 @@ def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, tokenizer: Pat
     batch = work.batch(np.arange(8 * each))
     assert batch.weights.tolist() == pytest.approx([1 / each] * 8 * each)
     assert batch.targets.tolist() == [label for label in (0, 1) * 4 for _ in range(each)]
-    finetune(FAST, task, model="random:tiny", data=tmp_path, out=tmp_path / "run", tokenizer=tokenizer)
+    finetune(FAST, task, model="random:tiny", data=tmp_path, out=tmp_path / "run", tokenizer=own_tokenizer)
     resolved = json.loads((tmp_path / "run" / "seed-0" / "run.json").read_text())["resolved"]
     assert resolved["steps"] == each
 
 
-def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, tokenizer: Path) -> None:
-    words = Tokenizer.load(tokenizer)
+def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, own_tokenizer: Path) -> None:
+    words = Tokenizer.load(own_tokenizer)
     megabyte = "the small house by the river was built of wood and stone " * 18_000
     assert len(megabyte) > 1_000_000
     ids = words.ids([megabyte])[0]
@@ -255,7 +249,7 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, tokenizer: 
         tmp_path / "m",
         model,
         config=config,
-        tokenizer=tokenizer,
+        tokenizer=own_tokenizer,
         architecture="BertForSequenceClassification",
         labels=task.labels,
         extra=extra,

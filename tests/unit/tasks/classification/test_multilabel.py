@@ -27,18 +27,11 @@ from bertwright.tasks.classification.model import Classifier, padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.metrics import collapsed, measure
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 TASK = get_task("multilabel")
 COLOURS = with_labels(TASK, ["blue", "green", "red"])
 SETTINGS = FinetuneSettings(epochs=12, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    place = tmp_path_factory.mktemp("words") / "tok"
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(place)
-    return place
 
 
 def table(path: Path, rows: list[tuple[str, list[str]]]) -> Path:
@@ -197,9 +190,9 @@ def small(vocab_size: int) -> EncoderConfig:
     )
 
 
-def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, tokenizer: Path) -> None:
+def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, own_tokenizer: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(own_tokenizer)
     config = small(words.vocab_size)
     model = Classifier(config, 3)
     init_weights(model, 0.3, torch.Generator().manual_seed(1))
@@ -208,7 +201,7 @@ def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, token
         tmp_path / "m",
         model,
         config=config,
-        tokenizer=tokenizer,
+        tokenizer=own_tokenizer,
         architecture="BertForSequenceClassification",
         labels=COLOURS.labels,
         extra=extra,
@@ -229,9 +222,9 @@ def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, token
     assert loss.item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 
-def test_a_classifier_of_several_labels_is_imported_and_answers(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_classifier_of_several_labels_is_imported_and_answers(tmp_path: Path, own_tokenizer: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(own_tokenizer)
     torch.manual_seed(3)
     shape = transformers.BertConfig(
         vocab_size=words.vocab_size,
@@ -336,7 +329,7 @@ def test_an_inconsistent_spec_is_refused(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("ending", ["tsv", "jsonl"])
 def test_a_few_rows_are_learned_saved_and_answered_again(
-    tmp_path: Path, tokenizer: Path, ending: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, own_tokenizer: Path, ending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     colours = [["red"], [], ["green", "red"], ["green"]]
     rows = [(f"{' and '.join(labels) or 'nothing'} here", labels) for labels in colours] * 4
@@ -344,7 +337,7 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
     data.mkdir()
     for name in ("train", "dev"):
         table(data / f"{name}.{ending}", rows)
-    found = finetune(SETTINGS, TASK, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    found = finetune(SETTINGS, TASK, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=own_tokenizer)
     assert (found["metric"], found["mean"], found["collapsed"]) == ("micro_f1", 1.0, [])
     figures = evaluate_task(TASK, model=str(tmp_path / "run"), data=data)
     labels = {name: value for name, value in figures.items() if "." in name}
@@ -379,18 +372,18 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
     ],
 )
 def test_what_features_do_not_learn_is_refused(
-    tmp_path: Path, tokenizer: Path, task: ClassificationTask, words: str
+    tmp_path: Path, own_tokenizer: Path, task: ClassificationTask, words: str
 ) -> None:
     path = table(tmp_path / "train.tsv", [(f"text {n}", ["red"] if n % 2 else ["green"]) for n in range(20)])
     settings = SETTINGS.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match=f"--features: .*{task.name} .*{words}"):
-        finetune(settings, task, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=tokenizer)
+        finetune(settings, task, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=own_tokenizer)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_table_alone_is_split_and_learned(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_table_alone_is_split_and_learned(tmp_path: Path, own_tokenizer: Path) -> None:
     labels = [["red"], [], ["green", "red"], ["green"]]
     path = table(tmp_path / "all.csv", [(f"text {n} of {n % 4}", labels[n % 4]) for n in range(40)])
     settings = SETTINGS.model_copy(update={"epochs": 1})
-    found = finetune(settings, TASK, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=tokenizer)
+    found = finetune(settings, TASK, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=own_tokenizer)
     assert set(found["seeds"][0]["scores"]) == {"micro_f1", "macro_f1", "exact_match"}

@@ -28,7 +28,7 @@ ENDINGS = ("asks the ferryman", "eats a stone", "paints the moon", "sells the ri
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
+def endings_tokenizer(tmp_path: Path, own_text: Path) -> Path:
     train_tokenizer([own_text.read_text("utf-8"), *ENDINGS * 3], vocab_size=500).save(tmp_path / "tok")
     return tmp_path / "tok"
 
@@ -153,14 +153,14 @@ def test_a_softmax_over_each_rows_own_choices() -> None:
         decode_choices(np.array([1.0, np.nan]), np.array([0, 2]))
 
 
-def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, tokenizer: Path) -> None:
+def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, endings_tokenizer: Path) -> None:
     """A batch of rows with 2 and 4 choices sums what each gives by itself; padding of choices and tokens is nothing."""
     lines = [
         {"context": "The miller waits.", "choices": [*ENDINGS], "label": 2},
         {"context": "", "choices": ["Yes.", "No, and the river never did so before."], "label": 1},
     ]
     rows = read_choices(SWAG, as_lines(tmp_path / "a.jsonl", lines))
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(endings_tokenizer)
     encoded = encode_choices(words, rows, max_length=64)
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
     torch.manual_seed(1)
@@ -180,7 +180,7 @@ def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, tokenizer: Path) -> 
 
 
 def test_many_choices_are_learned_in_parts_with_the_same_gradients(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, endings_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step of 7 rows of 2 to 9 choices, at once, and in parts of 200 tokens."""
     choices = [f"She sells {number}" for number in range(9)]
@@ -188,7 +188,7 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
         {"context": f"The miller waits at gate {row}.", "choices": choices[: 2 + row % 8], "label": row % 8}
         for row in range(16)
     ]
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(endings_tokenizer)
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
     work = CHOICE.prepare(SWAG, as_lines(tmp_path / "train.jsonl", lines), words, config, 40)
     torch.manual_seed(3)
@@ -213,14 +213,16 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
         torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-12)
 
 
-def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_learns_answers_and_comes_back(
+    tmp_path: Path, endings_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Fine-tuned on rows whose right choice can be told: all right after a few epochs, also from the folder."""
     data = tmp_path / "data"
     data.mkdir()
     as_csv(data / "own-train.csv", swag_rows(16))
     as_csv(data / "own-val.csv", swag_rows(8))
     settings = FinetuneSettings(epochs=12, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
-    found = finetune(settings, SWAG, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    found = finetune(settings, SWAG, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=endings_tokenizer)
     assert found["mean"] == 1.0
     assert evaluate_task(SWAG, model=str(tmp_path / "run"), data=data) == {"accuracy": 1.0, "examples": 8}
     source = as_csv(tmp_path / "in.csv", [{**row, "label": "?"} for row in swag_rows(5)])
@@ -265,11 +267,13 @@ def test_two_dev_files_are_refused(tmp_path: Path) -> None:
         CHOICE.read(SWAG, tmp_path)
 
 
-def test_another_kind_of_model_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+def test_another_kind_of_model_is_refused(tmp_path: Path, endings_tokenizer: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     as_csv(data / "train.csv", [{"sentence": f"word {n}", "label": n % 2} for n in range(8)])
     settings = FinetuneSettings(epochs=1, batch_size=4, threads=1)
-    finetune(settings, get_task("sst2"), model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    finetune(
+        settings, get_task("sst2"), model="random:tiny", data=data, out=tmp_path / "run", tokenizer=endings_tokenizer
+    )
     with pytest.raises(InputError, match="run: expected a model for swag, got one for sst2, another kind of task"):
         evaluate_task(SWAG, model=str(tmp_path / "run"), data=data)

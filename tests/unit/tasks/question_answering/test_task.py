@@ -65,7 +65,7 @@ def squad(*, null: bool) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def facts_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words") / "tok"
     train_tokenizer([text for fact in FACTS for text in fact[:2]] * 3, vocab_size=420).save(folder)
     return folder
@@ -82,12 +82,12 @@ SETTINGS = FinetuneSettings(epochs=30, batch_size=8, learning_rate=2e-3, max_len
 
 
 @pytest.fixture(scope="module", params=["squad1", "squad2"])
-def trained(request: Any, tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> dict[str, Any]:
+def trained(request: Any, tmp_path_factory: pytest.TempPathFactory, facts_tokenizer: Path) -> dict[str, Any]:
     """A run that learned the facts by heart, with what it found."""
     task = SQUAD2 if request.param == "squad2" else SQUAD1
     folder = tmp_path_factory.mktemp(task.name)
     data = saved_as(folder / "data", null=task.null)
-    found = finetune(SETTINGS, task, model="random:tiny", data=data, out=folder / "run", tokenizer=tokenizer)
+    found = finetune(SETTINGS, task, model="random:tiny", data=data, out=folder / "run", tokenizer=facts_tokenizer)
     return {"task": task, "data": data, "run": folder / "run", "found": found, "folder": folder}
 
 
@@ -227,7 +227,7 @@ def test_questions_that_are_cut_are_counted_by_every_command(
     assert all(said.count(f"{name}-long.json: 1 of {number} questions exceed 22") == 1 for name in ("train", "dev"))
 
 
-def test_versions_and_kinds_are_told_apart(trained: dict[str, Any], tmp_path: Path, tokenizer: Path) -> None:
+def test_versions_and_kinds_are_told_apart(trained: dict[str, Any], tmp_path: Path, facts_tokenizer: Path) -> None:
     task, model = trained["task"], str(trained["run"])
     other = SQUAD1 if task.null else SQUAD2
     data = saved_as(tmp_path / "other", null=other.null)
@@ -269,8 +269,8 @@ def long_rows(tokenizer: Path) -> tuple[Questions, Windows, SpanModel]:
     return questions, windows, SpanModel(config).double().eval()
 
 
-def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
-    _, windows, model = long_rows(tokenizer)
+def test_a_rows_loss_does_not_depend_on_its_batch(facts_tokenizer: Path) -> None:
+    _, windows, model = long_rows(facts_tokenizer)
     trainable = SPAN.trainable(SQUAD1, model)
     rows = np.arange(len(windows))
     assert (windows.target[:, 0] == 0).any()
@@ -293,8 +293,8 @@ def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
         assert each[row] == pytest.approx(float((start + end).detach() / 2), abs=1e-5)
 
 
-def test_logits_are_those_of_each_window_alone(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, windows, model = long_rows(tokenizer)
+def test_logits_are_those_of_each_window_alone(facts_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, windows, model = long_rows(facts_tokenizer)
     monkeypatch.setattr(inference, "ANSWERED_TOKENS", 100)
     monkeypatch.setattr(inference, "_PATIENCE", -1.0)
     told: list[str] = []
@@ -359,9 +359,9 @@ def test_without_a_dev_file_whole_passages_are_kept(tmp_path: Path) -> None:
         SPAN.read(SQUAD1, path)
 
 
-def test_the_commands_go_end_to_end(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_go_end_to_end(tmp_path: Path, facts_tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, run = saved_as(tmp_path / "data", null=True), tmp_path / "run"
-    start = ["finetune", "squad2", "--model", "random:tiny", "--tokenizer", str(tokenizer), "--epochs", "1"]
+    start = ["finetune", "squad2", "--model", "random:tiny", "--tokenizer", str(facts_tokenizer), "--epochs", "1"]
     assert main([*start, "--data", str(data), "--out", str(run), "--threads", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["task"], found["metric"]) == ("squad2", "f1")
@@ -382,7 +382,7 @@ def test_the_commands_go_end_to_end(tmp_path: Path, tokenizer: Path, capsys: pyt
     assert "--text-column and --label-column: expected a task with a table, got squad2" in capsys.readouterr().err
 
 
-def test_a_training_run_names_what_is_wrong(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_training_run_names_what_is_wrong(tmp_path: Path, facts_tokenizer: Path) -> None:
     data = saved_as(tmp_path / "data", null=False)
     broken = squad(null=False)
     broken["data"][3]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 4
@@ -391,10 +391,15 @@ def test_a_training_run_names_what_is_wrong(tmp_path: Path, tokenizer: Path) -> 
         InputError,
         match=r"train-own\.json: question q3: expected the answer 'seven' at character 4",
     ):
-        finetune(SETTINGS, SQUAD1, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+        finetune(SETTINGS, SQUAD1, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=facts_tokenizer)
     with pytest.raises(InputError, match=r"nowhere: there is no such file"):
         finetune(
-            SETTINGS, SQUAD1, model="random:tiny", data=tmp_path / "nowhere", out=tmp_path / "run", tokenizer=tokenizer
+            SETTINGS,
+            SQUAD1,
+            model="random:tiny",
+            data=tmp_path / "nowhere",
+            out=tmp_path / "run",
+            tokenizer=facts_tokenizer,
         )
     assert not (tmp_path / "run").exists()
 

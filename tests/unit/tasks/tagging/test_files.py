@@ -33,12 +33,6 @@ from tests.support.eight_sentences import example_data, sentence, vocabulary
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
 
 
-@pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    vocabulary(own_text, cased=True).save(tmp_path / "tok")
-    return tmp_path / "tok"
-
-
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     """A model that knows the eight sentences, learned with documents around them."""
@@ -236,9 +230,9 @@ def test_a_long_text_is_counted_as_all_that_is_read(tagger: str) -> None:
         assert [len(row) for row in pipeline.encode([text]).rows] == [len(ids) for ids in rows.ids]
 
 
-def test_plain_tags_of_a_text_are_words(tmp_path: Path, tokenizer: Path, write: Any) -> None:
+def test_plain_tags_of_a_text_are_words(tmp_path: Path, cased_tokenizer: Path, write: Any) -> None:
     example = example_data(POS, tmp_path)
-    finetune(SHORT, POS, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=tokenizer)
+    finetune(SHORT, POS, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=cased_tokenizer)
     found = json.loads(answered(str(tmp_path / "run"), write("a.txt", "Ada van Vaduz leaves Oslo today."), raw=True))
     words = [(word["tag"], word["start"], word["end"], word["text"]) for word in found["words"]]
     assert words[:3] == [("NAME", 0, 3, "Ada"), ("NAME", 4, 7, "van"), ("NAME", 8, 13, "Vaduz")]
@@ -286,13 +280,15 @@ def test_labels_are_taken_from_the_folder_by_name(tagger: str, tmp_path: Path, w
     ("labels", "name"),
     [(("O", "B-PER", "I-PER"), "ner"), (("O", "I-PER", "I-LOC"), "ner"), (("NN", "VB", "DT"), "pos")],
 )
-def test_taggers_of_transformers_answer(tmp_path: Path, tokenizer: Path, write: Any, labels: Any, name: str) -> None:
+def test_taggers_of_transformers_answer(
+    tmp_path: Path, cased_tokenizer: Path, write: Any, labels: Any, name: str
+) -> None:
     """Imported, evaluated and asked: the tags are the largest of transformers' own logits at the first pieces.
 
     Where these are an impossible sequence, they are those of the entities that it is read as.
     """
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(cased_tokenizer)
     torch.manual_seed(5)
     config = transformers.BertConfig(
         vocab_size=words.vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
@@ -300,7 +296,7 @@ def test_taggers_of_transformers_answer(tmp_path: Path, tokenizer: Path, write: 
     )  # fmt: skip
     theirs = transformers.BertForTokenClassification(config).eval()
     theirs.save_pretrained(tmp_path / "theirs")
-    for path in tokenizer.iterdir():
+    for path in cased_tokenizer.iterdir():
         (tmp_path / "theirs" / path.name).write_bytes(path.read_bytes())
     import_model(str(tmp_path / "theirs"), tmp_path / "ours")
     task = open_model(str(tmp_path / "ours")).extra["task"]

@@ -31,15 +31,9 @@ from bertwright.tasks.tagging.spec import (
     score_tags,
 )
 from bertwright.tasks.tagging.task import TAGGING
-from tests.support.eight_sentences import PEOPLE, Letters, example_data, made_of, sentence, vocabulary
+from tests.support.eight_sentences import PEOPLE, Letters, example_data, made_of, sentence
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    vocabulary(own_text, cased=True).save(tmp_path / "tok")
-    return tmp_path / "tok"
 
 
 def test_labels_are_whole_types_whatever_the_scheme(write):
@@ -259,12 +253,16 @@ def test_the_loss_is_a_sum_over_words():
 
 @pytest.mark.parametrize("name", ["ner", "pos"])
 @pytest.mark.parametrize("features", [None, "concat-last-four"])
-def test_it_overfits_eight_sentences_and_comes_back(tmp_path: Path, tokenizer: Path, name: str, features: Any) -> None:
+def test_it_overfits_eight_sentences_and_comes_back(
+    tmp_path: Path, cased_tokenizer: Path, name: str, features: Any
+) -> None:
     """F1 (or accuracy) 1.0 from the run, from its folder, and in the answers; with features of a frozen encoder too."""
     task = get_spec(name)
     example = example_data(task, tmp_path)
     given = SHORT.model_copy(update={"features": features, "learning_rate": 1e-2, "lstm_width": 96} if features else {})
-    found = finetune(given, task, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=tokenizer)
+    found = finetune(
+        given, task, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=cased_tokenizer
+    )
     assert (found["metric"], found["mean"]) == ("f1" if name == "ner" else "accuracy", 1.0)
     figures = evaluate_task(task, model=str(tmp_path / "run"), data=example["data"])
     assert (figures["sentences"], figures["words"]) == (8, 56)
@@ -273,7 +271,9 @@ def test_it_overfits_eight_sentences_and_comes_back(tmp_path: Path, tokenizer: P
     assert (answered["sentences"], answered["words"]) == (8, 56)
     assert example["answers"](tmp_path / example["output"]) == example["right"]
     with pytest.raises(InputError, match=example["trouble"]):
-        finetune(given, task, model="random:tiny", data=example["broken"], out=tmp_path / "no", tokenizer=tokenizer)
+        finetune(
+            given, task, model="random:tiny", data=example["broken"], out=tmp_path / "no", tokenizer=cased_tokenizer
+        )
     if not features:
         saved = open_model(str(tmp_path / "run"))
         assert saved.architecture == open_architecture(saved).architecture == "BertForTokenClassification"
@@ -289,14 +289,14 @@ def test_a_tenth_is_kept_where_there_is_no_dev_file(write: Any) -> None:
     assert (len(train), len(dev), task.labels) == (36, 4, ("O", "B-PER", "I-PER"))
 
 
-def test_the_commands_take_columns_and_settings(tmp_path: Path, tokenizer: Path) -> None:
+def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer: Path) -> None:
     """What is said on the command line reaches the task and its run; another setting is another run."""
     data = tmp_path / "data"
     data.mkdir()
     for name in ("train", "dev"):
         rows = ("".join(f"7 {word} {tag} x\n" for word, tag in zip(*sentence(row), strict=True)) for row in range(8))
         (data / f"{name}.conll").write_text("-DOCSTART-\n\n" + "\n".join(rows))
-    given: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": tokenizer}
+    given: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": cased_tokenizer}
     given |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "threads": 1}}
     commands.finetune_command("ner", task_setting=("context=off", "scheme=iob2"), **given)
     task = open_model(str(tmp_path / "run")).extra["task"]

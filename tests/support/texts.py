@@ -1,0 +1,11 @@
+"""The text in our own words that tests learn from, and the places that made-up records speak of."""
+
+from pathlib import Path
+
+OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
+PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
+
+
+def own_lines() -> list[str]:
+    """Return the lines of the text, empty ones left out."""
+    return [line for line in OWN_TEXT.read_text("utf-8").splitlines() if line]

@@ -98,12 +98,12 @@ def roof(shapes: Iterable[tuple[int, int, int]], kind: torch.dtype, *, repeats: 
 
 def parser(description: str, *, threads: bool = True) -> argparse.ArgumentParser:
     """What every benchmark takes."""
-    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--repeats", type=int, default=4)
-    found.add_argument("--json", action="store_true", help="print the result as the last line of standard output")
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--repeats", type=int, default=4)
+    options.add_argument("--json", action="store_true", help="print the result as the last line of standard output")
     if threads:
-        found.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    return found
+        options.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    return options
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -115,15 +115,15 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def finish(
-    given: argparse.Namespace, rows: Sequence[Mapping[str, Any]], *, packages: Sequence[str], **more: Any
+    options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], *, packages: Sequence[str], **more: Any
 ) -> None:
     """Print the table, and with --json one line: rows, whatever else was measured, versions and processor."""
     show(rows)
     for name, value in more.items():
         print(f"{name}: {value}", file=sys.stderr)
-    if given.json:
-        found = {"rows": rows, **more, "versions": versions(packages), "processor": processor()}
-        print(json.dumps(found, default=str))
+    if options.json:
+        report = {"rows": rows, **more, "versions": versions(packages), "processor": processor()}
+        print(json.dumps(report, default=str))
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

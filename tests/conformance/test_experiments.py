@@ -111,10 +111,10 @@ def test_fine_tuning_is_valid(experiment: Experiment, scale: Scale) -> None:
 def test_a_task_may_have_settings_of_its_own_which_an_arm_and_a_column_beat() -> None:
     scale = replace(SCALES["tiny"], finetuning_of={"rte": {"epochs": 9, "batch_size": 8}})
     spec = get_spec("rte")
-    own, other = (Column(name="a", task=task, metric="accuracy") for task in ("rte", "sst2"))
+    with_settings, other = (Column(name="a", task=task, metric="accuracy") for task in ("rte", "sst2"))
     beaten = Column(name="b", task="rte", metric="accuracy", finetuning={"epochs": 2})
-    found = [finetuning_settings(scale, column, {}, spec, seed=0) for column in (own, other, beaten)]
-    assert [(one.epochs, one.batch_size) for one in found] == [(9, 8), (4, 16), (2, 8)]
+    settings = [finetuning_settings(scale, column, {}, spec, seed=0) for column in (with_settings, other, beaten)]
+    assert [(one.epochs, one.batch_size) for one in settings] == [(9, 8), (4, 16), (2, 8)]
     assert finetuning_settings(scale, beaten, {"batch_size": 4}, spec, seed=0).batch_size == 4
 
 
@@ -124,8 +124,8 @@ def test_the_papers_tasks_have_the_papers_settings(name: str) -> None:
     wanted = {"sst2": (3, 32, None), "squad1": (3, 32, 5e-5), "squad2": (2, 48, 5e-5), "swag": (3, 16, 2e-5)}
     for task, expected in wanted.items():
         column = Column(name="a", task=task, metric="accuracy")
-        found = finetuning_settings(SCALES[name], column, {}, get_spec(task), seed=0)
-        assert (found.epochs, found.batch_size, found.learning_rate) == expected
+        settings = finetuning_settings(SCALES[name], column, {}, get_spec(task), seed=0)
+        assert (settings.epochs, settings.batch_size, settings.learning_rate) == expected
         other = finetuning_settings(SCALES[name], column, GPT1.finetuning, get_spec(task), seed=0)
         assert other.rate(system_config("gpt", "base", 40_000)) == 6.25e-5
 

@@ -40,29 +40,29 @@ def test_every_kind_has_its_example() -> None:
 def test_a_task_does_what_every_task_must(name: str, small_encoder: str, tmp_path: Path) -> None:
     task = TASKS[name]
     example = example_data(task, tmp_path)
-    found = finetune(SETTINGS, task, model=small_encoder, data=example.data, out=tmp_path / "run")
-    assert found["task"] == name
+    result = finetune(SETTINGS, task, model=small_encoder, data=example.data, out=tmp_path / "run")
+    assert result["task"] == name
     # what was learned from eight records answers them all
-    assert found["mean"] == pytest.approx(example.perfect)
+    assert result["mean"] == pytest.approx(example.perfect)
     # the folder gives the figures that were measured before it was written
     figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data)
-    scores = found["seeds"][0]["scores"]
-    assert next(iter(figures)) == found["metric"] == next(iter(scores))
+    scores = result["seeds"][0]["scores"]
+    assert next(iter(figures)) == result["metric"] == next(iter(scores))
     assert {key: figures[key] for key in scores if key in figures} == pytest.approx(
         {key: value for key, value in scores.items() if key in figures}
     )
     # and the answers, twice the same
     for folder in ("once", "again"):
         (tmp_path / folder).mkdir()
-        predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / folder / example.output))
+        predict_file(str(tmp_path / "run"), str(example.input_file), str(tmp_path / folder / example.output))
         assert example.answers(tmp_path / folder / example.output) == example.right
     first, second = (sorted((tmp_path / folder).rglob("*.*")) for folder in ("once", "again"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     # and a model in use, all at once and one by one
     model = load(tmp_path / "run", precision="fp32")
-    assert example.told(model(example.inputs)) == example.right
-    assert example.told([model(one) for one in example.inputs]) == example.right
-    assert example.told(list(model(iter(example.inputs)))) == example.right
+    assert example.answers_of(model(example.inputs)) == example.right
+    assert example.answers_of([model(one) for one in example.inputs]) == example.right
+    assert example.answers_of(list(model(iter(example.inputs)))) == example.right
     assert type(task_of(open_model(str(tmp_path / "run")))) is type(task)
 
 

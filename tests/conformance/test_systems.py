@@ -84,9 +84,9 @@ def test_a_body_does_what_every_body_must(name: str, task: str, system_folders: 
     example = example_data(spec, tmp_path)
     settings = SETTINGS.model_copy(update={"bilstm": 32 if name in TOPPED else None})
     model = system_folders[TOPPED.get(name, name)]  # type: ignore[call-overload]
-    found = finetune(settings, spec, model=model, data=example.data, out=tmp_path / "run")
+    result = finetune(settings, spec, model=model, data=example.data, out=tmp_path / "run")
     if "lstm" not in name:
-        assert found["mean"] == pytest.approx(example.perfect)
+        assert result["mean"] == pytest.approx(example.perfect)
     # the folder says what it is, and gives the figures that were measured before it was written
     saved = open_model(str(tmp_path / "run"))
     inner = saved.config.inner if isinstance(saved.config, TopConfig) else saved.config
@@ -94,16 +94,16 @@ def test_a_body_does_what_every_body_must(name: str, task: str, system_folders: 
     assert inner == open_model(model).config
     assert type(task_of(saved)) is type(spec)
     figures = evaluate_task(spec, model=str(tmp_path / "run"), data=example.data)
-    assert figures[found["metric"]] == pytest.approx(found["mean"])
+    assert figures[result["metric"]] == pytest.approx(result["mean"])
     # and the answers, in files and in use, all at once and one by one
-    predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / example.output))
+    predict_file(str(tmp_path / "run"), str(example.input_file), str(tmp_path / example.output))
     ready = load(tmp_path / "run", precision="fp32")
-    told = example.told(ready(example.inputs))
-    assert example.told([ready(one) for one in example.inputs]) == told
+    predicted = example.answers_of(ready(example.inputs))
+    assert example.answers_of([ready(one) for one in example.inputs]) == predicted
     answers = example.answers(tmp_path / example.output)
-    assert len(answers) == len(told) == len(example.right)
+    assert len(answers) == len(predicted) == len(example.right)
     if "lstm" not in name:
-        assert answers == told == example.right
+        assert answers == predicted == example.right
 
 
 @pytest.mark.parametrize("task", ["sst2", "ner"])
@@ -115,19 +115,19 @@ def test_frozen_states_of_every_body_are_read(
     spec = get_spec(task)
     example = example_data(spec, tmp_path)
     settings = SETTINGS.model_copy(update={"features": "elmo", "lstm_width": 48, "learning_rate": 1e-2})
-    found = finetune(settings, spec, model=system_folders[name], data=example.data, out=tmp_path / "run")
+    result = finetune(settings, spec, model=system_folders[name], data=example.data, out=tmp_path / "run")
     if "lstm" not in name:  # whose random states tell six rows apart by luck alone
-        assert found["mean"] == pytest.approx(example.perfect)
-    before, after = (open_model(place).weights or {} for place in (system_folders[name], str(tmp_path / "run")))
+        assert result["mean"] == pytest.approx(example.perfect)
+    before, after = (open_model(folder).weights or {} for folder in (system_folders[name], str(tmp_path / "run")))
     assert all(torch.equal(after[part], before[part]) for part in before)
     shares = after["head.recurrent.shares"]
     assert len(shares) == open_model(system_folders[name]).config.layers + 1
     assert float(shares.std()) > 0
     ready = load(tmp_path / "run", precision="fp32")
-    told = example.told(ready(example.inputs))
-    assert len(told) == len(example.right)
+    answers = example.answers_of(ready(example.inputs))
+    assert len(answers) == len(example.right)
     if "lstm" not in name:
-        assert told == example.right
+        assert answers == example.right
     vectors = ready.vectors(["The harbour.", "Near the old bridge"])
     assert vectors.shape == (2, ready.config.hidden)
     assert np.isfinite(vectors).all()
@@ -135,7 +135,7 @@ def test_frozen_states_of_every_body_are_read(
 
 @pytest.mark.parametrize("name", ["lstm-left", "lstm-right", "two lstms", "bilstm on lstm-right"])
 def test_lstms_learn(name: str, system_folders: dict[str, str], tmp_path: Path) -> None:
-    rows = "".join(f"{'near' if row % 2 else 'far'} the {place}\t{row % 2}\n" for row, place in enumerate(PLACES))
+    rows = "".join(f"{'near' if row % 2 else 'far'} the {noun}\t{row % 2}\n" for row, noun in enumerate(PLACES))
     for part in ("train", "dev"):
         (tmp_path / f"{part}.tsv").write_text(f"sentence\tlabel\n{rows}", "utf-8")
     settings = SETTINGS.model_copy(update={"bilstm": 32 if name in TOPPED else None, "learning_rate": 1e-2})

@@ -12,20 +12,20 @@ from bertwright.cli import main
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    place = tmp_path_factory.mktemp("cards")
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "400", "--out", str(place / "tok")]) == 0
-    build = ["corpus", "build", str(own_text), "--tokenizer", str(place / "tok"), "--workers", "1"]
-    assert main([*build, "--out", str(place / "corpus")]) == 0
-    train = ["pretrain", "--corpus", str(place / "corpus"), "--size", "2x128", "--steps", "3", "--batch-size", "4"]
+    folder = tmp_path_factory.mktemp("cards")
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "400", "--out", str(folder / "tok")]) == 0
+    build = ["corpus", "build", str(own_text), "--tokenizer", str(folder / "tok"), "--workers", "1"]
+    assert main([*build, "--out", str(folder / "corpus")]) == 0
+    train = ["pretrain", "--corpus", str(folder / "corpus"), "--size", "2x128", "--steps", "3", "--batch-size", "4"]
     train += ["--lengths", "16:0.5,32:0.5", "--held-out", "0.2", "--evaluations", "1", "--precision", "fp32"]
     train += ["--snapshots", "0.34"]
-    assert main([*train, "--threads", "1", "--out", str(place / "lm")]) == 0
+    assert main([*train, "--threads", "1", "--out", str(folder / "lm")]) == 0
     rows = "".join(f"{word} number {number}\t{number % 2}\n" for number in range(20) for word in ("even", "odd"))
-    (place / "rows.tsv").write_text(f"sentence\tlabel\n{rows}")
-    tune = ["finetune", "sst2", "--data", str(place / "rows.tsv"), "--model", str(place / "lm"), "--epochs", "1"]
+    (folder / "rows.tsv").write_text(f"sentence\tlabel\n{rows}")
+    tune = ["finetune", "sst2", "--data", str(folder / "rows.tsv"), "--model", str(folder / "lm"), "--epochs", "1"]
     tune += ["--seeds", "2", "--max-length", "16", "--threads", "1", "--precision", "fp32", "--batch-size", "8"]
-    assert main([*tune, "--out", str(place / "sst2")]) == 0
-    return place
+    assert main([*tune, "--out", str(folder / "sst2")]) == 0
+    return folder
 
 
 def told(folder: Path) -> tuple[dict[str, object], str]:

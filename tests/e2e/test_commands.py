@@ -51,9 +51,9 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("table") / "reviews.csv"
     places = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
     rows = [
-        f'"The {place} was {word} on day {day}.",{label},{day}'
+        f'"The {noun} was {word} on day {day}.",{label},{day}'
         for day in range(8)
-        for place in places
+        for noun in places
         for word, label in (("lovely", "good"), ("dreadful", "bad"))
     ]
     path.write_text("review,verdict,day\n" + "\n".join(rows) + "\n", "utf-8")
@@ -233,8 +233,8 @@ def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(
     assert "<blockquote>" in (tmp_path / "found.html").read_text("utf-8")
     assert "of one kind" in run(capsys, "report", pretrained / "run", tuned_classifier, code=2)[1]
     assert kept == {path: path.read_bytes() for path in kept}
-    found, _ = run(capsys, "runs", pretrained)
-    states = {row["name"]: (row["kind"], row["state"], row["steps"]) for row in found["runs"]}
+    result, _ = run(capsys, "runs", pretrained)
+    states = {row["name"]: (row["kind"], row["state"], row["steps"]) for row in result["runs"]}
     assert states == {"run": ("pretrain", "finished", 12), "tuned": ("finetune", "finished", states["tuned"][2])}
     assert "expected a folder, found none" in run(capsys, "runs", pretrained / "nowhere", code=2)[1]
 
@@ -253,9 +253,9 @@ def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(
 
 
 def test_masks_are_filled_and_pairs_judged(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = run(capsys, "fill", "--model", pretrained / "run", "the [MASK] and the [MASK].", "--top-k", "3")
-    assert [len(mask) for mask in found["masks"]] == [3, 3]
-    assert all(0 < entry["probability"] < 1 for mask in found["masks"] for entry in mask)
+    result, _ = run(capsys, "fill", "--model", pretrained / "run", "the [MASK] and the [MASK].", "--top-k", "3")
+    assert [len(mask) for mask in result["masks"]] == [3, 3]
+    assert all(0 < entry["probability"] < 1 for mask in result["masks"] for entry in mask)
     pair, _ = run(capsys, "next-sentence", "--model", pretrained / "run", "It rained.", "The street was wet.")
     assert 0 < pair["is_next"] < 1
     assert "[MASK]" in run(capsys, "fill", "--model", pretrained / "run", "no mask here", code=2)[1]
@@ -520,8 +520,8 @@ def test_a_label_never_seen_in_training_is_refused(
 
 
 def test_inspect_tells_people_and_programs(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = run(capsys, "corpus", "inspect", pretrained / "corpus")
-    assert found["documents"] == 12
+    result, _ = run(capsys, "corpus", "inspect", pretrained / "corpus")
+    assert result["documents"] == 12
     assert main(["corpus", "inspect", str(pretrained / "corpus")]) == 0
     assert "documents" in capsys.readouterr().out
 
@@ -542,8 +542,8 @@ def test_several_corpora_share_the_rows(
     )
     options = ["--size", "2x128", "--lengths", "32", "--batch-size", "8", "--steps", "3", "--held-out", "0.3"]
     two = ["--corpus", f"{pretrained / 'corpus'}=3", "--corpus", f"{tmp_path / 'other'}=1"]
-    found, _ = run(capsys, "pretrain", *two, *options, "--out", tmp_path / "run")
-    assert found["steps"] == 3
+    result, _ = run(capsys, "pretrain", *two, *options, "--out", tmp_path / "run")
+    assert result["steps"] == 3
     data = json.loads((tmp_path / "run" / "run.json").read_text())["data"]["corpus"]
     assert [entry["weight"] for entry in data] == [3, 1]
     assert len({entry["fingerprint"] for entry in data}) == 2
@@ -556,8 +556,8 @@ def test_several_corpora_share_the_rows(
         ([two[1]] * 2, "several different ones"),
         ([f"{pretrained / 'corpus'}=x"], "write FOLDER=WEIGHT"),
     ):
-        given = [word for corpus in bad for word in ("--corpus", corpus)]
-        assert message in run(capsys, "pretrain", *given, *options, "--out", tmp_path / "no", code=2)[1]
+        repeated = [word for corpus in bad for word in ("--corpus", corpus)]
+        assert message in run(capsys, "pretrain", *repeated, *options, "--out", tmp_path / "no", code=2)[1]
 
 
 def test_a_model_answers_as_many_texts_as_it_learned_from(

@@ -27,9 +27,9 @@ def test_a_model_goes_on_with_an_extended_vocabulary(
     run(capsys, "corpus", "build", own_text, "--tokenizer", at / "tok", "--out", at / "corpus", "--workers", "1")
     run(capsys, "pretrain", "--corpus", at / "corpus", "--out", at / "run", "--activation", "gelu_tanh", *TINY)
     extend = ["tokenizer", "extend", at / "run", own_text]
-    found, _ = run(capsys, *extend, "--add", "30", "--out", at / "more")
-    assert found["vocab_size"] == 480
-    assert found["pieces_per_word"]["after"] < found["pieces_per_word"]["before"]
+    result, _ = run(capsys, *extend, "--add", "30", "--out", at / "more")
+    assert result["vocab_size"] == 480
+    assert result["pieces_per_word"]["after"] < result["pieces_per_word"]["before"]
     old, new = Tokenizer.load(at / "tok"), Tokenizer.load(at / "more")
     assert new.pieces[:450] == old.pieces
     build = ["corpus", "build", own_text, "--workers", "1"]

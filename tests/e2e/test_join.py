@@ -47,15 +47,15 @@ def test_a_pair_has_the_states_of_its_two_models(
     pair = torch.nn.ModuleDict({"encoder": build_backbone(opened.config)}).eval()
     load_weights(pair, opened)
     ids = torch.randint(5, 200, (2, 9), generator=torch.Generator().manual_seed(0))
-    given = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
+    inputs = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
     with torch.inference_mode():
         states = []
         for folder in folders:
             half = open_model(str(folder))
             model = LanguageModel(half.config)  # type: ignore[arg-type]
             load_weights(model, half)
-            states.append(model.eval().encoder(*given).last)
-        torch.testing.assert_close(pair["encoder"](*given).last, torch.cat(states, -1), atol=1e-6, rtol=1e-5)
+            states.append(model.eval().encoder(*inputs).last)
+        torch.testing.assert_close(pair["encoder"](*inputs).last, torch.cat(states, -1), atol=1e-6, rtol=1e-5)
     card = (tmp_path / "pair" / "README.md").read_text("utf-8")
     assert "side by side" in card
     assert str(tmp_path) not in card

@@ -125,16 +125,16 @@ def read_all(terminal: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [True, False])
-def test_quickstart_ends_with_its_table(tmp_path: Path, own: bool, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("with_text", [True, False])
+def test_quickstart_ends_with_its_table(tmp_path: Path, with_text: bool, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "quick"
     text = tmp_path / "text.txt"
     places = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge", "market", "forest")
     animals = ("cat", "dog", "horse", "owl", "fox", "goose", "otter", "mole", "hare", "swan")
     text.write_text(
         "\n\n".join(
-            "\n".join(f"On day {day} the {animal} of number {day} walked slowly to the {place}." for day in range(90))
-            for place, animal in zip(places, animals, strict=True)
+            "\n".join(f"On day {day} the {animal} of number {day} walked slowly to the {noun}." for day in range(90))
+            for noun, animal in zip(places, animals, strict=True)
         )
     )
     arguments = [
@@ -144,13 +144,13 @@ def test_quickstart_ends_with_its_table(tmp_path: Path, own: bool, capsys: pytes
         "--out",
         str(out),
         "--json",
-        *(["--corpus", str(text)] if own else []),
+        *(["--corpus", str(text)] if with_text else []),
     ]
     assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(found["accuracy"]) == {"majority", "bag_of_words", "scratch", "pretrained"}
-    assert found["accuracy"]["bag_of_words"] > found["accuracy"]["majority"]
-    assert len(found["filled"]) == 3
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(printed["accuracy"]) == {"majority", "bag_of_words", "scratch", "pretrained"}
+    assert printed["accuracy"]["bag_of_words"] > printed["accuracy"]["majority"]
+    assert len(printed["filled"]) == 3
     assert (out / "pretraining" / "loss.png").is_file()
 
 

@@ -39,9 +39,9 @@ def whole_shards(out: Path) -> int:
 
 @pytest.mark.slow
 def test_ten_kills_change_no_byte_of_a_corpus(own_text: Path, tmp_path: Path) -> None:
-    own = own_text.read_text()
-    train_tokenizer([own], vocab_size=700).save(tmp_path / "tokenizer")
-    blocks = own.split("\n\n")
+    original = own_text.read_text()
+    train_tokenizer([original], vocab_size=700).save(tmp_path / "tokenizer")
+    blocks = original.split("\n\n")
     numbered = [f"Passage {n} of {len(blocks)}. {blocks[n % len(blocks)]}" for n in range(4000)]
     with gzip.open(tmp_path / "a.txt.gz", "wb") as stream:
         stream.write("\n\n".join(numbered[:1500]).encode())

@@ -63,12 +63,17 @@ def _table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
 def _questions(folder: Path) -> Path:
     folder.mkdir()
     articles = []
-    for row, place in enumerate(PLACES):
-        answer = "" if row in (2, 5) else f"the {place}"
+    for row, noun in enumerate(PLACES):
+        answer = "" if row in (2, 5) else f"the {noun}"
         context = PASSAGE.format(answer or "something")
-        given = [{"text": answer, "answer_start": context.find(answer)}] if answer else []
-        asked = {"id": f"q{row}", "question": "Where did they meet?", "answers": given, "is_impossible": not answer}
-        articles.append({"title": "t", "paragraphs": [{"context": context, "qas": [asked]}]})
+        answers = [{"text": answer, "answer_start": context.find(answer)}] if answer else []
+        question = {
+            "id": f"q{row}",
+            "question": "Where did they meet?",
+            "answers": answers,
+            "is_impossible": not answer,
+        }
+        articles.append({"title": "t", "paragraphs": [{"context": context, "qas": [question]}]})
     for name in ("train.json", "dev.json"):
         (folder / name).write_text(json.dumps({"version": "v2.0", "data": articles}), "utf-8")
     return folder
@@ -107,7 +112,7 @@ def trained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: P
     )
     number = ClassificationTask(name="number", text=("sentence",), kind="regression", metrics=("pearson",), **table)
     ner = TASKS["ner"]
-    given = {
+    runs = {
         "mood": (mood, _table(folder / "mood", ("sentence",), ["bad", "good"] * 4)),
         "pair": (pair, _table(folder / "pair", ("here", "there"), ["no", "yes"] * 4)),
         "topics": (topics, _table(folder / "topics", ("sentence",), ["sea|town", "town", "sea", ""] * 2)),
@@ -119,11 +124,11 @@ def trained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: P
     numerics = resolve_numerics("fp32", threads=1)  # measuring the machine takes longer than learning eight records
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
-        for name, (task, data) in given.items():
+        for name, (task, data) in runs.items():
             settings = SETTINGS.model_copy(update={"epochs": EPOCHS.get(name, 20)})
             finetune(settings, task, model=encoder, data=data, out=folder / f"{name}-run")
-    places = {"lm": encoder, **{name: str(folder / f"{name}-run") for name in given}}
-    return {name: load(place, precision="fp32") for name, place in places.items()}
+    places = {"lm": encoder, **{name: str(folder / f"{name}-run") for name in runs}}
+    return {name: load(model_folder, precision="fp32") for name, model_folder in places.items()}
 
 
 @contextmanager
@@ -143,17 +148,17 @@ def served(models: dict[str, Predictor], **settings: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def url(trained_models: dict[str, Predictor]) -> Iterator[str]:
-    with served(trained_models) as found:
-        yield found
+    with served(trained_models) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
     with sync_api.sync_playwright() as tools:
-        found = tools.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
+        chromium = tools.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @contextmanager
@@ -166,25 +171,25 @@ def opened(
     )
     page = context.new_page()
     page.set_default_timeout(10_000)
-    told: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: told.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    messages: list[str] = []
+    requested: list[str] = []
+    page.on("console", lambda message: messages.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requested.append(request.url))
     try:
         page.goto(url)
         yield page
         expected = re.compile("|".join(f"status of {status}" for status in refused) or "(?!)")
-        assert [text for text in told if not expected.search(text)] == []
-        assert [place for place in asked if not place.startswith((url, "data:"))] == []
+        assert [text for text in messages if not expected.search(text)] == []
+        assert [requested_url for requested_url in requested if not requested_url.startswith((url, "data:"))] == []
     finally:
         context.close()
 
 
 @pytest.fixture
 def page(browser: Any, url: str) -> Iterator[Any]:
-    with opened(browser, url) as found:
-        yield found
+    with opened(browser, url) as opened_page:
+        yield opened_page
 
 
 def at(page: Any, model: str, tab: str) -> Any:
@@ -272,10 +277,10 @@ def test_entities_are_marked_with_their_types(page: Any, trained_models: dict[st
     words, _ = eight_sentences.sentence(0)
     text = " ".join(words)
     typed(page, "tagging", {"text": text})
-    found = trained_models["ner"](text).entities
-    assert [one.type for one in found] == ["PER", "LOC"]
+    entities = trained_models["ner"](text).entities
+    assert [one.type for one in entities] == ["PER", "LOC"]
     marks = result.locator("mark")
-    assert marks.all_inner_texts() == [f"{one.text}{one.type} {100 * one.probability:.1f} %" for one in found]
+    assert marks.all_inner_texts() == [f"{one.text}{one.type} {100 * one.probability:.1f} %" for one in entities]
     colours = marks.evaluate_all("(marks) => marks.map((mark) => getComputedStyle(mark).backgroundColor)")
     assert len(set(colours)) == 2
 
@@ -285,10 +290,10 @@ def test_places_count_characters(page: Any, trained_models: dict[str, Predictor]
     result = at(page, "ner", "tagging")
     text = f"𝔘𝔫𝔦 {' '.join(eight_sentences.sentence(0)[0])}"
     typed(page, "tagging", {"text": text})
-    found = trained_models["ner"](text).entities
-    assert found
+    entities = trained_models["ner"](text).entities
+    assert entities
     marked = result.locator("mark").evaluate_all("(marks) => marks.map((mark) => mark.firstChild.data)")
-    assert marked == [text[one.start : one.end] for one in found] == [one.text for one in found]
+    assert marked == [text[one.start : one.end] for one in entities] == [one.text for one in entities]
 
 
 def test_an_answer_is_marked_in_its_passage(page: Any, trained_models: dict[str, Predictor]) -> None:
@@ -309,8 +314,8 @@ def test_a_choice_is_made(page: Any) -> None:
     page.fill("#choice-context", "Someone waits at the harbour.")
     endings = ["She asks the ferryman", "She eats a stone", "She paints the moon"]
     page.get_by_role("button", name="Remove continuation 4").click()
-    for place, ending in enumerate(endings, 1):
-        page.get_by_label(f"Continuation {place}", exact=True).fill(ending)
+    for position, ending in enumerate(endings, 1):
+        page.get_by_label(f"Continuation {position}", exact=True).fill(ending)
     typed(page, "choice", {})
     assert result.locator(".name").all_inner_texts() == endings
     assert result.locator("li.best .name").inner_text() == endings[0]
@@ -340,8 +345,8 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     answered(page, "inside")
     with page.expect_response("**/v1/inside") as first:
         typed(page, "inside", {"first": "the harbour", "second": "the garden"})
-    found = first.value.json()
-    pieces = found["pieces"]
+    attention = first.value.json()
+    pieces = attention["pieces"]
     cells = [
         row.split("|")
         for row in result.locator("table.figure").evaluate(
@@ -352,8 +357,8 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     assert cells == [
         pieces,
         [f"E{piece}" for piece in pieces],
-        [f"E{'AB'[segment]}" for segment in found["segments"]],
-        [f"E{place}" for place in range(len(pieces))],
+        [f"E{'AB'[segment]}" for segment in attention["segments"]],
+        [f"E{position}" for position in range(len(pieces))],
     ]
     assert result.locator("table.figure .plus", has_text="+").count() == 2 * len(pieces)
     assert first.value.request.post_data_json["layer"] == LAYERS
@@ -361,14 +366,14 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     def lines() -> int:
         return int(result.locator("#attention line").count())
 
-    assert lines() == sum(share >= 0.02 for row in found["attention"][0] for share in row)
+    assert lines() == sum(share >= 0.02 for row in attention["attention"][0] for share in row)
     result.locator("[data-place=from-1]").hover()
-    expected = [f"{100 * share:.1f} %" for share in found["attention"][0][1]]
+    expected = [f"{100 * share:.1f} %" for share in attention["attention"][0][1]]
     assert result.locator("[data-place^=to-] .share").all_text_contents() == expected
-    assert lines() == sum(share >= 0.001 for share in found["attention"][0][1])
+    assert lines() == sum(share >= 0.001 for share in attention["attention"][0][1])
     page.select_option("#inside-head", "3")  # in the answer that is there already
     assert "layer 2, head 3" in page.locator("#attention-title").inner_text()
-    expected = [f"{100 * share:.1f} %" for share in found["attention"][2][1]]
+    expected = [f"{100 * share:.1f} %" for share in attention["attention"][2][1]]
     assert result.locator("[data-place^=to-] .share").all_text_contents() == expected
     page.select_option("#inside-head", "mean")
     assert "mean of all heads" in page.locator("#attention-title").inner_text()

@@ -43,7 +43,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r" +#.*", ""),
     (r"\b(TEXT|INPUT)\.\.\.", r"\1"),
     (r"\bTASK\b", "sst2"),
-    (r"((?:finetune|evaluate) (\w+) .*--data) DIR", lambda found: f"{found[1]} {DATA[found[2]]}"),
+    (r"((?:finetune|evaluate) (\w+) .*--data) DIR", lambda match: f"{match[1]} {DATA[match[2]]}"),
     (r"--corpus mine=", "--corpus mixed="),  # that page's other `mine` are labelled tables
     (r"--held-out 0\S+", "--held-out 0.2"),
     (r"--recipe (\S+)(?!.* --(?:minutes|steps))", r"--recipe \1 --size tiny --steps 3"),
@@ -109,8 +109,8 @@ def test_the_list_of_what_is_not_run_is_true_and_short() -> None:
 def test_the_korean_readme_prints_the_same_commands() -> None:
     korean = (ROOT / "README.ko.md").read_text("utf-8")
     for kind in (shell_lines, python_blocks):
-        own, other = ([re.sub(" +#.*", "", part) for part in kind(text)] for text in (PAGES["README.md"], korean))
-        assert own == other
+        english, other = ([re.sub(" +#.*", "", part) for part in kind(text)] for text in (PAGES["README.md"], korean))
+        assert english == other
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_a_page_does_what_it_prints(
                 service, port = start_service(words, environment)
                 running.callback(stop, service)
             elif line.startswith("bertwright "):
-                assert main([word for given in words for word in sorted(glob(given)) or [given]]) == 0, line
+                assert main([word for pattern in words for word in sorted(glob(pattern)) or [pattern]]) == 0, line
             elif not line.startswith("curl ") or shutil.which("curl"):
                 in_shell(line.replace("localhost:8000", f"localhost:{port}"), environment)
             assert all(path.exists() for path in written(words)), line

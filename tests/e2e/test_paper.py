@@ -111,9 +111,9 @@ def test_repeated_it_computes_nothing_more(
 ) -> None:
     monkeypatch.setattr(loop.Loop, "step", None)
     before = figures(page_of(experiment_folder / "out"))
-    found, told = paper(capsys, experiment_folder, experiment_folder / "out", "table5", *TWO)
-    assert "everything is computed: 2 pre-trainings, 4 measurements on tasks" in told
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, stderr = paper(capsys, experiment_folder, experiment_folder / "out", "table5", *TWO)
+    assert "everything is computed: 2 pre-trainings, 4 measurements on tasks" in stderr
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     assert figures(page_of(experiment_folder / "out")) == before
 
 
@@ -150,12 +150,12 @@ def test_stopped_and_repeated_it_ends_alike(
     )
     with monkeypatch.context() as patched:
         patched.setattr(loop.Loop, name, interrupting(getattr(loop.Loop, name), at))
-        _, told = paper(capsys, experiment_folder, out, "table5", *TWO)
-    assert "the same command" in told or "stopped" in told
+        _, stderr = paper(capsys, experiment_folder, out, "table5", *TWO)
+    assert "the same command" in stderr or "stopped" in stderr
     assert "**Not finished:**" in page_of(out)
     assert "…" in "".join(figures(page_of(out)))
-    found, _ = paper(capsys, experiment_folder, out, "table5", *TWO)
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, _ = paper(capsys, experiment_folder, out, "table5", *TWO)
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     assert figures(page_of(out)) == figures(page_of(experiment_folder / "out"))
 
 
@@ -182,10 +182,10 @@ def test_what_was_begun_with_other_settings_is_not_gone_on_with(
 def test_what_is_missing_is_said_and_left_out(
     experiment_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, told = paper(capsys, experiment_folder, experiment_folder / "out", "table5", "--arms", "bert", "--page")
+    result, stderr = paper(capsys, experiment_folder, experiment_folder / "out", "table5", "--arms", "bert", "--page")
     wanted = "QNLI: its files are not in .*/data; fetch train.tsv and dev.tsv of GLUE's QNLI .*, into glue/QNLI"
-    assert any(re.fullmatch(wanted, line) for line in found["left_out"])
-    assert re.search(rf"left out: {wanted}", told)
+    assert any(re.fullmatch(wanted, line) for line in result["left_out"])
+    assert re.search(rf"left out: {wanted}", stderr)
     page = page_of(experiment_folder / "out")
     assert re.search(rf"- Left out: {wanted}\.", page)
     assert "QNLI" not in figures(page)[2]
@@ -207,24 +207,24 @@ def test_a_record_without_weights_is_said_to_be_that(
     shutil.copytree(experiment_folder / "out", out)
     for folder in (out / "pretrained").iterdir():
         shutil.rmtree(folder / "model")
-    found, _ = paper(capsys, experiment_folder, out, "table5", *TWO)
-    assert found["failed"] == {}
+    result, _ = paper(capsys, experiment_folder, out, "table5", *TWO)
+    assert result["failed"] == {}
     assert "Not finished" not in page_of(out)
-    found, _ = paper(capsys, experiment_folder, out, "table5", "--arms", "bert", "--tasks", "rte,sst2", code=1)
-    (folder,) = found["failed"]
-    assert found["failed"][folder] == "holds the record of a run and no weights; remove the folder to train it again"
+    result, _ = paper(capsys, experiment_folder, out, "table5", "--arms", "bert", "--tasks", "rte,sst2", code=1)
+    (folder,) = result["failed"]
+    assert result["failed"][folder] == "holds the record of a run and no weights; remove the folder to train it again"
     shutil.rmtree(folder)
-    found, _ = paper(capsys, experiment_folder, out, "table5", "--arms", "bert", "--tasks", "rte,sst2")
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, _ = paper(capsys, experiment_folder, out, "table5", "--arms", "bert", "--tasks", "rte,sst2")
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
 
 
 def test_a_corpus_that_is_not_there_leaves_its_arms_out(
     experiment_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["paper", "table5", *options(experiment_folder, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
-    told = capsys.readouterr().err
-    assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in told
-    assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in told
+    stderr = capsys.readouterr().err
+    assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in stderr
+    assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in stderr
     typed = [
         "paper",
         "table5",
@@ -243,9 +243,9 @@ def test_the_page_alone_computes_nothing(
     experiment_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = with_corpora(experiment_folder, tmp_path / "out")
-    found, told = paper(capsys, experiment_folder, out, "table5", *TWO, "--page")
-    assert "to compute: 2 of 2 pre-trainings and 4 of 4 measurements on tasks; the time is unknown until" in told
-    assert found["left"] == {"pretrainings": 2, "measurements": 4}
+    result, stderr = paper(capsys, experiment_folder, out, "table5", *TWO, "--page")
+    assert "to compute: 2 of 2 pre-trainings and 4 of 4 measurements on tasks; the time is unknown until" in stderr
+    assert result["left"] == {"pretrainings": 2, "measurements": 4}
     assert not (out / "pretrained").exists()
     assert "| BERT (`bert`) | … |" in page_of(out)
     assert "| all, each once | 0 | 0.0 M | 0 s | 0 s |" in page_of(out)
@@ -256,7 +256,7 @@ def test_the_page_alone_computes_nothing(
 def test_the_time_that_is_left_is_told_by_what_was_measured(
     experiment_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, told = paper(
+    _, stderr = paper(
         capsys,
         experiment_folder,
         experiment_folder / "out",
@@ -268,7 +268,7 @@ def test_the_time_that_is_left_is_told_by_what_was_measured(
         "2",
         "--page",
     )
-    assert re.search(r"to compute: 2 of 4 pre-trainings and 8 of 12 measurements on tasks; about \d+ (s|min)\n", told)
+    assert re.search(r"to compute: 2 of 4 pre-trainings and 8 of 12 measurements on tasks; about \d+ (s|min)\n", stderr)
 
 
 def test_one_pair_of_seeds_gives_no_verdict(experiment_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,9 +290,9 @@ def test_an_arm_that_fails_leaves_the_others_alone(
         return really(settings, **named)
 
     monkeypatch.setattr(module, "pretrain", failing)
-    found, _ = paper(capsys, experiment_folder, out, "table5", *TWO, "--seeds", "1", code=1)
-    assert list(found["failed"].values()) == ["the loss is not finite"]
-    assert found["left"] == {"pretrainings": 1, "measurements": 1}
+    result, _ = paper(capsys, experiment_folder, out, "table5", *TWO, "--seeds", "1", code=1)
+    assert list(result["failed"].values()) == ["the loss is not finite"]
+    assert result["left"] == {"pretrainings": 1, "measurements": 1}
     page = page_of(out)
     assert re.search(r"## What failed\n\n- `bert-2x128-seed0-[0-9a-f]{12}`: the loss is not finite", page)
     assert re.search(r"\| no NSP \(`no-nsp`\) \| \d", page)
@@ -307,10 +307,10 @@ def test_what_another_process_is_at_is_left_to_it(
     record = json.loads((last / "run.json").read_text())
     (last / "run.json").write_text(json.dumps({**record, "finished": False}))
     with locked(last):
-        found, told = paper(capsys, experiment_folder, out, "table5", *TWO)
-    assert found["elsewhere"] == [str(last)]
-    assert "left out, because another process works on it" in told
-    assert found["left"] == {"pretrainings": 0, "measurements": 1}
+        result, stderr = paper(capsys, experiment_folder, out, "table5", *TWO)
+    assert result["elsewhere"] == [str(last)]
+    assert "left out, because another process works on it" in stderr
+    assert result["left"] == {"pretrainings": 0, "measurements": 1}
 
 
 def test_what_another_process_finished_meanwhile_is_not_begun_again(
@@ -330,9 +330,9 @@ def test_what_another_process_finished_meanwhile_is_not_begun_again(
             (folder / "run.json").write_text(record)
 
     monkeypatch.setattr(module.ExperimentRun, "_measure", all_done)
-    found, _ = paper(capsys, experiment_folder, out, "table5", "--arms", "bert", "--tasks", "rte")
+    result, _ = paper(capsys, experiment_folder, out, "table5", "--arms", "bert", "--tasks", "rte")
     assert len(measured) == 1
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
 
 
 @pytest.mark.slow
@@ -341,8 +341,8 @@ def test_baselines_untrained_models_and_two_sizes(
 ) -> None:
     out = with_corpora(experiment_folder, tmp_path / "out")
     arms = ("--arms", "bag-of-words,untrained,bert", "--tasks", "sst2,mnli", "--seeds", "1")
-    found, _ = paper(capsys, experiment_folder, out, "table1", *arms)
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, _ = paper(capsys, experiment_folder, out, "table1", *arms)
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     page = page_of(out, "table1")
     assert re.search(r"\| bag of words, linear \(`bag-of-words`\) \| \d+\.\d \| \d+\.\d \| 100\.0 \|", page)
     assert "**No verdict: it needs two pairs of seeds at least.** `bert` against `bag-of-words`, one pair" in page
@@ -355,10 +355,10 @@ def test_a_line_over_shares_of_one_pre_training(
     experiment_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = with_corpora(experiment_folder, tmp_path / "out")
-    found, _ = paper(
+    result, _ = paper(
         capsys, experiment_folder, out, "figure5", "--arms", "bert-40,bert-100", "--tasks", "rte", "--seeds", "1"
     )
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     assert len(list((out / "pretrained").iterdir())) == 1
     models = {json.loads((path / "run.json").read_text())["data"]["model"] for path in (out / "tuned/rte").iterdir()}
     assert sorted(Path(model).name for model in models) == ["model", "step-000000002"]
@@ -386,8 +386,8 @@ def test_without_the_data_of_any_task_the_perplexities_are_there(
 ) -> None:
     out = with_corpora(experiment_folder, tmp_path / "out")
     (tmp_path / "data").mkdir()
-    found, _ = paper(capsys, tmp_path, out, "table6", "--arms", "size-1,fewer-heads")
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, _ = paper(capsys, tmp_path, out, "table6", "--arms", "size-1,fewer-heads")
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     rows = r"\| 2x128 \(`size-1`\) \| \d+\.\d+ \|\n\| 4x128x1 \(`fewer-heads`\) \| \d+\.\d+ \|\n\n"
     whole = rf"\|  \| perplexity \|\n\|---\|---\|\n{rows}"
     assert re.search(whole, page_of(out, "table6"))
@@ -414,13 +414,13 @@ def test_every_kind_of_arm(
     kinds: list[str],
 ) -> None:
     out = with_corpora(experiment_folder, tmp_path / "out")
-    found, _ = paper(capsys, experiment_folder, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
-    assert found["failed"] == {}
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, _ = paper(capsys, experiment_folder, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
+    assert result["failed"] == {}
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     assert [path.name.partition("-seed")[0] for path in (out / "tuned" / task).iterdir()] == kinds
-    again, told = paper(capsys, experiment_folder, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
-    assert "everything is computed" in told
-    assert again["page"] == found["page"]
+    again, stderr = paper(capsys, experiment_folder, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
+    assert "everything is computed" in stderr
+    assert again["page"] == result["page"]
 
 
 @pytest.mark.parametrize(
@@ -442,8 +442,8 @@ def test_every_kind_of_arm(
 def test_bad_usage_is_refused(
     experiment_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    given = options(experiment_folder, tmp_path / "out")
-    rest = given[2:] if "--scale" in arguments else given
+    typed_options = options(experiment_folder, tmp_path / "out")
+    rest = typed_options[2:] if "--scale" in arguments else typed_options
     assert main(["paper", *arguments, *rest]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -453,6 +453,6 @@ def test_another_text_needs_another_folder(
     experiment_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.txt").write_text("Another text.\n")
-    given = [*options(experiment_folder, experiment_folder / "out")[:6], "--corpus", str(tmp_path / "text.txt")]
-    assert main(["paper", "table5", *given]) == 2
+    arguments = [*options(experiment_folder, experiment_folder / "out")[:6], "--corpus", str(tmp_path / "text.txt")]
+    assert main(["paper", "table5", *arguments]) == 2
     assert "choose another --out" in capsys.readouterr().err

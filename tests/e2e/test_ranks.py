@@ -60,8 +60,8 @@ def test_two_processes_train_what_one_trains(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
 ) -> None:
     folder, weights = alone
-    found = finished(tmp_path, "--sharding", sharding, processes=2)
-    assert furthest(weights, found) < 1e-9
+    ended = finished(tmp_path, "--sharding", sharding, processes=2)
+    assert furthest(weights, ended) < 1e-9
     mine, theirs = logged(folder), logged(tmp_path)
     assert [line["step"] for line in mine] == [line["step"] for line in theirs] == list(range(1, 51))
     for one, other in zip(mine, theirs, strict=True):
@@ -157,8 +157,8 @@ def test_a_lost_rank_is_named_and_a_restart_goes_on(
 
 @pytest.mark.slow
 def test_torchruns_own_restart_goes_on(tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]]) -> None:
-    found = finished(tmp_path, "--die", "1:17", processes=2, restarts=1)
-    assert furthest(alone[1], found) < 1e-9
+    ended = finished(tmp_path, "--die", "1:17", processes=2, restarts=1)
+    assert furthest(alone[1], ended) < 1e-9
     assert [line["step"] for line in logged(tmp_path)] == list(range(1, 51))
 
 
@@ -176,8 +176,8 @@ def test_micro_batches_that_do_not_divide_do_not_hang(
     """Eight rows: one by one, and all at once, where all but one rank have nothing to do."""
     for rows in ("1", "8"):
         (tmp_path / rows).mkdir()
-        found = finished(tmp_path / rows, "--rows-at-a-time", rows, processes=processes)
-        assert furthest(alone[1], found) < 1e-9
+        ended = finished(tmp_path / rows, "--rows-at-a-time", rows, processes=processes)
+        assert furthest(alone[1], ended) < 1e-9
 
 
 LEAVES_LATE = """

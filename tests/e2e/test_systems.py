@@ -33,12 +33,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Corpora:
     """The corpus that a system learns from, with its kind of vocabulary."""
-    place = tmp_path_factory.mktemp("corpora")
+    parent = tmp_path_factory.mktemp("corpora")
     kinds = {"wordpiece": ["--vocab-size", "400"], "bpe": ["--kind", "bpe", "--merges", "300"]}
 
     def of(system: str) -> Path:
         kind = "bpe" if system == "gpt" else "wordpiece"
-        folder = place / kind
+        folder = parent / kind
         if not folder.exists():
             learned = ["tokenizer", "train", str(own_text), "--out", str(folder / "tok"), *kinds[kind]]
             assert main(learned) == 0
@@ -52,10 +52,10 @@ def corpora(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Corpora
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, corpora: Corpora) -> Corpora:
     """The run of a system, of eight steps."""
-    place = tmp_path_factory.mktemp("runs")
+    parent = tmp_path_factory.mktemp("runs")
 
     def of(system: str) -> Path:
-        folder = place / system
+        folder = parent / system
         if not folder.exists():
             start = ["pretrain", "--system", system, "--corpus", str(corpora(system)), "--out", str(folder)]
             assert main([*start, "--steps", "8", *TINY]) == 0
@@ -136,9 +136,9 @@ def test_a_start_from_a_run_of_the_same_system(
 
 def test_a_plan_of_a_language_model(corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = ["pretrain", "--system", "lstm-left", "--corpus", corpora("lstm-left"), "--out", tmp_path / "run"]
-    found, _ = run(capsys, *start, "--steps", "8", *TINY, "--plan")
-    assert (found["system"], found["steps"]) == ("lstm-left", 8)
-    assert found["memory"]["measured_peak"] > 16 * found["parameters"]
+    result, _ = run(capsys, *start, "--steps", "8", *TINY, "--plan")
+    assert (result["system"], result["steps"]) == ("lstm-left", 8)
+    assert result["memory"]["measured_peak"] > 16 * result["parameters"]
     assert not (tmp_path / "run").exists()
 
 

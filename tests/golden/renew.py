@@ -93,19 +93,19 @@ def fp32_losses(corpus: Path, out: Path) -> list[list[float]]:
 
 def main() -> None:
     """Write the file."""
-    with tempfile.TemporaryDirectory() as place:
-        corpus = make_corpus(Path(place))
-        found = bytes_made(corpus)
-        found["float64"] = float64_losses(corpus, Path(place) / "float64")
-        found["fp32"] = fp32_losses(corpus, Path(place) / "fp32")
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_corpus(Path(folder))
+        digests = bytes_made(corpus)
+        digests["float64"] = float64_losses(corpus, Path(folder) / "float64")
+        digests["fp32"] = fp32_losses(corpus, Path(folder) / "fp32")
     with atomic_file(GOLDEN) as stream:
-        stream.write(as_text(found).encode())
+        stream.write(as_text(digests).encode())
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(measured: dict[str, Any]) -> str:
     """JSON with a line for each step, so that a difference can be read."""
-    text = json.dumps(found, indent=1)
-    for step in (*found["float64"], *found["fp32"]):
+    text = json.dumps(measured, indent=1)
+    for step in (*measured["float64"], *measured["fp32"]):
         text = text.replace(json.dumps(step, indent=1).replace("\n", "\n  "), json.dumps(step))
     return text + "\n"
 

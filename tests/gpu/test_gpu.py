@@ -65,9 +65,20 @@ def test_every_system_learns_there_as_on_processors(system: System, tmp_path: Pa
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_that_was_stopped_ends_in_the_same_bytes(own_corpus: Path, tmp_path: Path, precision: str) -> None:
-    given = ["--steps", "40", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--held-out", "0.2"]
-    given += ["--evaluations", "2", "--log-every", "1", "--device", DEVICE, "--precision", precision, "--threads", "1"]
-    command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(own_corpus), *given]
+    options = ["--steps", "40", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--held-out", "0.2"]
+    options += [
+        "--evaluations",
+        "2",
+        "--log-every",
+        "1",
+        "--device",
+        DEVICE,
+        "--precision",
+        precision,
+        "--threads",
+        "1",
+    ]
+    command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(own_corpus), *options]
     subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True)
     stopped = [*command, "--out", str(tmp_path / "stopped"), "--save-minutes", "1e-6"]
     with subprocess.Popen(stopped) as process:
@@ -88,13 +99,13 @@ def test_every_task_is_learned_there_and_answered_alike_here(name: str, small_en
     settings = FinetuneSettings(
         epochs=30, batch_size=4, learning_rate=3e-3, max_length=40, precision="fp32", warmup=0.05, device=DEVICE
     )
-    found = finetune(settings, task, model=small_encoder, data=example.data, out=tmp_path / "run")
-    assert found["mean"] == pytest.approx(example.perfect)
+    result = finetune(settings, task, model=small_encoder, data=example.data, out=tmp_path / "run")
+    assert result["mean"] == pytest.approx(example.perfect)
     for device in (DEVICE, "cpu"):
         figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data, precision="fp32", device=device)
-        assert figures[found["metric"]] == pytest.approx(found["mean"], abs=1e-4)
+        assert figures[result["metric"]] == pytest.approx(result["mean"], abs=1e-4)
         (tmp_path / device).mkdir(exist_ok=True)
-        predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / device / example.output), device=device)
+        predict_file(str(tmp_path / "run"), str(example.input_file), str(tmp_path / device / example.output), device=device)
         assert example.answers(tmp_path / device / example.output) == example.right
 
 
@@ -110,10 +121,10 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_other_ways_are_learned_there(way: str, precision: Any, task: str, small_encoder: str, tmp_path: Path) -> None:
     example = example_data(TASKS[task], tmp_path)
-    given = {"epochs": 40, "batch_size": 4, "learning_rate": 3e-3, "max_length": 40, "warmup": 0.05, **WAYS[way]}
-    settings = FinetuneSettings.model_validate({**given, "precision": precision, "device": DEVICE})
-    found = finetune(settings, TASKS[task], model=small_encoder, data=example.data, out=tmp_path / "run")
-    assert found["mean"] == pytest.approx(example.perfect)
+    changes = {"epochs": 40, "batch_size": 4, "learning_rate": 3e-3, "max_length": 40, "warmup": 0.05, **WAYS[way]}
+    settings = FinetuneSettings.model_validate({**changes, "precision": precision, "device": DEVICE})
+    result = finetune(settings, TASKS[task], model=small_encoder, data=example.data, out=tmp_path / "run")
+    assert result["mean"] == pytest.approx(example.perfect)
 
 
 def test_rows_are_picked_there_as_on_processors() -> None:
@@ -131,9 +142,9 @@ def test_a_full_memory_is_told_with_the_batch_that_fits(own_corpus: Path, tmp_pa
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(2**30 / total)
     try:
-        given = ["--steps", "3", "--size", "mini", "--batch-size", "4096", "--micro-tokens", str(2**19)]
-        given += ["--lengths", "128", "--evaluations", "0", "--device", DEVICE]
-        command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *given]
+        options = ["--steps", "3", "--size", "mini", "--batch-size", "4096", "--micro-tokens", str(2**19)]
+        options += ["--lengths", "128", "--evaluations", "0", "--device", DEVICE]
+        command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *options]
         assert main(command) == 1
         said = capsys.readouterr().err
         assert "out of memory" in said
@@ -146,12 +157,12 @@ def test_a_full_memory_is_told_with_the_batch_that_fits(own_corpus: Path, tmp_pa
 @pytest.mark.skipif(DEVICE == "cpu" or torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp2"])
 def test_two_gpus_learn_what_one_learns(sharding: str, tmp_path: Path) -> None:
-    found = []
+    runs = []
     for count in (1, 2):
         folder = tmp_path / str(count)
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m"]
-        given = [str(folder), "--kind", "float64", "--sharding", sharding, "--device", DEVICE]
-        subprocess.run([*launch, "tests.support.ranked_run", *given], check=True)
-        found.append(load_file(folder / "weights.safetensors"))
-    for name, weight in found[0].items():
-        torch.testing.assert_close(found[1][name], weight, rtol=0, atol=1e-9)
+        options = [str(folder), "--kind", "float64", "--sharding", sharding, "--device", DEVICE]
+        subprocess.run([*launch, "tests.support.ranked_run", *options], check=True)
+        runs.append(load_file(folder / "weights.safetensors"))
+    for name, weight in runs[0].items():
+        torch.testing.assert_close(runs[1][name], weight, rtol=0, atol=1e-9)

@@ -34,8 +34,8 @@ def published(folder: Path, tokenizer: Path, kind: str, **shape: Any) -> Any:
     torch.manual_seed(3)
     size = len((tokenizer / "vocab.txt").read_text("utf-8").splitlines())
     labels = {"num_labels": LABELS[kind]} if kind in LABELS else {}
-    given = {"vocab_size": size, "max_position_embeddings": 40, "initializer_range": 0.2, **labels, **shape}
-    settings = transformers.BertConfig(**given, attn_implementation="eager")
+    settings_of = {"vocab_size": size, "max_position_embeddings": 40, "initializer_range": 0.2, **labels, **shape}
+    settings = transformers.BertConfig(**settings_of, attn_implementation="eager")
     model = getattr(transformers, kind)(settings).eval()
     with torch.no_grad():
         for name, tensor in model.named_parameters():

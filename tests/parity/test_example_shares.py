@@ -118,12 +118,14 @@ def expected_of(sizes: list[int], target: int) -> Sums:
 def expected_rows(corpus: oracle.FakeCorpus) -> NDArray[np.float64]:
     """For each document: rows, and rows with a random B, on average also over its target."""
     most = LENGTH - 3
-    found = []
+    expected = []
     for document in corpus.documents:
         sizes = [len(sentence) for sentence in document]
         usual, short = expected_of(sizes, most), [expected_of(sizes, target) for target in range(2, most + 1)]
-        found.append([(1 - SHORT) * usual[kind] + SHORT * np.mean([some[kind] for some in short]) for kind in (0, 1)])
-    return np.array(found)
+        expected.append(
+            [(1 - SHORT) * usual[kind] + SHORT * np.mean([some[kind] for some in short]) for kind in (0, 1)]
+        )
+    return np.array(expected)
 
 
 def test_rows_and_random_ones_are_as_many_as_the_walk_gives(
@@ -154,11 +156,11 @@ def test_tokens_are_cut_off_front_and_back_alike(numbered_corpus: oracle.FakeCor
     fronts = cuts = 0
     for side, first, size in (("a", np.ones_like(middle), middle - 1), ("b", middle + 1, in_b - 1)):
         assert (size >= 1).all()
-        place = epoch_rows.text - FIRST
+        numbers = epoch_rows.text - FIRST
         is_inside = (columns >= first[:, None]) & (columns < (first + size - 1)[:, None])
-        assert (((np.roll(place, -1, axis=1) - place) % PIECES)[is_inside] == 1).all()
+        assert (((np.roll(numbers, -1, axis=1) - numbers) % PIECES)[is_inside] == 1).all()
         planned = begins[epoch_rows.plan[side]], begins[epoch_rows.plan[side] + epoch_rows.plan[f"{side}_count"]]
-        front = (place[every, first] - planned[0]) % PIECES
+        front = (numbers[every, first] - planned[0]) % PIECES
         cut = planned[1] - planned[0] - size
         assert (front <= cut).all()
         fronts, cuts = fronts + int(front.sum()), cuts + int(cut.sum())

@@ -28,9 +28,9 @@ CLOSE = 1e-12
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    found = {name: parameter.grad for name, parameter in module.named_parameters()}
-    assert all(grad is not None for grad in found.values())
-    return {name: grad for name, grad in found.items() if grad is not None}
+    gradients_by_name = {name: parameter.grad for name, parameter in module.named_parameters()}
+    assert all(grad is not None for grad in gradients_by_name.values())
+    return {name: grad for name, grad in gradients_by_name.items() if grad is not None}
 
 
 def assert_close(mine: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
@@ -276,8 +276,8 @@ def fifty_steps(folder: Path, rows: Examples, way: str, kind: torch.dtype, layer
 
 def assert_same_in_float64(folder: Path, rows: Examples, way: str, layers: int = 2) -> None:
     model, log = fifty_steps(folder, rows, "plain", torch.float64, layers)
-    other, found = fifty_steps(folder, rows, way, torch.float64, layers)
-    assert tiny_run.furthest(log, found) < 1e-9  # losses, gradient norms, rates
+    other, fast = fifty_steps(folder, rows, way, torch.float64, layers)
+    assert tiny_run.furthest(log, fast) < 1e-9  # losses, gradient norms, rates
     for (name, mine), theirs in zip(model.named_parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(theirs, mine, atol=1e-9, rtol=0, msg=name)
 

@@ -69,12 +69,12 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     labels = ids.masked_fill(~mask, -100)
     labels[4, 6] = -100  # the token that padding comes before: no state that knows anything predicts it
     answer = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels, output_hidden_states=True)
-    found = ours(ids, torch.zeros_like(ids), mask, all_hidden=True)
-    assert len(found.hidden) == len(answer.hidden_states) == shape["n_layer"] + 1
-    for mine, other in zip(found.hidden, answer.hidden_states, strict=True):
+    output = ours(ids, torch.zeros_like(ids), mask, all_hidden=True)
+    assert len(output.hidden) == len(answer.hidden_states) == shape["n_layer"] + 1
+    for mine, other in zip(output.hidden, answer.hidden_states, strict=True):
         close(mine[mask], other[mask])
-    assert torch.equal(found.last, found.hidden[-1])
-    logits = F.linear(found.last, ours.words()[0].weight)
+    assert torch.equal(output.last, output.hidden[-1])
+    logits = F.linear(output.last, ours.words()[0].weight)
     close(logits[mask], answer.logits[mask])
     loss = next_token_loss(logits, labels)
     close(loss, answer.loss)

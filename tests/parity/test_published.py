@@ -36,9 +36,15 @@ def publish(folder: Path, text: Path, kind: str = "BertForPreTraining", *, lower
     (folder / "vocab.txt").unlink()
     words.save_pretrained(folder)
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    given = {"vocab_size": len(pieces), "max_position_embeddings": 40, "initializer_range": 0.1, **shape, **config}
+    config_values = {
+        "vocab_size": len(pieces),
+        "max_position_embeddings": 40,
+        "initializer_range": 0.1,
+        **shape,
+        **config,
+    }
     torch.manual_seed(7)
-    model = getattr(transformers, kind)(transformers.BertConfig(**given)).eval()
+    model = getattr(transformers, kind)(transformers.BertConfig(**config_values)).eval()
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if name.endswith("bias") or "LayerNorm" in name:  # what transformers starts at 0 or 1 would hide a mistake
@@ -52,14 +58,14 @@ def corpus_of(folder: Path, text: Path, tokenizer: Path) -> Corpus:
     return Corpus.open(folder)
 
 
-def settings_for(source: Path, **given: Any) -> PretrainSettings:
-    settings = PretrainSettings(phases=(Phase(length=24, share=1.0),), batch_size=4, steps=2, **given)
+def settings_for(source: Path, **changes: Any) -> PretrainSettings:
+    settings = PretrainSettings(phases=(Phase(length=24, share=1.0),), batch_size=4, steps=2, **changes)
     return adopt_shape(settings, open_model(str(source)))
 
 
-def start(source: Path, data: Corpus, **given: Any) -> PretrainingModel:
+def start(source: Path, data: Corpus, **changes: Any) -> PretrainingModel:
     """The model with which a run would begin."""
-    settings, saved = settings_for(source, **given), open_model(str(source))
+    settings, saved = settings_for(source, **changes), open_model(str(source))
     return build_model(settings, encoder_config(settings, data.tokenizer.vocab_size, saved), saved, data).eval()
 
 

@@ -97,14 +97,14 @@ def own(folder: Path, cased: bool, strip_accents: bool) -> tuple[Tokenizer, Orig
     """A vocabulary learned from our own text, and the oracle for it."""
     folder = folder / f"{cased}-{strip_accents}"
     train_tokenizer(own_lines(), vocab_size=800, cased=cased, strip_accents=strip_accents).save(folder)
-    found = Tokenizer.load(folder)
-    return found, Original(folder / "vocab.txt", found.rules)
+    tokenizer = Tokenizer.load(folder)
+    return tokenizer, Original(folder / "vocab.txt", tokenizer.rules)
 
 
 @cache
 def released(vocabulary: Path) -> tuple[Tokenizer, Original]:
-    found = import_vocabulary(vocabulary, cased=vocabulary.name != UNCASED)
-    return found, Original(vocabulary, found.rules)
+    tokenizer = import_vocabulary(vocabulary, cased=vocabulary.name != UNCASED)
+    return tokenizer, Original(vocabulary, tokenizer.rules)
 
 
 def own_lines() -> list[str]:

@@ -66,12 +66,12 @@ def as_pickle(folder: Path, *, old: bool) -> None:
 def check(kind: str, folder: Path, seeds: range) -> None:
     if "pickle" in kind:
         as_pickle(folder, old=kind == "old pickle")
-    found = tried(kind, folder, seeds)
-    print(f"\n| {kind} | {len(seeds)} | {found.read} read | {found.refused} refused | {found.largest} MB |")
-    assert not found.wrong, "\n".join(found.wrong[:20])
-    assert found.read + found.refused == len(seeds)
-    assert found.refused or kind in ("plan", "data")
-    assert found.largest < 2000
+    outcome = tried(kind, folder, seeds)
+    print(f"\n| {kind} | {len(seeds)} | {outcome.read} read | {outcome.refused} refused | {outcome.largest} MB |")
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    assert outcome.read + outcome.refused == len(seeds)
+    assert outcome.refused or kind in ("plan", "data")
+    assert outcome.largest < 2000
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -184,15 +184,15 @@ def counted(texts: Iterable[str], rules: Rules) -> dict[str, int]:
 @pytest.mark.parametrize(("cased", "strip_accents"), [(False, False), (True, True)])
 def test_the_vocabulary_of_the_fixture_is_that_of_plain_pair_joining(cased: bool, strip_accents: bool) -> None:
     lines = lines_of(OWN_TEXT, 100)
-    found = train_tokenizer(lines, vocab_size=700, cased=cased, strip_accents=strip_accents, coverage=1.0)
-    expected = learned_pieces(counted(lines, found.rules), 700, 2)
+    tokenizer = train_tokenizer(lines, vocab_size=700, cased=cased, strip_accents=strip_accents, coverage=1.0)
+    expected = learned_pieces(counted(lines, tokenizer.rules), 700, 2)
     assert len(expected) == 700
-    assert found.pieces == expected
+    assert tokenizer.pieces == expected
 
 
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.text("abAB ,", max_size=30), max_size=6), size=st.integers(20, 30), least=st.integers(1, 3))
 def test_the_vocabulary_of_any_text(texts: list[str], size: int, least: int) -> None:
     texts = [*texts, "a"]
-    found = train_tokenizer(texts, vocab_size=size, min_count=least, coverage=1.0)
-    assert found.pieces == learned_pieces(counted(texts, found.rules), size, least)
+    tokenizer = train_tokenizer(texts, vocab_size=size, min_count=least, coverage=1.0)
+    assert tokenizer.pieces == learned_pieces(counted(texts, tokenizer.rules), size, least)

@@ -30,41 +30,41 @@ def example_data(task: Any, folder: Path) -> dict[str, Any]:
         (words, [plain[t] for t in tags] if task.scheme == "plain" else tags) for words, tags in map(sentence, range(8))
     ]
 
-    def write(place: Path, ending: str) -> Path:
-        place.mkdir(parents=True)
+    def write(folder: Path, ending: str) -> Path:
+        folder.mkdir(parents=True)
         text = "".join("".join(f"{w}\t{t}\n" for w, t in zip(*row, strict=True)) + "\n" for row in rows)
-        (place / "dev.conll").write_text(text, "utf-8")
-        (place / "train.conll").write_text(text + ending, "utf-8")
-        return place
+        (folder / "dev.conll").write_text(text, "utf-8")
+        (folder / "train.conll").write_text(text + ending, "utf-8")
+        return folder
 
     def answers(path: Path) -> list[Any]:
         blocks = path.read_text("utf-8").strip("\n").split("\n\n")
         return [[line.split("\t")[2] for line in block.split("\n")] for block in blocks]
 
-    def told(results: list[Any]) -> list[Any]:
+    def answers_of(results: list[Any]) -> list[Any]:
         """The tags of the words that entities, or words with plain tags, lie on."""
-        found = []
+        answers_of = []
         for (words, _), result in zip(rows, results, strict=True):
             tags, begin = ["O"] * len(words), 0
-            for place, word in enumerate(words):
+            for position, word in enumerate(words):
                 for entity in result.entities:
                     if entity.start <= begin < entity.end:
                         mark = "" if task.scheme == "plain" else "B-" if entity.start == begin else "I-"
-                        tags[place] = mark + entity.type
+                        tags[position] = mark + entity.type
                 begin += len(word) + 1
-            found.append(tags)
-        return found
+            answers_of.append(tags)
+        return answers_of
 
     data = write(folder / "data", "")
     return {
         "data": data,
-        "asked": data / "dev.conll",
+        "input_file": data / "dev.conll",
         "output": "answers.conll",
         "answers": answers,
         "right": [tags for _, tags in rows],
         "broken": write(folder / "broken", "lonely\n"),
         "inputs": [" ".join(words) for words, _ in rows],
-        "told": told,
+        "answers_of": answers_of,
         "trouble": r"train\.conll:65: expected 2 columns, as on line 1, got 1",
     }
 

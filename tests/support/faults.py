@@ -79,10 +79,15 @@ def _run(answer: Any, arguments: list[str], folder: str, limits: dict[str, Any])
     changes = 0
     inside = folder.rstrip("/") + "/"
 
-    def watch(event: str, given: tuple[Any, ...]) -> None:
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal changes
-        writes = event in _WRITES or (event == "open" and bool((given[2] or 0) & (os.O_WRONLY | os.O_RDWR)))
-        if writes and given and isinstance(given[0], str | os.PathLike) and os.fspath(given[0]).startswith(inside):
+        writes = event in _WRITES or (event == "open" and bool((arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)))
+        if (
+            writes
+            and arguments
+            and isinstance(arguments[0], str | os.PathLike)
+            and os.fspath(arguments[0]).startswith(inside)
+        ):
             changes += 1
             if changes == limits["die_before"]:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -33,11 +33,11 @@ def vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
 
 def shapes() -> list[list[int]]:
     wide = {"attn.c_attn": (1, 3), "attn.c_proj": (1, 1), "mlp.c_fc": (1, 4), "mlp.c_proj": (4, 1)}
-    found = [[POSITIONS, HIDDEN], [len(vocabulary()[0]), HIDDEN]]
+    sizes = [[POSITIONS, HIDDEN], [len(vocabulary()[0]), HIDDEN]]
     for part in LAYER * LAYERS:
         first, last = (HIDDEN * times for times in wide.get(part, (1, 1)))
-        found += [[1, first, last], [last]] if part in wide else [[last], [last]]
-    return found
+        sizes += [[1, first, last], [last]] if part in wide else [[last], [last]]
+    return sizes
 
 
 def release(folder: Path) -> dict[str, Tensor]:

@@ -35,12 +35,12 @@ def documents(count: int) -> str:
 
 def write_texts() -> None:
     """Plain text, packed text, and a dump of Wikipedia that holds the same."""
-    own = (ROOT / "tests" / "fixtures" / "own_text.txt").read_text("utf-8")
-    text = f"{own}\n\n{documents(60)}"
+    own_words = (ROOT / "tests" / "fixtures" / "own_text.txt").read_text("utf-8")
+    text = f"{own_words}\n\n{documents(60)}"
     for name in ("text.txt", "text/one.txt", "domain/one.txt", "mine/one.txt", "quickstart/text.txt"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text, "utf-8")
-    Path("other.txt").write_text(f"The other text.\n\n{own}\n\n{documents(20)}", "utf-8")
+    Path("other.txt").write_text(f"The other text.\n\n{own_words}\n\n{documents(20)}", "utf-8")
     Path("texts.txt").write_text("".join(f"{sentence}\n" for sentence in sentences(3)), "utf-8")
     Path("texts.gz").write_bytes(gzip.compress(Path("texts.txt").read_bytes()))
     Path("dump").mkdir()
@@ -72,8 +72,8 @@ def write_tables() -> None:
     for part, rows in (("train", rated[:40]), ("dev", rated[40:60]), ("test", rated[60:])):
         table(f"quickstart/task/{part}.tsv", [("sentence", "label"), *rows])
         coded = [("sentence", "label"), *((text, int(label == "good")) for text, label in rows)]
-        for place in ("SST-2", "GLUE/SST-2"):
-            table(f"{place}/{part}.tsv", coded)
+        for folder in ("SST-2", "GLUE/SST-2"):
+            table(f"{folder}/{part}.tsv", coded)
     table("reviews.csv", [("text", "label"), *rated], ",")
     table("new.csv", [("text",), *((text,) for text, _ in rated[:5])], ",")
     for name in ("reviews.tsv", "rows.tsv"):
@@ -85,8 +85,8 @@ def write_tables() -> None:
         Path(f"names/{part}.conll").write_text(lines, "utf-8")
     Path("words.conll").write_text("Anna\nleft\nOslo\n.\n", "utf-8")
     gold = json.loads(Path("data/squad/dev-v2.0.json").read_text("utf-8"))
-    asked = [one["id"] for article in gold["data"] for part in article["paragraphs"] for one in part["qas"]]
-    Path("predictions.json").write_text(json.dumps(dict.fromkeys(asked, "harbour")))
+    ids = [one["id"] for article in gold["data"] for part in article["paragraphs"] for one in part["qas"]]
+    Path("predictions.json").write_text(json.dumps(dict.fromkeys(ids, "harbour")))
     for part in SUBMISSION_FILES:
         columns = ("sentence1", "sentence2") if part.file == "AX" else get_task(part.task).text
         rows = [(number, *(f"{column} {number}" for column in columns)) for number in range(3)]
@@ -116,8 +116,8 @@ def write_korean() -> None:
 
 def name_things() -> None:
     """Give things the other names that pages have for them."""
-    for place in ("runs", "ext"):
-        Path(place).mkdir()
+    for folder in ("runs", "ext"):
+        Path(folder).mkdir()
     for thing, names in {
         "text.txt": "TEXT INPUT",
         "run": "MODEL RUN RUN2 other quickstart/pretraining runs/wiki ext/model-means",

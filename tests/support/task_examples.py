@@ -36,14 +36,14 @@ class Example:
     """
 
     data: Path
-    asked: Path
+    input_file: Path
     output: str
     answers: Callable[[Path], list[Any]]
     right: list[Any]
     broken: Path
     trouble: str
     inputs: list[Any]
-    told: Callable[[list[Any]], list[Any]]
+    answers_of: Callable[[list[Any]], list[Any]]
     perfect: float = 1.0
 
 
@@ -68,13 +68,13 @@ def sentences(task: Any, folder: Path) -> Example:
     names = task.columns or tuple(rows[0])
     header = [] if task.columns else ["\t".join(names)]
 
-    def write(place: Path, changed: dict[str, str]) -> Path:
-        place.mkdir(parents=True)
+    def write(folder: Path, changed: dict[str, str]) -> Path:
+        folder.mkdir(parents=True)
         for stem in ("train", *task.dev):
             table = [*rows[:7], {**rows[7], **changed}] if stem == "train" else rows
             lines = ["\t".join(row.get(name, "-") for name in names) for row in table]
-            (place / f"{stem}.tsv").write_text("\n".join([*header, *lines]) + "\n", "utf-8")
-        return place
+            (folder / f"{stem}.tsv").write_text("\n".join([*header, *lines]) + "\n", "utf-8")
+        return folder
 
     def answers(path: Path) -> list[Any]:
         lines = path.read_text("utf-8").splitlines()[len(header) :]
@@ -82,7 +82,7 @@ def sentences(task: Any, folder: Path) -> Example:
             return np.argsort([float(line.split("\t")[-1]) for line in lines]).tolist()
         return [line.split("\t")[len(names)] for line in lines]
 
-    def told(results: list[Any]) -> list[Any]:
+    def answers_of(results: list[Any]) -> list[Any]:
         if task.kind == "regression":
             return np.argsort([result.score for result in results]).tolist()
         return [result.label if task.kind == "classification" else "|".join(result.labels) for result in results]
@@ -97,14 +97,14 @@ def sentences(task: Any, folder: Path) -> Example:
         broken, said = write(folder / "broken", {task.label: "what"}), "what"
     return Example(
         data=data,
-        asked=data / f"{task.dev[0]}.tsv",
+        input_file=data / f"{task.dev[0]}.tsv",
         output="answers.tsv",
         answers=answers,
         right=list(range(8)) if task.kind == "regression" else right,
         broken=broken,
         trouble=rf"train\.tsv:{8 + len(header)}: .*{said}",
         inputs=[text[0] if len(task.text) == 1 else text for text in texts],
-        told=told,
+        answers_of=answers_of,
     )
 
 
@@ -122,14 +122,14 @@ def choices(task: Any, folder: Path) -> Example:
         for row in range(8)
     ]
 
-    def write(place: Path, changed: dict[str, Any]) -> Path:
-        place.mkdir(parents=True)
+    def write(folder: Path, changed: dict[str, Any]) -> Path:
+        folder.mkdir(parents=True)
         for name, table in (("train.csv", [*rows[:7], {**rows[7], **changed}]), ("dev.csv", rows)):
-            with (place / name).open("w", newline="", encoding="utf-8") as stream:
+            with (folder / name).open("w", newline="", encoding="utf-8") as stream:
                 writer = csv.DictWriter(stream, list(rows[0]))
                 writer.writeheader()
                 writer.writerows(table)
-        return place
+        return folder
 
     def answers(path: Path) -> list[Any]:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -139,35 +139,35 @@ def choices(task: Any, folder: Path) -> Example:
     broken = write(folder / "broken", {task.label: 4})
     return Example(
         data=data,
-        asked=data / "dev.csv",
+        input_file=data / "dev.csv",
         output="answers.csv",
         answers=answers,
         right=right,
         broken=broken,
         trouble=r"train\.csv:9: .*0 to 3",
         inputs=[(row[task.context], [f"She {row[f'{task.ending}{k}']}" for k in range(4)]) for row in rows],
-        told=lambda results: [result.index for result in results],
+        answers_of=lambda results: [result.index for result in results],
     )
 
 
 def spans(task: Any, folder: Path) -> Example:
     """A question and a passage that holds the answer, or, in 2.0, sometimes does not."""
     unanswered = (2, 5) if task.null else ()
-    right = ["" if row in unanswered else f"the {place}" for row, place in enumerate(PLACES)]
+    right = ["" if row in unanswered else f"the {noun}" for row, noun in enumerate(PLACES)]
 
-    def write(place: Path, start: int) -> Path:
-        place.mkdir(parents=True)
+    def write(folder: Path, start: int) -> Path:
+        folder.mkdir(parents=True)
         for name in ("train.json", "dev.json"):
             articles = []
             for row, answer in enumerate(right):
                 context = f"In the evening they all met near {answer or 'something'}, as they had said."
                 first = start if (row, name) == (7, "train.json") else context.find(answer)
-                given = [{"text": answer, "answer_start": first}] if answer else []
-                entry = {"id": f"q{row}", "question": "Where did they meet?", "answers": given}
+                answers_of = [{"text": answer, "answer_start": first}] if answer else []
+                entry = {"id": f"q{row}", "question": "Where did they meet?", "answers": answers_of}
                 entry |= {"is_impossible": not answer} if task.null else {}
                 articles.append({"title": "t", "paragraphs": [{"context": context, "qas": [entry]}]})
-            (place / name).write_text(json.dumps({"version": task.version, "data": articles}), "utf-8")
-        return place
+            (folder / name).write_text(json.dumps({"version": task.version, "data": articles}), "utf-8")
+        return folder
 
     def answers(path: Path) -> list[Any]:
         texts = json.loads((path / "predictions.json").read_text("utf-8"))
@@ -179,14 +179,14 @@ def spans(task: Any, folder: Path) -> Example:
     articles = json.loads((data / "dev.json").read_text("utf-8"))["data"]
     return Example(
         data=data,
-        asked=data / "dev.json",
+        input_file=data / "dev.json",
         output="answers",
         answers=answers,
         right=plain,
         broken=broken,
         trouble=trouble,
         inputs=[("Where did they meet?", article["paragraphs"][0]["context"]) for article in articles],
-        told=lambda results: [normalised(result.text) for result in results],
+        answers_of=lambda results: [normalised(result.text) for result in results],
         perfect=100.0,
     )
 

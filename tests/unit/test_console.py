@@ -59,8 +59,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_rows_are_answered_with_the_time_left(heard: list[str]) -> None:
-    given = [rows.tolist() for rows in inference.answered_batches(LENGTHS)]
-    assert given == [rows.tolist() for rows in inference.batches_by_length(LENGTHS)] == [[1], [2, 0], [3]]
+    batches = [rows.tolist() for rows in inference.answered_batches(LENGTHS)]
+    assert batches == [rows.tolist() for rows in inference.batches_by_length(LENGTHS)] == [[1], [2, 0], [3]]
     assert heard == [  # half of the tokens in a minute, seven eighths in two
         "50% of 4 rows answered · 1:00 left",
         "88% of 4 rows answered · 0:17 left",

@@ -37,14 +37,14 @@ def classifier(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
 
 
 def test_sessions_run_as_shown(classifier: str) -> None:
-    found = doctest.testfile(
+    results = doctest.testfile(
         str(DOCS / "python.md"),
         module_relative=False,
         globs={"classifier": classifier},
         optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL,
     )
-    assert found.attempted >= 12
-    assert found.failed == 0
+    assert results.attempted >= 12
+    assert results.failed == 0
 
 
 def test_every_verdict_of_the_pages_is_in_the_overview() -> None:

@@ -120,8 +120,8 @@ def test_folders_are_found_through_links_and_each_once(tmp_path: Path) -> None:
     (tmp_path / "other" / "deep" / "up").symlink_to("..")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link").symlink_to("../other")
-    found = [str(path.relative_to(tmp_path)) for path in find_inputs([tmp_path / "in"])]  # type: ignore[union-attr]
-    assert found == ["in/link/a.txt", "in/link/deep/b.txt"]
+    names = [str(path.relative_to(tmp_path)) for path in find_inputs([tmp_path / "in"])]  # type: ignore[union-attr]
+    assert names == ["in/link/a.txt", "in/link/deep/b.txt"]
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_the_work(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_a_new_folder_is_whole_or_as_it_was(tmp_path: Path, exists: bool) -> Non
         folder.mkdir()
 
     def fill(*, fails: bool) -> None:
-        with new_folder(folder) as place:
-            (place / "part").mkdir()
-            (place / "part" / "a").write_text("a")
+        with new_folder(folder) as new:
+            (new / "part").mkdir()
+            (new / "part" / "a").write_text("a")
             if fails:
                 raise OSError("the disk is full")
 
@@ -156,8 +156,8 @@ def test_a_new_folder_is_whole_or_as_it_was(tmp_path: Path, exists: bool) -> Non
 
 def test_a_folder_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> None:
     def late() -> None:
-        with new_folder(tmp_path / "new") as place:
-            (place / "ours").write_text("ours")
+        with new_folder(tmp_path / "new") as new:
+            (new / "ours").write_text("ours")
             (tmp_path / "new").mkdir()
             (tmp_path / "new" / "theirs").write_text("theirs")
 

@@ -219,7 +219,7 @@ def test_a_safetensors_header_of_any_size_is_refused(tmp_path: Path, size: int) 
 
 @pytest.mark.parametrize("places", [[(0, 8), (4, 12)], [(0, 8), (8, 2**40)], [(0, 8), (-8, 0)], [(4, 12), (12, 20)]])
 def test_safetensors_that_overlap_or_lie_outside_are_refused(tmp_path: Path, places: list[tuple[int, int]]) -> None:
-    header = {f"t{n}": {"dtype": "F32", "shape": [2], "data_offsets": list(place)} for n, place in enumerate(places)}
+    header = {f"t{n}": {"dtype": "F32", "shape": [2], "data_offsets": list(bounds)} for n, bounds in enumerate(places)}
     raw = json.dumps(header).encode()
     (tmp_path / "m.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(16))
     with pytest.raises(InputError, match="broken or truncated safetensors file"):
@@ -286,8 +286,8 @@ def test_packed_archives_and_paths_that_lead_outside(tmp_path: Path) -> None:
 
 def test_an_index_that_names_a_block_many_times_is_refused(tmp_path: Path) -> None:
     data = writer.with_trailer(writer.block([(b"a", bytes(1000)), (b"b", b"2")]))
-    place = writer.varint(0) + writer.varint(len(data) - 5)
-    index = writer.with_trailer(writer.block([(b"%09d" % n, place) for n in range(20_000)], 1))
+    block_entry = writer.varint(0) + writer.varint(len(data) - 5)
+    index = writer.with_trailer(writer.block([(b"%09d" % n, block_entry) for n in range(20_000)], 1))
     meta = writer.with_trailer(writer.block([]))
     footer = b"".join(
         writer.varint(begin) + writer.varint(len(block) - 5)

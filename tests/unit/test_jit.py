@@ -38,12 +38,12 @@ print(outer(0), sum(outer.stats.cache_hits.values()))
 }
 
 
-def run(place: Path, **environment: str) -> tuple[int, int]:
+def run(folder: Path, **environment: str) -> tuple[int, int]:
     """What the outermost function answers in a process of its own, and how often its kept code was taken."""
     command = [sys.executable, "outer.py"]
     whole = {**os.environ, "NUMBA_CACHE_DIR": "", **environment}
-    found = subprocess.run(command, cwd=place, env=whole, capture_output=True, text=True, check=True)
-    answer, hits = found.stdout.split()
+    completed = subprocess.run(command, cwd=folder, env=whole, capture_output=True, text=True, check=True)
+    answer, hits = completed.stdout.split()
     return int(answer), int(hits)
 
 
@@ -76,13 +76,13 @@ def test_a_changed_source_is_compiled_into_its_callers(
 
 
 def test_a_person_names_the_place(modules_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    own = tmp_path_factory.mktemp("own")
-    assert run(modules_folder, NUMBA_CACHE_DIR=str(own)) == (11, 0)
-    assert run(modules_folder, NUMBA_CACHE_DIR=str(own)) == (11, 1)
-    assert list(own.rglob("*.nbi"))
+    cache = tmp_path_factory.mktemp("own")
+    assert run(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 0)
+    assert run(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 1)
+    assert list(cache.rglob("*.nbi"))
     assert not list(modules_folder.rglob("*.nbi"))
-    (own / "file").touch()
-    assert run(modules_folder, NUMBA_CACHE_DIR=str(own / "file" / "inside")) == (11, 0)
+    (cache / "file").touch()
+    assert run(modules_folder, NUMBA_CACHE_DIR=str(cache / "file" / "inside")) == (11, 0)
     assert list(modules_folder.rglob("*.nbi"))
 
 

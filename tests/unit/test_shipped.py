@@ -63,11 +63,11 @@ def test_transformers_reads_it_alike() -> None:
     words = AutoTokenizer.from_pretrained(folder)
     ours = bw.load(NAME, precision="fp32")
     for text in TEXTS:
-        given = words(text, return_tensors="pt")
-        assert given["input_ids"][0].tolist()[1:-1] == ours.tokenizer.ids([text], special=True)[0]
-        place = given["input_ids"][0].tolist().index(words.mask_token_id)
+        inputs = words(text, return_tensors="pt")
+        assert inputs["input_ids"][0].tolist()[1:-1] == ours.tokenizer.ids([text], special=True)[0]
+        position = inputs["input_ids"][0].tolist().index(words.mask_token_id)
         with torch.inference_mode():
-            wanted = theirs(**given).logits[0, place].softmax(-1)
+            wanted = theirs(**inputs).logits[0, position].softmax(-1)
         best = ours.fill(text, top_k=1).masks[0][0]
         assert words.convert_tokens_to_ids(best.piece) == int(wanted.argmax())
         np.testing.assert_allclose(best.probability, float(wanted.max()), atol=1e-5)

@@ -387,8 +387,8 @@ def test_pretrain(parse: Callable[[str], dict[str, Any]], line: str) -> None:
 
 @pytest.mark.parametrize("line", FINETUNE)
 def test_finetune(parse: Callable[[str], dict[str, Any]], line: str) -> None:
-    found = parse(f"finetune {line} --model random:tiny --data d --out o")
-    assert found == changed(FINETUNE_DEFAULTS, FINETUNE[line])
+    settings = parse(f"finetune {line} --model random:tiny --data d --out o")
+    assert settings == changed(FINETUNE_DEFAULTS, FINETUNE[line])
 
 
 @pytest.mark.parametrize("line", SERVE)

@@ -28,7 +28,7 @@ TUNE = "--model random:tiny --tokenizer tok --out run --threads 1 --epochs 1 --b
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         ("classify --data rows.tsv --text-column text --text-column text", "--text-column text: given twice"),
         ("classify --data rows.tsv --text-column label", "rows.tsv: column 'label' cannot be both text and"),
@@ -39,9 +39,9 @@ TUNE = "--model random:tiny --tokenizer tok --out run --threads 1 --epochs 1 --b
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(
-    working_folder: Path, given: str, words: str, capsys: pytest.CaptureFixture[str]
+    working_folder: Path, arguments: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed(f"finetune {given} {TUNE}") == 2
+    assert typed(f"finetune {arguments} {TUNE}") == 2
     assert words in capsys.readouterr().err
     assert not Path("run").exists()
 
@@ -51,6 +51,6 @@ def test_which_file_is_trained_on_is_said_once(working_folder: Path, capsys: pyt
     rows = "".join(f"Who?,A man {n},sits,stands,{n % 2}\n" for n in range(12))
     Path("codah/codah-train.csv").write_text("sent1,sent2,ending0,ending1,label\n" + rows)
     assert typed(f"finetune swag --data codah {TUNE}") == 0
-    told = capsys.readouterr().err
-    assert told.count("training on codah-train.csv") == 1
-    assert told.count("no dev file; a tenth of the rows") == 1
+    stderr = capsys.readouterr().err
+    assert stderr.count("training on codah-train.csv") == 1
+    assert stderr.count("no dev file; a tenth of the rows") == 1

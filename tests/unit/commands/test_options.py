@@ -37,9 +37,9 @@ def test_options_are_grouped_and_have_the_default_of_their_setting(capsys: pytes
 
 @pytest.mark.parametrize("settings", [PretrainSettings, FinetuneSettings, ServeSettings])
 def test_every_option_has_a_help_and_a_name_of_its_own(settings: type) -> None:
-    found = list(entries(settings))
-    assert all(option.help.endswith((".", ")")) for option in found)
-    assert len({option.name for option in found}) == len(found)
+    options = list(entries(settings))
+    assert all(option.help.endswith((".", ")")) for option in options)
+    assert len({option.name for option in options}) == len(options)
 
 
 def test_a_setting_leads_back_to_its_option() -> None:

@@ -92,9 +92,11 @@ def test_figures_are_those_of_a_plain_count(
     assert result.single_sentence_share == pytest.approx(sum(len(d) == 1 for d in documents) / len(documents))
     long = Counter(tuple(sentence) for sentence in sentences if len(sentence) >= report.REPEAT_LENGTH)
     assert result.repeated_share == pytest.approx(1 - len(long) / max(long.total(), 1) if long else 0)
-    found = [(entry.times, entry.text) for entry in result.repeated]
-    assert [times for times, _ in found] == sorted((n for n in long.values() if n > 1), reverse=True)[: len(found)]
-    assert all(times in {n for s, n in long.items() if TOKENIZER.decode(s) == text} for times, text in found)
+    repeated = [(entry.times, entry.text) for entry in result.repeated]
+    assert [times for times, _ in repeated] == sorted((n for n in long.values() if n > 1), reverse=True)[
+        : len(repeated)
+    ]
+    assert all(times in {n for s, n in long.items() if TOKENIZER.decode(s) == text} for times, text in repeated)
     assert result.sample[0][0] == TOKENIZER.decode(sentences[0])
     assert json.loads(json.dumps(result.model_dump(mode="json")))["tokens"] == len(tokens)
 

@@ -159,8 +159,8 @@ def test_a_build_killed_while_it_ends_is_done(
 ) -> None:
     out = tmp_path / "corpus"
     killed_at_the_end(texts, own_tokenizer, out, done, monkeypatch)
-    found = built(texts, own_tokenizer, out, shard_tokens=10_000)
-    assert found == built(texts, own_tokenizer, tmp_path / "whole", shard_tokens=10_000)
+    manifest = built(texts, own_tokenizer, out, shard_tokens=10_000)
+    assert manifest == built(texts, own_tokenizer, tmp_path / "whole", shard_tokens=10_000)
     assert contents(out) == contents(tmp_path / "whole")
     with pytest.raises(InputError, match="not an empty folder"):
         built(texts, own_tokenizer, out)
@@ -235,8 +235,8 @@ def test_a_full_disk_keeps_the_whole_shards(
     with pytest.raises(RunFailed, match="the disk is full"):
         built(texts, own_tokenizer, tmp_path / "corpus")
     assert {path.name for path in (tmp_path / "corpus").iterdir()} == {".building"}
-    found = built(texts, own_tokenizer, tmp_path / "corpus")
-    assert found == built(texts, own_tokenizer, tmp_path / "whole")
+    manifest = built(texts, own_tokenizer, tmp_path / "corpus")
+    assert manifest == built(texts, own_tokenizer, tmp_path / "whole")
 
 
 def run(*command: object, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -249,7 +249,7 @@ def test_files_that_may_not_grow_are_said(own_text: Path, own_tokenizer: Path, t
     import resource
 
     (tmp_path / "long.txt").write_text(own_text.read_text() * 40)
-    found = run(
+    completed = run(
         *(
             "corpus",
             "build",
@@ -261,8 +261,8 @@ def test_files_that_may_not_grow_are_said(own_text: Path, own_tokenizer: Path, t
         ),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
     )
-    assert found.returncode == 1
-    assert "corpus: the disk is full (File too large); nothing was written there" in found.stderr
+    assert completed.returncode == 1
+    assert "corpus: the disk is full (File too large); nothing was written there" in completed.stderr
     assert contents(tmp_path / "home") == {}
 
 
@@ -273,9 +273,9 @@ def test_a_folder_that_cannot_be_written_is_said(own_text: Path, own_tokenizer: 
     if os.geteuid() == 0:  # whom no permission stops: a file where the folder should be does
         (tmp_path / "file").write_text("")
         command = (*command[:-1], tmp_path / "file" / "corpus")
-    found = run(*command)
-    assert found.returncode == 2
-    assert "file is a file" in found.stderr or "no file can be written in" in found.stderr
+    completed = run(*command)
+    assert completed.returncode == 2
+    assert "file is a file" in completed.stderr or "no file can be written in" in completed.stderr
     assert contents(tmp_path / "home") == {}
 
 
@@ -290,23 +290,23 @@ def test_what_cannot_be_read_is_left_out_and_counted(
     inputs = [tmp_path / "records.jsonl", tmp_path / "cut.txt.bz2", texts[1]]
     with pytest.raises(InputError, match=r"records\.jsonl:11"):
         built(inputs, own_tokenizer, tmp_path / "stop")
-    found = built(inputs, own_tokenizer, tmp_path / "skip", skip=True)
-    assert (found.skipped.files, found.skipped.records) == (1, 2)
-    messages = found.skipped.first
+    manifest = built(inputs, own_tokenizer, tmp_path / "skip", skip=True)
+    assert (manifest.skipped.files, manifest.skipped.records) == (1, 2)
+    messages = manifest.skipped.first
     assert [part in message for part, message in zip((":11:", ":41:", "cut.txt.bz2"), messages, strict=True)] == [
         True
     ] * 3
     good = [tmp_path / "good.jsonl", texts[1]]
     good[0].write_text("\n".join(line for n, line in enumerate(lines) if n not in (10, 40)))
     expected = built(good, own_tokenizer, tmp_path / "good")
-    assert found.documents > expected.documents  # what could be read of the file that was cut short is there
-    assert len(found.sources) == 3
+    assert manifest.documents > expected.documents  # what could be read of the file that was cut short is there
+    assert len(manifest.sources) == 3
 
     monkeypatch.setattr(reading, "read_sources", dying("records.jsonl", 45))
     with pytest.raises(Dies):
         built(inputs, own_tokenizer, tmp_path / "again", skip=True)
     monkeypatch.setattr(reading, "read_sources", read_really)
-    assert built(inputs, own_tokenizer, tmp_path / "again", skip=True) == found
+    assert built(inputs, own_tokenizer, tmp_path / "again", skip=True) == manifest
     assert contents(tmp_path / "again") == contents(tmp_path / "skip")
 
 
@@ -321,9 +321,9 @@ def test_a_link_that_leads_nowhere_is_named_or_left_out(texts: list[Path], own_t
     (texts[0].parent / "gone.txt").symlink_to("nowhere")
     with pytest.raises(InputError, match=r"gone\.txt: the link leads to no file"):
         built([texts[0].parent], own_tokenizer, tmp_path / "stop")
-    found = built([texts[0].parent], own_tokenizer, tmp_path / "skip", skip=True)
-    assert found.skipped.files == 1
-    assert found.documents == built(texts, own_tokenizer, tmp_path / "good").documents
+    manifest = built([texts[0].parent], own_tokenizer, tmp_path / "skip", skip=True)
+    assert manifest.skipped.files == 1
+    assert manifest.documents == built(texts, own_tokenizer, tmp_path / "good").documents
 
 
 def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:
@@ -367,6 +367,6 @@ def test_a_page_that_defeats_the_reader_of_markup_is_named_or_left_out(own_token
     bad = Document((None,), "text:2")  # type: ignore[arg-type]
     with pytest.raises(RunFailed, match="text:2: could not be split into sentences"):
         encode_chunk([words, bad], own_tokenizer, TextSettings(), skip=False)
-    found = encode_chunk([words, bad], own_tokenizer, TextSettings(), skip=True)
-    assert len(found.documents.document_first) == 2
-    assert [message[:7] for message in found.failed] == ["text:2:"]
+    encoded = encode_chunk([words, bad], own_tokenizer, TextSettings(), skip=True)
+    assert len(encoded.documents.document_first) == 2
+    assert [message[:7] for message in encoded.failed] == ["text:2:"]

@@ -188,8 +188,8 @@ def test_a_flipped_bit_is_found_wherever_it_lies(tmp_path: Path) -> None:
     path = tmp_path / "shard-00000.arrow"
     data = path.read_bytes()
     verify(tmp_path)
-    for place in range(0, len(data), 7):  # the layout repeats every 8 bytes
-        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+    for position in range(0, len(data), 7):  # the layout repeats every 8 bytes
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :])
         with pytest.raises(InputError, match=r"shard-00000\.arrow: expected the sha256"):
             verify(tmp_path)
         with suppress(InputError):  # cheap opening may overlook it, but never fails in another way
@@ -255,9 +255,9 @@ def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
     assert {path.name for path in files} == names
     for path in files:
         data = path.read_bytes()
-        for place in {*range(0, len(data), 13), *range(len(data) - 3, len(data))}:
+        for position in {*range(0, len(data), 13), *range(len(data) - 3, len(data))}:
             for bits in (0x01, 0x20, 0x2A):  # the last makes a blank of a line's end, which JSON does not see
-                path.write_bytes(data[:place] + bytes([data[place] ^ bits]) + data[place + 1 :])
+                path.write_bytes(data[:position] + bytes([data[position] ^ bits]) + data[position + 1 :])
                 with pytest.raises(InputError, match=re.escape(str(tmp_path))):
                     verify(tmp_path)
         path.write_bytes(data)

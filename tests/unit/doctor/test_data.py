@@ -407,21 +407,21 @@ def test_files_of_other_kinds_of_tasks_are_no_error(tmp_path: Path, task: TaskSp
 
 @pytest.mark.parametrize("kind", ["classify", "multilabel", "regress"])
 def test_a_model_brings_its_own_task_and_columns(tmp_path: Path, kind: str) -> None:
-    own = get_task(kind).model_copy(update={"text": ("review",), "label": "verdict", "labels": ()})
+    task_of_model = get_task(kind).model_copy(update={"text": ("review",), "label": "verdict", "labels": ()})
     train = tmp_path / "train.tsv"
     rows = "".join(f"{text}\t{row % 2}\t{(row + 1) % 2}\n" for row, (text, _) in enumerate(healthy()))
     train.write_text(f"review\tverdict\tother\n{rows}")
 
     def reading(name: str = kind, **request: Any) -> tuple[str, str]:
         """Return level and text of the finding "reads", with a model whose task has that name."""
-        extra = {"task": own.model_dump(mode="json") | {"name": name}, "max_length": 16}
+        extra = {"task": task_of_model.model_dump(mode="json") | {"name": name}, "max_length": 16}
         model = write_model(
             tmp_path / f"{len(list(tmp_path.iterdir()))}", architecture="BertForSequenceClassification", extra=extra
         )
         examination = Examination(Request(model=str(model), data=train, **request))
         examination.model()
         reads = named(examination.read_data(), "reads")
-        assert examination.task().kind == own.kind or request.get("task")
+        assert examination.task().kind == task_of_model.kind or request.get("task")
         return reads.level, reads.text
 
     assert reading() == ("ok", f"{train}: 60 rows, review → verdict")

@@ -124,12 +124,12 @@ def test_a_tokenizer_whose_files_are_broken_is_an_error(tmp_path: Path, written:
     assert levels(found_in(model)) == {"tokenizer": "error"}
 
 
-def set_to(value: float, name: str, place: int | None = None) -> Callable[[dict[str, Tensor]], None]:
+def set_to(value: float, name: str, position: int | None = None) -> Callable[[dict[str, Tensor]], None]:
     def change(weights: dict[str, Tensor]) -> None:
-        if place is None:
+        if position is None:
             weights[name] = torch.full_like(weights[name], value)
         else:
-            weights[name].view(-1)[place] = value
+            weights[name].view(-1)[position] = value
 
     return change
 
@@ -337,7 +337,7 @@ def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[A
 
 
 @pytest.mark.parametrize(
-    ("loss", "alone", "unknown", "own", "others"),
+    ("loss", "alone", "unknown", "own_advice", "others"),
     [
         (3.0, 7.0, 0.0, "ok", "ok"),
         (7.0, 7.05, 0.0, "warning", "note"),
@@ -347,9 +347,9 @@ def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[A
         (float("nan"), 7.0, 0.0, "error", "error"),
     ],
 )
-def test_what_a_loss_says(loss: float, alone: float, unknown: float, own: str, others: str) -> None:
+def test_what_a_loss_says(loss: float, alone: float, unknown: float, own_advice: str, others: str) -> None:
     measured = MaskedLoss(loss, alone, predictions=200, unknown_fraction=unknown)
-    assert verdict(measured, vocabulary=30522, own_text=True).level == own
+    assert verdict(measured, vocabulary=30522, own_text=True).level == own_advice
     assert verdict(measured, vocabulary=30522, own_text=False).level == others
 
 

@@ -39,9 +39,9 @@ def test_own_data_come_before_what_stands_in(paper_data: Path, tmp_path: Path) -
     source, files = find_source(PAPER_TASKS["qnli"], paper_data) or (None, {})
     assert source
     assert (files["train"].name, "SQuAD" in source.note) == ("train.derived.tsv", True)
-    own = write_data(tmp_path)
-    (own / "glue/QNLI/train.tsv").write_text((own / "glue/QNLI/train.derived.tsv").read_text())
-    source, files = find_source(PAPER_TASKS["qnli"], own) or (None, {})
+    data = write_data(tmp_path)
+    (data / "glue/QNLI/train.tsv").write_text((data / "glue/QNLI/train.derived.tsv").read_text())
+    source, files = find_source(PAPER_TASKS["qnli"], data) or (None, {})
     assert source
     assert (files["train"].name, source.note) == ("train.tsv", "")
 
@@ -164,8 +164,8 @@ def test_a_byte_pair_corpus_is_made_and_known_again(own_text: Path, tmp_path: Pa
     made = make_corpora([str(own_text)], tmp_path / "out", vocabulary=100, wanted=[kind], make=True).folders[kind]
     assert made == tmp_path / "out" / "bytepair-100"
     assert isinstance(Corpus.open(made).tokenizer, BPETokenizer)
-    given = make_corpora([str(made)], tmp_path / "other", vocabulary=100, wanted=[kind], make=True)
-    assert given.folders == {kind: made}
+    corpora = make_corpora([str(made)], tmp_path / "other", vocabulary=100, wanted=[kind], make=True)
+    assert corpora.folders == {kind: made}
     there = make_corpora([], tmp_path / "out", vocabulary=100, wanted=[kind], make=False)
     assert there.folders == {kind: made}
 

@@ -74,11 +74,11 @@ def rows_of(path: Path) -> dict[str, list[list[str]]]:
 
 
 def test_every_file_is_answered_as_the_server_wants_it(glue: Path, glue_models: dict[str, str], tmp_path: Path) -> None:
-    found = write_submission(glue_models, glue, tmp_path / "a.zip")
-    assert found["rows"] == {part.file: count for count, part in enumerate(SUBMISSION_FILES, start=3)}
+    report = write_submission(glue_models, glue, tmp_path / "a.zip")
+    assert report["rows"] == {part.file: count for count, part in enumerate(SUBMISSION_FILES, start=3)}
     for name, rows in rows_of(tmp_path / "a.zip").items():
         assert rows[0] == ["index", "prediction"]
-        assert [row[0] for row in rows[1:]] == [str(n) for n in range(found["rows"][name])]
+        assert [row[0] for row in rows[1:]] == [str(n) for n in range(report["rows"][name])]
         answers = {row[1] for row in rows[1:]}
         assert answers <= SPELLED[name] if name in SPELLED else all(0 <= float(answer) <= 5 for answer in answers)
     write_submission(glue_models, glue, tmp_path / "b.zip")
@@ -86,7 +86,7 @@ def test_every_file_is_answered_as_the_server_wants_it(glue: Path, glue_models: 
 
 
 def test_wnli_without_a_model_is_its_majority(glue: Path, glue_models: dict[str, str], tmp_path: Path) -> None:
-    fewer = {name: place for name, place in glue_models.items() if name != "wnli"}
+    fewer = {name: folder for name, folder in glue_models.items() if name != "wnli"}
     write_submission(fewer, glue, tmp_path / "a.zip")
     assert {row[1] for row in rows_of(tmp_path / "a.zip")["WNLI"][1:]} == {"0"}
 
@@ -107,10 +107,10 @@ def test_long_texts_are_answered_as_predict_does(glue: Path, glue_models: dict[s
         larger = {name: 10 * tensor if name.startswith("bert.") else tensor for name, tensor in weights.items()}
         put(model, larger)
         predict_file(str(model), str(tmp_path / "glue" / "STS-B" / "test.tsv"), str(tmp_path / f"{long}.tsv"))
-        own = [float(line.split("\t")[-1]) for line in (tmp_path / f"{long}.tsv").read_text().splitlines()[1:]]
+        numbers = [float(line.split("\t")[-1]) for line in (tmp_path / f"{long}.tsv").read_text().splitlines()[1:]]
         write_submission({**glue_models, "stsb": str(model)}, tmp_path / "glue", tmp_path / f"{long}.zip")
         answers[long] = [float(row[1]) for row in rows_of(tmp_path / f"{long}.zip")["STS-B"][1:]]
-        assert answers[long] == pytest.approx([min(5.0, max(0.0, score)) for score in own], abs=6e-4)
+        assert answers[long] == pytest.approx([min(5.0, max(0.0, score)) for score in numbers], abs=6e-4)
     assert answers["truncate"] != answers["head-tail"]
 
 
@@ -122,8 +122,8 @@ def test_a_model_on_features_answers_too(glue: Path, glue_models: dict[str, str]
     finetune(settings, task, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
     write_submission({**glue_models, "rte": str(tmp_path / "run")}, glue, tmp_path / "a.zip")
     predict_file(str(tmp_path / "run"), str(glue / "RTE" / "test.tsv"), str(tmp_path / "own.tsv"))
-    own = [line.split("\t")[3] for line in (tmp_path / "own.tsv").read_text().splitlines()[1:]]
-    assert [row[1] for row in rows_of(tmp_path / "a.zip")["RTE"][1:]] == own
+    labels = [line.split("\t")[3] for line in (tmp_path / "own.tsv").read_text().splitlines()[1:]]
+    assert [row[1] for row in rows_of(tmp_path / "a.zip")["RTE"][1:]] == labels
 
 
 def test_what_cannot_be_submitted_is_said(
@@ -135,7 +135,7 @@ def test_what_cannot_be_submitted_is_said(
         InputError,
         match="no model for rte; expected models for cola, sst2, mrpc, stsb, qqp, ",
     ):
-        write_submission({name: place for name, place in glue_models.items() if name != "rte"}, glue, out)
+        write_submission({name: folder for name, folder in glue_models.items() if name != "rte"}, glue, out)
     with pytest.raises(InputError, match="squad is not a GLUE task; expected models for cola, sst2, "):
         write_submission({**glue_models, "squad": "m"}, glue, out)
     with pytest.raises(InputError, match="expected a model for SST-2, got one for cola"):

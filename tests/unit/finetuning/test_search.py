@@ -64,17 +64,17 @@ def test_what_is_no_grid_is_refused(wrong: str, words: str) -> None:
 
 def test_every_combination_runs_and_the_best_is_kept(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-5 epochs=1,4", FAST)
-    found = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
-    assert len(found["rows"]) == 4
-    means = [row["mean"] for row in found["rows"]]
+    result = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    assert len(result["rows"]) == 4
+    means = [row["mean"] for row in result["rows"]]
     assert means == sorted(means, reverse=True)
-    best = found["rows"][0]["settings"]
+    best = result["rows"][0]["settings"]
     assert best["learning_rate"] == 1e-3
     alone = finetune(FAST.model_copy(update=best), SST2, out=tmp_path / "alone", **search_arguments)
-    assert alone["scores"] == found["rows"][0]["scores"]
+    assert alone["scores"] == result["rows"][0]["scores"]
     assert weights(tmp_path / "s" / "model") == weights(tmp_path / "alone" / "model")
-    assert re.search(r"learning rate +epochs +accuracy on dev\n +0\.001 +[14] +[01]\.", found["text"])
-    assert json.loads((tmp_path / "s" / "grid.json").read_text())["result"]["rows"] == found["rows"]
+    assert re.search(r"learning rate +epochs +accuracy on dev\n +0\.001 +[14] +[01]\.", result["text"])
+    assert json.loads((tmp_path / "s" / "grid.json").read_text())["result"]["rows"] == result["rows"]
 
 
 def test_a_search_that_stopped_goes_on(
@@ -99,8 +99,8 @@ def test_a_search_that_stopped_goes_on(
         search(FAST, SST2, grid, out=out, **search_arguments)
     with pytest.raises(InputError, match="has a search with other grid"):
         search(FAST, SST2, parse_grid("epochs=1", FAST), out=out, resume=True, **search_arguments)
-    found = search(FAST, SST2, grid, out=out, resume=True, **search_arguments)
-    assert [row["scores"] for row in found["rows"]] == [row["scores"] for row in whole["rows"]]
+    result = search(FAST, SST2, grid, out=out, resume=True, **search_arguments)
+    assert [row["scores"] for row in result["rows"]] == [row["scores"] for row in whole["rows"]]
     with pytest.raises(InputError, match=r"has a search with other epochs \(1 there, 3 now\)"):
         search(FAST.model_copy(update={"epochs": 3}), SST2, grid, out=out, resume=True, **search_arguments)
     with pytest.raises(InputError, match="--max-length 1000: random:tiny takes at most 512 tokens"):
@@ -124,8 +124,8 @@ def test_the_end_of_a_search_is_looked_at_before_its_beginning(
 
 def test_values_that_hardly_differ_have_folders_of_their_own(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     grid = parse_grid("learning-rate=1e-3,1.0000001e-3", FAST)
-    found = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
-    folders = {Path(row["model"]).parent.name for row in found["rows"]}
+    result = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    folders = {Path(row["model"]).parent.name for row in result["rows"]}
     assert folders == {"learning-rate=0.001", "learning-rate=0.0010000001"}
 
 
@@ -134,9 +134,9 @@ def test_what_is_said_of_the_data_is_said_once(
 ) -> None:
     (search_arguments["data"] / "dev.tsv").unlink()
     search(FAST, SST2, parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST), out=tmp_path / "s", **search_arguments)
-    told = capsys.readouterr().err
-    assert told.count("no dev file; a tenth of train.tsv") == 1
-    assert told.count("seed 0: best epoch 1") == 3
+    stderr = capsys.readouterr().err
+    assert stderr.count("no dev file; a tenth of train.tsv") == 1
+    assert stderr.count("seed 0: best epoch 1") == 3
 
 
 def test_two_processes_do_not_search_in_one_folder(
@@ -167,10 +167,10 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
         patched.setattr(_Best, "evaluate", interrupted)
         with pytest.raises(Stopped, match="stopped with 1 of 2 settings done"):
             search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
-        found = search(
+        result = search(
             FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments
         )  # at the very end it is too late
-    assert len(found["rows"]) == 2
+    assert len(result["rows"]) == 2
 
 
 def test_what_has_finished_is_found_where_it_lies_now(search_arguments: dict[str, Any], tmp_path: Path) -> None:

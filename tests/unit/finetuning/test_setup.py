@@ -69,20 +69,20 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 def test_it_begins_anew_with_every_seed_and_the_model_below_as_it_was(
     pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path
 ) -> None:
-    found = []
+    heads = []
     for seed in (0, 1):
         settings = STILL.model_copy(update={"first_seed": seed})
         finetune(settings, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / f"run-{seed}")
-        found.append(weights(tmp_path / f"run-{seed}"))
+        heads.append(weights(tmp_path / f"run-{seed}"))
     start = open_model(pretrained_models["bert"]).weights or {}
     for name, tensor in start.items():
         if name.startswith("encoder."):
             inside = f"encoder.inner.{name.removeprefix('encoder.')}"
-            torch.testing.assert_close(found[0][inside], tensor, rtol=0, atol=1e-9)
-    assert not any(name.startswith("pooler.") for name in found[0])  # what is on top is read as it is
+            torch.testing.assert_close(heads[0][inside], tensor, rtol=0, atol=1e-9)
+    assert not any(name.startswith("pooler.") for name in heads[0])  # what is on top is read as it is
     for name in ("encoder.lstm.weight_ih_l0", "encoder.lstm.weight_hh_l0_reverse", "classifier.linear.weight"):
-        assert found[0][name].shape == found[1][name].shape
-        assert float((found[0][name] - found[1][name]).abs().max()) > 1e-2
+        assert heads[0][name].shape == heads[1][name].shape
+        assert float((heads[0][name] - heads[1][name]).abs().max()) > 1e-2
     saved = open_model(str(tmp_path / "run-0"))
     assert saved.config == TopConfig(inner=open_model(pretrained_models["bert"]).config, width=16)  # type: ignore[arg-type]
 
@@ -108,8 +108,8 @@ def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_dat
 
 def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_data: Path) -> None:
     """It learns at the rate of the head; layers are counted in each of two bodies, wherever they stand."""
-    asked = {"bilstm": 16, "head_learning_rate": 1e-2, "layer_decay": 0.5, "new_layers": 1, "frozen_layers": 1}
-    settings = FAST.model_copy(update=asked)
+    options = {"bilstm": 16, "head_learning_rate": 1e-2, "layer_decay": 0.5, "new_layers": 1, "frozen_layers": 1}
+    settings = FAST.model_copy(update=options)
     saved, words = open_initial_model(pretrained_models["pair"], None)
     saved = add_bilstm(settings, saved)
     work = kind_of(SST2).prepare(SST2, sst2_data, words, saved.config, settings.max_length)
@@ -145,11 +145,11 @@ def test_a_width_is_that_of_the_model_below() -> None:
 
 
 def test_a_search_over_widths_that_goes_on(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
-    given: Any = {"model": pretrained_models["pair"], "data": sst2_data, "out": tmp_path / "grid"}
+    arguments: Any = {"model": pretrained_models["pair"], "data": sst2_data, "out": tmp_path / "grid"}
     grid = parse_grid("bilstm=8,16", FAST)
-    first = search(FAST, SST2, grid, **given)
+    first = search(FAST, SST2, grid, **arguments)
     assert {open_model(row["model"]).config.hidden for row in first["rows"]} == {8, 16}
-    again = search(FAST, SST2, grid, resume=True, **given)
+    again = search(FAST, SST2, grid, resume=True, **arguments)
     assert again["rows"] == first["rows"]
     with pytest.raises(InputError, match="--grid bilstm=7: invalid value '7' of bilstm"):
         parse_grid("bilstm=7", FAST)
@@ -160,16 +160,16 @@ def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
     model: str, bilstm: int | None, task: str, pretrained_models: dict[str, str], tmp_path: Path
 ) -> None:
     spec = get_task(task)
-    given: Any = {"model": pretrained_models[model], "data": example_data(spec, tmp_path).data}
+    arguments: Any = {"model": pretrained_models[model], "data": example_data(spec, tmp_path).data}
     settings = FAST.model_copy(update={"epochs": 2, "bilstm": bilstm})
-    finetune(settings, spec, out=tmp_path / "whole", **given)
+    finetune(settings, spec, out=tmp_path / "whole", **arguments)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Signals, "received", property(lambda self: True, lambda self, value: None), raising=False)
         with pytest.raises(Stopped):
-            finetune(settings, spec, out=tmp_path / "torn", **given)
+            finetune(settings, spec, out=tmp_path / "torn", **arguments)
     assert list((tmp_path / "torn" / "seed-0" / "checkpoints").iterdir())
-    finetune(settings, spec, out=tmp_path / "torn", resume=True, **given)
-    finetune(settings.model_copy(update={"activation_checkpointing": True}), spec, out=tmp_path / "again", **given)
+    finetune(settings, spec, out=tmp_path / "torn", resume=True, **arguments)
+    finetune(settings.model_copy(update={"activation_checkpointing": True}), spec, out=tmp_path / "again", **arguments)
     whole = weights(tmp_path / "whole")
     for other in map(weights, (tmp_path / "torn", tmp_path / "again")):
         assert other.keys() == whole.keys()
@@ -179,13 +179,15 @@ def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
 @pytest.mark.parametrize("model", ["gpt", "pair"])
 def test_estimators_take_other_bodies(model: str, pretrained_models: dict[str, str], tmp_path: Path) -> None:
     sklearn = pytest.importorskip("bertwright.sklearn")
-    texts, labels = [f"{'near' if row % 2 else 'far'} the {place}" for row, place in enumerate(PLACES)], [0, 1] * 4
+    texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
     fitted = sklearn.BertClassifier(pretrained_models[model], epochs=1, max_length=16, precision="fp32", threads=1)
     fitted.fit(texts, labels)
-    found = fitted.predict_proba(texts)
+    probabilities = fitted.predict_proba(texts)
     fitted.save(tmp_path / "saved")
     again = sklearn.BertClassifier.load(tmp_path / "saved").predict_proba(texts)
-    np.testing.assert_allclose(again, found, atol=1e-6)
+    np.testing.assert_allclose(again, probabilities, atol=1e-6)
     answers = load(tmp_path / "saved", precision="fp32")(texts)
-    np.testing.assert_allclose([[one.probabilities[label] for label in "01"] for one in answers], found, atol=1e-6)
+    np.testing.assert_allclose(
+        [[one.probabilities[label] for label in "01"] for one in answers], probabilities, atol=1e-6
+    )
     assert sklearn.BertVectorizer(pretrained_models[model]).fit_transform(texts).shape[0] == len(texts)

@@ -68,12 +68,12 @@ def test_a_vocabulary_without_the_tokens_grows_and_its_table_with_it(published_g
 def test_the_tuned_folder_has_them_and_answers(published_gpt: str, tmp_path: Path) -> None:
     task = get_task("mrpc")
     data = example_data(task, tmp_path).data
-    found = finetune(FAST, task, model=published_gpt, data=data, out=tmp_path / "run")
+    result = finetune(FAST, task, model=published_gpt, data=data, out=tmp_path / "run")
     saved = open_model(str(tmp_path / "run"))
     words = open_tokenizer(saved)
     assert words.pieces[-3:] == list(TASK_TOKENS)
     assert not (tmp_path / "run" / "tokenizer").exists()
-    assert evaluate_task(task, model=str(tmp_path / "run"), data=data)["f1"] == pytest.approx(found["mean"])
+    assert evaluate_task(task, model=str(tmp_path / "run"), data=data)["f1"] == pytest.approx(result["mean"])
     model, _, max_length = open_classifier(saved)
     start, delimiter, classify = words.special_ids[1:]
     encoded = encode(words, ["The tower"], ["a bridge"], max_length=max_length)
@@ -112,7 +112,7 @@ def test_random_weights_and_estimators_get_them_too(published_gpt: str, tmp_path
     assert isinstance(saved.config, GPTConfig)
     assert saved.config.vocab_size == words.vocab_size == open_model(published_gpt).config.vocab_size + 3
     sklearn = pytest.importorskip("bertwright.sklearn")
-    texts, labels = [f"{'near' if row % 2 else 'far'} the {place}" for row, place in enumerate(PLACES)], [0, 1] * 4
+    texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
     fitted = sklearn.BertClassifier(published_gpt, epochs=1, max_length=30, precision="fp32", threads=1)
     fitted.fit(texts, labels)
     fitted.save(tmp_path / "saved")
@@ -126,12 +126,12 @@ def test_frozen_states_of_a_published_model_are_those_of_the_bare_text(published
     saved = open_model(published_gpt)
     words, body = open_tokenizer(saved), frozen_encoder(saved)
     texts = ["The tower by the harbour", "", "x" * 80]
-    found: list[Any] = list(features_of(body, words, texts, layers=[0, 2], max_length=60))
+    states: list[Any] = list(features_of(body, words, texts, layers=[0, 2], max_length=60))
     ids = words.ids(texts)
-    assert [one.ids.tolist() for one in found] == [ids[0], [words.unk_id], ids[2][:60]]
-    assert [one.truncated for one in found] == [False, False, len(ids[2]) > 60]
-    assert [len(one.offsets) for one in found] == [len(one.ids) for one in found]
-    given = torch.tensor([ids[0]])
+    assert [one.ids.tolist() for one in states] == [ids[0], [words.unk_id], ids[2][:60]]
+    assert [one.truncated for one in states] == [False, False, len(ids[2]) > 60]
+    assert [len(one.offsets) for one in states] == [len(one.ids) for one in states]
+    ids_row = torch.tensor([ids[0]])
     with torch.inference_mode():
-        last = body(given, torch.zeros_like(given), torch.ones_like(given, dtype=torch.bool)).last[0]
-    np.testing.assert_allclose(found[0].states[1], last.numpy(), atol=1e-5)
+        last = body(ids_row, torch.zeros_like(ids_row), torch.ones_like(ids_row, dtype=torch.bool)).last[0]
+    np.testing.assert_allclose(states[0].states[1], last.numpy(), atol=1e-5)

@@ -82,8 +82,8 @@ def answers() -> Arrays:
         return dict(stored)
 
 
-def close(found: Tensor, expected: npt.NDArray[np.float32]) -> None:
-    torch.testing.assert_close(found, torch.from_numpy(expected), atol=1e-5, rtol=0.0)
+def close(measured: Tensor, expected: npt.NDArray[np.float32]) -> None:
+    torch.testing.assert_close(measured, torch.from_numpy(expected), atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("checkpoint", ARCHITECTURES)
@@ -94,12 +94,12 @@ def test_every_weight_arrives_bit_by_bit(checkpoint: str) -> None:
         field_name(name): array.T if name.endswith("kernel") else array
         for name, array in weights_of(checkpoint).items()
     }
-    found = BERT_FAMILY.weights_to_foreign(foreign.weights)
-    assert set(found) == set(expected)
+    written = BERT_FAMILY.weights_to_foreign(foreign.weights)
+    assert set(written) == set(expected)
     for name, array in expected.items():
-        assert found[name].dtype == torch.float32
-        assert found[name].shape == array.shape
-        assert found[name].contiguous().numpy().tobytes() == array.tobytes(), name
+        assert written[name].dtype == torch.float32
+        assert written[name].shape == array.shape
+        assert written[name].contiguous().numpy().tobytes() == array.tobytes(), name
     left_out = set(variables(checkpoint)) - set(weights_of(checkpoint))
     left_out |= {"global_step"} if checkpoint != "pretrained" else set()
     assert set(foreign.left_out) == left_out
@@ -119,8 +119,8 @@ def test_states_and_logits_are_those_of_tensorflow(tmp_path: Path, answers: Arra
     ids, segments, mask = tensors()
     states = model.encoder(ids, segments, mask, all_hidden=True).hidden
     assert len(states) == len(answers["pretrained/hidden"]) == 3
-    for found, expected in zip(states, answers["pretrained/hidden"], strict=True):
-        close(found[mask], expected[mask.numpy()])
+    for state, expected in zip(states, answers["pretrained/hidden"], strict=True):
+        close(state[mask], expected[mask.numpy()])
     close(model.pooler(states[-1][:, 0]), answers["pretrained/pooled"])
     outputs = model(ids, segments, mask)
     close(outputs["prediction_logits"][mask], answers["pretrained/masked_lm"][mask.numpy()])
@@ -133,10 +133,10 @@ def test_fine_tuned_logits_are_those_of_tensorflow(tmp_path: Path, answers: Arra
     classifier = opened(read_google(WRITTEN_BY_TENSORFLOW / "classifier" / "model.ckpt-7", cased=False), tmp_path / "c")
     close(classifier(ids, segments, mask)["logits"], answers["classifier/logits"])
     spans = opened(read_google(WRITTEN_BY_TENSORFLOW / "squad" / "model.ckpt-7.index", cased=False), tmp_path / "s")
-    found = spans(ids, segments, mask)
+    logits = spans(ids, segments, mask)
     real = mask.numpy()
-    close(found["start_logits"][mask], answers["squad/logits"][..., 0][real])
-    close(found["end_logits"][mask], answers["squad/logits"][..., 1][real])
+    close(logits["start_logits"][mask], answers["squad/logits"][..., 0][real])
+    close(logits["end_logits"][mask], answers["squad/logits"][..., 1][real])
 
 
 @torch.no_grad()
@@ -152,15 +152,15 @@ def test_transformers_opens_what_is_written(tmp_path: Path, answers: Arrays, che
     pooler = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}  # there, but no part of that class
     assert set(notes["unexpected_keys"]) == (pooler if checkpoint == "squad" else set())
     ids, segments, mask = tensors()
-    found = theirs.eval()(input_ids=ids, token_type_ids=segments, attention_mask=mask.long())
+    output = theirs.eval()(input_ids=ids, token_type_ids=segments, attention_mask=mask.long())
     if checkpoint == "pretrained":
-        close(found.prediction_logits[mask], answers["pretrained/masked_lm"][mask.numpy()])
-        close(found.seq_relationship_logits, answers["pretrained/logits"])
+        close(output.prediction_logits[mask], answers["pretrained/masked_lm"][mask.numpy()])
+        close(output.seq_relationship_logits, answers["pretrained/logits"])
     elif checkpoint == "classifier":
-        close(found.logits, answers["classifier/logits"])
+        close(output.logits, answers["classifier/logits"])
         assert theirs.config.id2label == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
     else:
-        close(found.start_logits[mask], answers["squad/logits"][..., 0][mask.numpy()])
+        close(output.start_logits[mask], answers["squad/logits"][..., 0][mask.numpy()])
     pieces = transformers.AutoTokenizer.from_pretrained(tmp_path / "m").tokenize("The old stones, turning")
     assert pieces == ["the", "old", "stone", "##s", ",", "turn", "##ing"]
 
@@ -168,13 +168,13 @@ def test_transformers_opens_what_is_written(tmp_path: Path, answers: Arrays, che
 def test_import_recognises_folders_and_prefixes_and_says_what_it_found(tmp_path: Path) -> None:
     classifier = WRITTEN_BY_TENSORFLOW / "classifier"
     for index, source in enumerate((classifier, classifier / "model.ckpt-7", classifier / "model.ckpt-7.index")):
-        found = import_model(str(source), tmp_path / f"m{index}", cased=False, labels=("no", "yes", "perhaps"))
-        assert (found["found"], found["architecture"]) == (
+        report = import_model(str(source), tmp_path / f"m{index}", cased=False, labels=("no", "yes", "perhaps"))
+        assert (report["found"], report["architecture"]) == (
             "Google's layout, model.ckpt-7",
             "BertForSequenceClassification",
         )
-        assert (found["labels"], len(found["left_out"])) == (["no", "yes", "perhaps"], 83)
-        assert open_model(found["model"]).labels == ("no", "yes", "perhaps")
+        assert (report["labels"], len(report["left_out"])) == (["no", "yes", "perhaps"], 83)
+        assert open_model(report["model"]).labels == ("no", "yes", "perhaps")
     assert is_google_checkpoint(WRITTEN_BY_TENSORFLOW / "first_format" / "bert_model.ckpt")
     assert not is_google_checkpoint(WRITTEN_BY_TENSORFLOW / "answers.npz")
     assert not is_google_checkpoint(WRITTEN_BY_TENSORFLOW)
@@ -381,7 +381,7 @@ def test_damage_in_the_moments_of_an_optimiser_matters_to_nobody(tmp_path: Path)
     assert whole.count(moment) == 1
     data.write_bytes(whole.replace(moment, bytes(12)))
     before, after = (
-        read_google(place, cased=False).weights for place in (WRITTEN_BY_TENSORFLOW / "classifier", folder)
+        read_google(source, cased=False).weights for source in (WRITTEN_BY_TENSORFLOW / "classifier", folder)
     )
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 

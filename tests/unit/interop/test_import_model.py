@@ -120,8 +120,8 @@ def test_every_layout_of_weights_gives_the_same_folder(tmp_path: Path, pieces: l
     assert (plain["architecture"], plain["vocabulary"], plain["cased"]) == ("BertForPreTraining", len(pieces), True)
     assert plain["parameters"] == sum(tensor.numel() for tensor in weights_of(tmp_path / "m").values())
     stored(tmp_path / "m")
-    found = import_model(str(tmp_path / "m"), tmp_path / "own")
-    assert found["found"] != plain["found"]
+    report = import_model(str(tmp_path / "m"), tmp_path / "own")
+    assert report["found"] != plain["found"]
     assert (tmp_path / "own" / "model.safetensors").read_bytes() == (
         tmp_path / "plain" / "model.safetensors"
     ).read_bytes()
@@ -141,15 +141,15 @@ def test_half_precision_becomes_fp32(tmp_path: Path, pieces: list[str]) -> None:
 def test_every_class_goes_to_us_and_back_bit_by_bit(tmp_path: Path, pieces: list[str], kind: str) -> None:
     """theirs → ours → theirs → ours: the same bits, names of labels and casing."""
     labels = {"id2label": {0: "B-x", 1: "I-x", 2: "O"}, "label2id": {"B-x": 0, "I-x": 1, "O": 2}}
-    given = labels if kind in ("BertForTokenClassification", "BertForSequenceClassification") else {}
-    first = publish(tmp_path / "m", pieces, kind, **given)
-    found = import_model(str(tmp_path / "m"), tmp_path / "own")
-    assert found["architecture"] == kind
-    assert found["labels"] == list(given.get("label2id", ()))
+    outputs = labels if kind in ("BertForTokenClassification", "BertForSequenceClassification") else {}
+    first = publish(tmp_path / "m", pieces, kind, **outputs)
+    report = import_model(str(tmp_path / "m"), tmp_path / "own")
+    assert report["architecture"] == kind
+    assert report["labels"] == list(outputs.get("label2id", ()))
     theirs = getattr(transformers, kind).from_pretrained(tmp_path / "own")
     for name, tensor in first.state_dict().items():
         assert torch.equal(theirs.state_dict()[name], tensor), name
-    if given:
+    if outputs:
         assert theirs.config.id2label == labels["id2label"]
     words = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "own"))
     assert words("Größe Apple")["input_ids"][1:-1] == Tokenizer.load(tmp_path / "m").ids(["Größe Apple"])[0]
@@ -214,8 +214,8 @@ def test_a_model_of_spans_is_of_the_squad_that_is_said(
     source = tmp_path / "asked.jsonl"
     source.write_text(json.dumps({"question": question, "context": context}) + "\n", "utf-8")
     for task in (None, "squad1", "squad2"):
-        found = import_model(str(tmp_path / "m"), tmp_path / f"own-{task}", task=task)
-        assert found["task"] == (task or "squad1")
+        report = import_model(str(tmp_path / "m"), tmp_path / f"own-{task}", task=task)
+        assert report["task"] == (task or "squad1")
         assert ("taken for a model of SQuAD 1.1" in capsys.readouterr().err) is (task is None)
         predict_file(str(tmp_path / f"own-{task}"), str(source), str(tmp_path / "answers.jsonl"))
         answer = json.loads((tmp_path / "answers.jsonl").read_text("utf-8"))
@@ -279,9 +279,9 @@ def test_a_published_masked_lm_fills_without_a_pooler(tmp_path: Path, pieces: li
     with torch.inference_mode():
         shares = theirs(**row).logits[0, row["input_ids"][0].tolist().index(words.mask_token_id)].softmax(-1)
     model = load(tmp_path / "own", precision="fp32")
-    (found,) = model("The [MASK] waits.").masks
-    assert [piece.piece for piece in found] == words.convert_ids_to_tokens(shares.topk(5).indices.tolist())
-    assert [piece.probability for piece in found] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-6)
+    (mask_result,) = model("The [MASK] waits.").masks
+    assert [piece.piece for piece in mask_result] == words.convert_ids_to_tokens(shares.topk(5).indices.tolist())
+    assert [piece.probability for piece in mask_result] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-6)
     assert main(["fill", "The [MASK] waits.", "--model", str(tmp_path / "own")]) == 0
     assert main(["fill", "The \ud800 [MASK]", "--model", str(tmp_path / "own")]) == 2
 
@@ -610,8 +610,8 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> 
 
 def test_a_gpt_is_recognised(tmp_path: Path) -> None:
     release(tmp_path / "gpt")
-    found = import_model(str(tmp_path / "gpt"), tmp_path / "own")
-    assert (found["architecture"], found["model"]) == ("OpenAIGPTLMHeadModel", str(tmp_path / "own"))
+    report = import_model(str(tmp_path / "gpt"), tmp_path / "own")
+    assert (report["architecture"], report["model"]) == ("OpenAIGPTLMHeadModel", str(tmp_path / "own"))
     again = import_model(str(tmp_path / "own"), tmp_path / "again")
     assert again["found"] == "a GPT-1 in Hugging Face's layout, model.safetensors"
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
@@ -624,14 +624,14 @@ REVISION = "2e" * 20
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The part of the Hub that a download needs; `asked` holds the requests."""
+    """The part of the Hub that a download needs; `requested` holds the paths."""
 
     folder: ClassVar[Path]
-    asked: ClassVar[list[str]] = []
+    requested: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.asked.append(path)
+        self.requested.append(path)
         names = [file.name for file in self.folder.iterdir()]
         if path in ("/api/models/own/bert/revision/main", f"/api/models/own/bert/revision/{REVISION}"):
             siblings = [{"rfilename": name} for name in names]
@@ -687,12 +687,12 @@ def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: l
         absent = run("hub:own/absent")
         assert absent.returncode == 2, absent.stderr
         assert "hub:own/absent: the Hub has no such model" in absent.stderr
-        found = run("hub:own/bert")
-        assert found.returncode == 0, (found.stderr, Hub.asked)
-        assert not any(name.endswith("tf_model.h5") for name in Hub.asked)
+        completed = run("hub:own/bert")
+        assert completed.returncode == 0, (completed.stderr, Hub.requested)
+        assert not any(name.endswith("tf_model.h5") for name in Hub.requested)
         shutil.rmtree(tmp_path / "own")
         assert run(f"hub:own/bert@{REVISION}").returncode == 0
         server.shutdown()
-    assert json.loads(found.stdout)["architecture"] == "BertForPreTraining"
+    assert json.loads(completed.stdout)["architecture"] == "BertForPreTraining"
     for name in ("model.safetensors", "vocab.txt", "config.json"):
         assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()

@@ -50,8 +50,14 @@ def random_model(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) 
         folder = root / "-".join([kind, *labels, *map(str, shape.values())])
         if not folder.exists():
             size = len((own_tokenizer / "vocab.txt").read_text("utf-8").splitlines())
-            given = {"hidden": 32, "layers": 1, "heads": 4, "intermediate": 48, "max_positions": POSITIONS} | shape
-            config = EncoderConfig.model_validate({"vocab_size": size, **given})
+            config_values = {
+                "hidden": 32,
+                "layers": 1,
+                "heads": 4,
+                "intermediate": 48,
+                "max_positions": POSITIONS,
+            } | shape
+            config = EncoderConfig.model_validate({"vocab_size": size, **config_values})
             model = Bert(config, kind, num_labels=len(labels) or 2)
             draw = torch.Generator().manual_seed(7)
             init_weights(model, 0.2, draw)
@@ -117,9 +123,9 @@ def random_batch(kind: str, rows: int, length: int) -> tuple[Tensor, Tensor, Ten
 
 
 def answers(session: Any, ids: Tensor, segments: Tensor, mask: Tensor) -> list[NDArray[np.float32]]:
-    given = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": segments}
-    found: list[NDArray[np.float32]] = session.run(None, {name: values.numpy() for name, values in given.items()})
-    return found
+    feeds = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": segments}
+    outputs: list[NDArray[np.float32]] = session.run(None, {name: values.numpy() for name, values in feeds.items()})
+    return outputs
 
 
 def open_session(path: Path, optimised: Path | None = None) -> Any:
@@ -140,18 +146,18 @@ def test_every_architecture_answers_as_pytorch_at_other_shapes(exported: Exports
     folder, result = exported(kind)
     model = open_architecture(open_model(result["model"]))
     session = open_session(folder / "model.onnx")
-    assert [given.name for given in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert [entry.name for entry in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
     choices = ["choices"] if kind == "BertForMultipleChoice" else []
-    assert all(given.shape == ["batch", *choices, "tokens"] for given in session.get_inputs())
-    assert tuple(given.name for given in session.get_outputs()) == ARCHITECTURES[kind].outputs
+    assert all(entry.shape == ["batch", *choices, "tokens"] for entry in session.get_inputs())
+    assert tuple(entry.name for entry in session.get_outputs()) == ARCHITECTURES[kind].outputs
     for rows, length in ((1, 1), (1, 17), (7, 4), (3, POSITIONS)):
         ids, segments, mask = random_batch(kind, rows, length)
         with torch.inference_mode():
             wanted = model(ids, segments, mask)
-        for values, found in zip(wanted.values(), answers(session, ids, segments, mask), strict=True):
-            assert found.shape == values.shape
+        for values, output in zip(wanted.values(), answers(session, ids, segments, mask), strict=True):
+            assert output.shape == values.shape
             real = mask.numpy() if values.shape[:2] == mask.shape else slice(None)
-            np.testing.assert_allclose(found[real], values.numpy()[real], atol=1e-5, rtol=0)
+            np.testing.assert_allclose(output[real], values.numpy()[real], atol=1e-5, rtol=0)
     with pytest.raises(Exception, match=r"broadcast|dimension"):  # no wrong answer where there are no positions
         answers(session, *random_batch(kind, 1, POSITIONS + 1))
 
@@ -251,7 +257,7 @@ def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None
     assert there == len(texts) == 40
     rows, apart = onnx_compare.comparison_rows(model, open_tokenizer(saved), texts)
     session = open_session(folder / "model_quantized.onnx")
-    found: dict[str, list[float]] = collections.defaultdict(list)
+    differences: dict[str, list[float]] = collections.defaultdict(list)
     largest: dict[str, float] = collections.defaultdict(float)
     for batch in onnx_compare.comparison_batches(model, rows, apart):
         with torch.inference_mode():
@@ -264,19 +270,19 @@ def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None
                         zip(one[mask], another[mask], strict=True) if one.ndim == 2 else [(one[mask], another[mask])]
                     )
                     for first, second in pairs:
-                        found[name].append(agree(kind, first, second))
+                        differences[name].append(agree(kind, first, second))
                         largest[name] = max(largest[name], float((first - second).abs().max()))
             else:
                 for first, second in zip(exact, other, strict=True):
-                    found[name].append(agree(kind, first, second))
+                    differences[name].append(agree(kind, first, second))
                     largest[name] = max(largest[name], float((first - second).abs().max()))
     for name, said in result["int8"]["outputs"].items():
-        assert said["count"] == len(found[name])
-        assert said["agreement"] == pytest.approx(np.mean(found[name]), abs=1e-6)
+        assert said["count"] == len(differences[name])
+        assert said["agreement"] == pytest.approx(np.mean(differences[name]), abs=1e-6)
         assert said["largest_difference"] == pytest.approx(largest[name], rel=1e-4)
         assert said["largest_difference"] > 1e-3  # weights of 8 bits are not those of 32
         assert said["agreement"] > 0.9
-    assert set(found) == set(ARCHITECTURES[kind].outputs)
+    assert set(differences) == set(ARCHITECTURES[kind].outputs)
 
 
 def test_a_text_of_a_megabyte_is_read_once_or_twice_and_not_joined_with_itself(
@@ -329,8 +335,8 @@ def test_sets_of_labels_agree_where_every_label_does(random_model: Maker) -> Non
     """The highest output is the same in all four rows, the labels that apply in two."""
     tally = onnx_compare._Tally(onnx_compare._measure("BertForSequenceClassification", (4, 3), True))
     wanted = np.array([[3, 1, -1], [3, 1, -1], [-1, -2, -3], [3, -1, -1]], dtype=np.float32)
-    found = np.array([[3, 0.5, -1], [3, -0.5, -1], [0.5, -2, -3], [2, -3, -2]], dtype=np.float32)
-    tally.add(wanted, found, None)
+    logits = np.array([[3, 0.5, -1], [3, -0.5, -1], [0.5, -2, -3], [2, -3, -2]], dtype=np.float32)
+    tally.add(wanted, logits, None)
     assert tally.result().agreement == 0.5
     assert tally.result().text == "50.00% of 4 sets of labels equal"
 
@@ -339,15 +345,15 @@ def test_sets_of_labels_agree_where_every_label_does(random_model: Maker) -> Non
 def test_a_multilabel_model_is_known_by_its_task(
     several: bool, random_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    questions = []
     monkeypatch.setattr(export, "write_graph", lambda *_, **__: onnx_graph.Written(attention_nodes=1, files=()))
     monkeypatch.setattr(export, "_session", lambda _: None)
-    monkeypatch.setattr(export, "compare", lambda *_, is_multilabel: asked.append(is_multilabel) or {})
+    monkeypatch.setattr(export, "compare", lambda *_, is_multilabel: questions.append(is_multilabel) or {})
     saved = open_model(str(random_model("BertForSequenceClassification")))
     noted = {"task": {"kind": "multilabel"}} if several else {}
     monkeypatch.setattr(export, "open_model", lambda _: replace(saved, extra=noted))
     export_onnx("model", tmp_path / "out")
-    assert asked == [several]
+    assert questions == [several]
 
 
 def test_large_numbers_may_differ_by_as_much_as_their_last_digits() -> None:
@@ -378,9 +384,13 @@ def test_seven_bits_where_eight_would_overflow(
     monkeypatch.setattr(onnx_int8, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(onnx_int8.platform, "machine", lambda: "x86_64")
     said = {}
-    for case, flags, asked in (("with", "avx512_vnni", False), ("asked", "avx_vnni", True), ("without", "avx2", False)):
+    for case, flags, reduced in (
+        ("with", "avx512_vnni", False),
+        ("asked", "avx_vnni", True),
+        ("without", "avx2", False),
+    ):
         (tmp_path / "cpuinfo").write_text(f"flags : fpu {flags}\n")
-        result = export_onnx(model, tmp_path / case, int8=True, reduce_range=asked, least_agreement=0.0)
+        result = export_onnx(model, tmp_path / case, int8=True, reduce_range=reduced, least_agreement=0.0)
         weights = onnx.load(tmp_path / case / "model_quantized.onnx").graph.initializer
         values = [onnx.numpy_helper.to_array(weight) for weight in weights if weight.data_type == onnx.TensorProto.INT8]
         largest = max(int(np.abs(value.astype(int)).max()) for value in values)
@@ -436,7 +446,7 @@ def test_what_cannot_be_exported_is_refused(
         change(folder)
     before = sorted(tmp_path.rglob("*"))
     out = ["--out", str(tmp_path / "new")]
-    for given, message in (
+    for arguments, message in (
         (["--model", str(model), "--out", str(tmp_path / "there")], "there: exists already; name another folder"),
         (["--model", "random:tiny", *out], "random:tiny: random weights have learned nothing; name a model folder"),
         (["--model", str(tmp_path / "absent"), *out], "absent: not a model folder"),
@@ -453,7 +463,7 @@ def test_what_cannot_be_exported_is_refused(
             "--least-agreement 97.0: allowed are 0 to",
         ),
     ):
-        assert main(["export", "onnx", *given]) == 2
+        assert main(["export", "onnx", *arguments]) == 2
         error = capsys.readouterr().err
         assert message in error, error
         assert sorted(tmp_path.rglob("*")) == before

@@ -87,8 +87,8 @@ def encrypted(folder: Path) -> None:
     pickled(lambda _: {"a": torch.zeros(2)})(folder)
     path = folder / "pytorch_model.bin"
     content = bytearray(path.read_bytes())
-    for place in (found.start() for found in re.finditer(b"PK\x01\x02", content)):
-        content[place + 8] |= 1
+    for start in (match.start() for match in re.finditer(b"PK\x01\x02", content)):
+        content[start + 8] |= 1
     path.write_bytes(content)
 
 

@@ -74,9 +74,9 @@ def test_a_head_of_the_second_looks_at_the_same_piece_elsewhere() -> None:
 def test_what_is_no_piece_of_a_text_is_not_looked_for() -> None:
     ids = rows()
     ids[:, [3, 23]] = SPECIAL[4]
-    found = shares(started("matching"), 1, ids)[:, 1]
-    assert float(found[:, 3, 23].mean()) < 0.05
-    assert float(found[:, 4, 24].mean()) > FIVE_TIMES
+    attention = shares(started("matching"), 1, ids)[:, 1]
+    assert float(attention[:, 3, 23].mean()) < 0.05
+    assert float(attention[:, 4, 24].mean()) > FIVE_TIMES
 
 
 def test_gpt_1_begins_where_its_states_have_gone_through_layer_norm() -> None:

@@ -84,9 +84,9 @@ def test_asked_places_are_those_of_the_whole(name: str) -> None:
     at = torch.tensor([[8, 0, 3], [5, 1, 1], [0, 1, 0], [0, 0, 0]])
     with torch.inference_mode():
         whole = body(ids, segments, mask).last
-        asked = body(ids, segments, mask, at=at).last
+        selected = body(ids, segments, mask, at=at).last
     assert whole.shape == (len(LENGTHS), LENGTH, body.config.hidden)
-    close(asked, whole.gather(1, at[:, :, None].expand(-1, -1, whole.shape[-1])))
+    close(selected, whole.gather(1, at[:, :, None].expand(-1, -1, whole.shape[-1])))
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -129,10 +129,10 @@ def test_the_summary_knows_every_token(name: str) -> None:
     ids, segments, mask = (part[:1] for part in batch())
     with torch.inference_mode():
         before = body.summary(ids, segments, mask)
-        for place in range(LENGTH):
+        for position in range(LENGTH):
             other = ids.clone()
-            other[0, place] = ids[0, place] % (VOCABULARY - 1) + 1
-            assert float((body.summary(other, segments, mask) - before).abs().max()) > 1e-6, place
+            other[0, position] = ids[0, position] % (VOCABULARY - 1) + 1
+            assert float((body.summary(other, segments, mask) - before).abs().max()) > 1e-6, position
 
 
 @pytest.mark.parametrize("name", [name for name in BODIES if not name.startswith("bilstm")])
@@ -140,10 +140,10 @@ def test_all_states_are_given_and_the_last_is_the_last(name: str) -> None:
     config = BODIES[name]
     body = made(config)
     with torch.inference_mode():
-        found = body(*batch(), all_hidden=True)
-    assert len(found.hidden) == config.layers + 1
-    assert all(state.shape == found.last.shape for state in found.hidden)
-    assert torch.equal(found.hidden[-1], found.last)
+        states = body(*batch(), all_hidden=True)
+    assert len(states.hidden) == config.layers + 1
+    assert all(state.shape == states.last.shape for state in states.hidden)
+    assert torch.equal(states.hidden[-1], states.last)
 
 
 def test_a_pair_is_its_halves_and_a_right_lstm_a_left_one_of_reversed_rows() -> None:
@@ -212,9 +212,9 @@ def test_where_the_parts_of_a_body_stand() -> None:
     assert part_prefixes(BODIES["gpt"]) == ("",)
     assert part_prefixes(BODIES["bilstm on a pair"]) == ("inner.left.", "inner.right.")
     names = [name for name, _ in build_backbone(BODIES["bilstm on a pair"]).named_parameters()]
-    for place in part_prefixes(BODIES["bilstm on a pair"]):
-        assert f"{place}embeddings.word.weight" in names
-        assert any(name.startswith(f"{place}layers.1.") for name in names)
+    for part in part_prefixes(BODIES["bilstm on a pair"]):
+        assert f"{part}embeddings.word.weight" in names
+        assert any(name.startswith(f"{part}layers.1.") for name in names)
 
 
 def test_pairs_that_are_none() -> None:

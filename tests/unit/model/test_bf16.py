@@ -41,7 +41,7 @@ def test_bf16_gradients_point_where_fp32s_do() -> None:
         segments=(torch.arange(24) > 12).long().expand(8, -1),
         mask=torch.ones(8, 24, dtype=torch.bool),
         at=torch.tensor([[0, 3, 9, 17]]).expand(8, -1),
-        picked=torch.tensor([4 * row + place for row in range(8) for place in (1, 2, 3)]),
+        picked=torch.tensor([4 * row + position for row in range(8) for position in (1, 2, 3)]),
         labels=torch.randint(5, 400, (24,), generator=generator),
         is_random=torch.randint(0, 2, (8,), generator=generator),
     )

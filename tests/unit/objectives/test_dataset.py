@@ -121,10 +121,10 @@ def test_a_row_is_the_same_in_any_batch_and_any_process(corpus):
     together = examples.batch(4, rows)
     examples.batch(0, np.arange(20))
     again = Examples(corpus, ExampleSettings(), length=64, seed=9)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         alone = again.batch(4, np.array([row]))
         for name in NAMES:
-            np.testing.assert_array_equal(getattr(together, name)[place], getattr(alone, name)[0])
+            np.testing.assert_array_equal(getattr(together, name)[position], getattr(alone, name)[0])
 
 
 def test_masks_and_truncation_change_from_epoch_to_epoch(corpus):

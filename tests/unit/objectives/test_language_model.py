@@ -38,10 +38,10 @@ LANGUAGE: tuple[System, ...] = SYSTEMS[1:]
 
 
 def shape(system: System) -> SingleBackboneConfig:
-    found = system_config(system, "2x128", VOCAB, initializer_range=0.1, max_positions=20)
+    config = system_config(system, "2x128", VOCAB, initializer_range=0.1, max_positions=20)
     small = {"hidden": 32, "hidden_dropout": 0.0}
-    small |= {"cells": 48} if isinstance(found, LSTMConfig) else {"intermediate": 128, "attention_dropout": 0.0}
-    return type(found).model_validate({**found.model_dump(), **small})
+    small |= {"cells": 48} if isinstance(config, LSTMConfig) else {"intermediate": 128, "attention_dropout": 0.0}
+    return type(config).model_validate({**config.model_dump(), **small})
 
 
 def made(system: System, kind: torch.dtype = torch.float64) -> LanguageModel:
@@ -60,15 +60,15 @@ def batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
 
 def plain_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
     """The loss of each prediction, row by row, from logits everywhere: the left half of each row's tokens is asked."""
-    found = []
+    losses = []
     words = model.encoder.words()[0].weight
     for ids, length in zip(torch.from_numpy(rows.ids).long(), rows.lengths, strict=True):
         alone = ids[None, :length]
         last = model.encoder(alone, torch.zeros_like(alone), torch.ones_like(alone, dtype=torch.bool)).last[0]
         logits = F.linear(model.output.states(last), words, model.output.bias)
-        asking, asked = (logits[:-1], alone[0, 1:]) if model.config.attends == "left" else (logits[1:], alone[0, :-1])
-        found.append(F.cross_entropy(asking, asked, reduction="none").tolist())
-    return found
+        asking, targets = (logits[:-1], alone[0, 1:]) if model.config.attends == "left" else (logits[1:], alone[0, :-1])
+        losses.append(F.cross_entropy(asking, targets, reduction="none").tolist())
+    return losses
 
 
 @pytest.mark.parametrize("system", LANGUAGE)
@@ -165,24 +165,24 @@ def test_figures_are_means_over_all_predictions(system: System) -> None:
     losses = list(chain.from_iterable(plain_losses(model, rows)))
     labels = to_tokens(rows, model.config).labels
     with torch.inference_mode():
-        found = language_metrics(model, cut(rows, 3), characters)
+        metrics = language_metrics(model, cut(rows, 3), characters)
         right = (model.logits(to_tokens(rows, model.config)).argmax(1) == labels).float().mean()
     text = [loss for loss, label in zip(losses, labels.tolist(), strict=True) if characters[label]]
     assert 0 < len(text) < len(losses)
-    assert found["lm_loss"] == pytest.approx(sum(losses) / len(losses))
-    assert found["lm_perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)))
-    assert found["lm_accuracy"] == pytest.approx(float(right))
-    assert found["bits_per_character"] == pytest.approx(
+    assert metrics["lm_loss"] == pytest.approx(sum(losses) / len(losses))
+    assert metrics["lm_perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)))
+    assert metrics["lm_accuracy"] == pytest.approx(float(right))
+    assert metrics["bits_per_character"] == pytest.approx(
         sum(text) / math.log(2) / float(characters[labels.numpy()].sum())
     )
-    assert (found["rows"], found["predictions"]) == (4.0, len(losses))
+    assert (metrics["rows"], metrics["predictions"]) == (4.0, len(losses))
 
 
 def test_characters_of_pieces() -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "river", "##ing", "#", "é", "the</w>", "qu"]
     tokenizer = SimpleNamespace(pieces=pieces, special_ids=(0, 1, 2, 3, 4), unk_id=1)
-    found = characters_of(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
-    assert found.tolist() == [0, 1, 0, 0, 0, 5, 3, 1, 1, 3, 2]
+    characters = characters_of(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
+    assert characters.tolist() == [0, 1, 0, 0, 0, 5, 3, 1, 1, 3, 2]
     assert bits_per_character(math.log(2) * 12, 4) == pytest.approx(3.0)
 
 

@@ -128,10 +128,14 @@ def test_whole_words_are_chosen_whole(masking_corpus):
         plain = unmasked(batch)
         for row in range(len(plain)):
             chosen = set(batch.positions[row][batch.weights[row] > 0].tolist())
-            for place in range(2, int(batch.lengths[row])):
-                is_piece = plain[row, place] not in (oracle.CLS, oracle.SEP)
-                if is_piece and continues[plain[row, place]] and plain[row, place - 1] not in (oracle.CLS, oracle.SEP):
-                    assert (place in chosen) == (place - 1 in chosen)
+            for position in range(2, int(batch.lengths[row])):
+                is_piece = plain[row, position] not in (oracle.CLS, oracle.SEP)
+                if (
+                    is_piece
+                    and continues[plain[row, position]]
+                    and plain[row, position - 1] not in (oracle.CLS, oracle.SEP)
+                ):
+                    assert (position in chosen) == (position - 1 in chosen)
         counts = predictions_by_length(masking, 128)[batch.lengths]
         assert (batch.weights.sum(1) <= counts).all()
         full += (batch.weights.sum(1) == counts).sum()

@@ -27,14 +27,14 @@ def test_steps_take_the_next_rows_of_each(tmp_path: Path) -> None:
         batch = mixture.step_batch(step, 7)
         assert len(batch.ids) == 7
         at = 0
-        for place, part in enumerate(parts):
-            count = mixture.taken((step + 1) * 7)[place] - taken[place]
-            alone = part.stretch(taken[place], taken[place] + count) if count else None
+        for position, part in enumerate(parts):
+            count = mixture.taken((step + 1) * 7)[position] - taken[position]
+            alone = part.stretch(taken[position], taken[position] + count) if count else None
             if alone is not None:
                 np.testing.assert_array_equal(batch.ids[at : at + count], alone.ids)
                 np.testing.assert_array_equal(batch.labels[at : at + count], alone.labels)
             at += count
-            taken[place] += count
+            taken[position] += count
         assert at == 7
     assert [abs(count - 420 * share) <= 1 for count, share in zip(taken, (0.6, 0.3, 0.1), strict=True)] == [True] * 3
     again = mixture.step_batch(3, 7)  # out of order, as after a restart

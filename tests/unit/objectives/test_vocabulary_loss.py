@@ -59,9 +59,9 @@ def test_in_bf16_it_is_as_near_to_fp32_as_torchs(scale: float) -> None:
 def test_what_is_known_by_heart_keeps_its_small_loss_and_gradients(sure: float, compute: Any, bf16: bool) -> None:
     def found(ours: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         states, words, bias, labels = leaves(0.1)
-        own = words.detach()[labels]
+        label_rows = words.detach()[labels]
         with torch.no_grad():
-            states += own * sure / own.square().sum(1, keepdim=True)  # so far above the other logits
+            states += label_rows * sure / label_rows.square().sum(1, keepdim=True)  # so far above the other logits
             bias.zero_()
         if ours:
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -109,28 +109,28 @@ def test_blocks_of_rows_have_the_loss_and_gradients_of_all(scale: float, monkeyp
 
 
 def test_blocks_in_bf16_equal_all_rows_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    gradients = []
     for block in (10, 1000):
         monkeypatch.setattr(projection, "_BLOCK", block)
-        given = leaves(0.5)
+        tensors = leaves(0.5)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = running_loss(*given)
+            loss = running_loss(*tensors)
         loss.backward()
-        found.append((loss.detach(), *(part.grad for part in given[:3])))
-    torch.testing.assert_close(found[0][0], found[1][0], atol=0, rtol=1e-3)
-    for mine, other in zip(found[0][1:], found[1][1:], strict=True):
+        gradients.append((loss.detach(), *(part.grad for part in tensors[:3])))
+    torch.testing.assert_close(gradients[0][0], gradients[1][0], atol=0, rtol=1e-3)
+    for mine, other in zip(gradients[0][1:], gradients[1][1:], strict=True):
         assert float(F.cosine_similarity(mine.flatten(), other.flatten(), dim=0)) > 0.9999
 
 
 def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "_BLOCK", 10)
-    given = leaves()
+    tensors = leaves()
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.numel()) or part, lambda part: part):
-        running_loss(*given)
+        running_loss(*tensors)
     assert kept
-    assert max(kept) <= given[1].numel()  # the gradient of the words; all logits would be 37 rows of as many columns
-    assert max(kept) < 37 * len(given[1])
+    assert max(kept) <= tensors[1].numel()  # the gradient of the words; all logits would be 37 rows of as many columns
+    assert max(kept) < 37 * len(tensors[1])
 
 
 def test_rows_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

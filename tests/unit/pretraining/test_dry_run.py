@@ -95,13 +95,13 @@ def test_activations_are_what_autograd_keeps(own_corpus: Path, system: str, size
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         losses = trainable_of(model).step(inputs)
-    found = sum(storage.nbytes() for storage in kept.values())
+    num_bytes = sum(storage.nbytes() for storage in kept.values())
     planned = activation_bytes(settings, model.encoder.config, length=length, precision="fp32")
-    pieces, asked = data.tokenizer.vocab_size, round(0.15 * length) if system == "bert" else length
-    logits = 4 * len(inputs.ids) * asked * pieces  # our own loss keeps them elsewhere, or not at all
+    pieces, predictions = data.tokenizer.vocab_size, round(0.15 * length) if system == "bert" else length
+    logits = 4 * len(inputs.ids) * predictions * pieces  # our own loss keeps them elsewhere, or not at all
     if system != "bert":  # it keeps the gradient of the word embeddings
-        found -= 4 * pieces * (model.encoder.config.hidden + 1)
-    assert planned - logits == pytest.approx(found, rel=0.05)
+        num_bytes -= 4 * pieces * (model.encoder.config.hidden + 1)
+    assert planned - logits == pytest.approx(num_bytes, rel=0.05)
     assert losses
 
 
@@ -130,30 +130,30 @@ def test_a_plan_by_hand_that_leaves_no_file(own_corpus: Path, tmp_path: Path, mo
     monkeypatch.setattr(dry_run, "measure_timings", lambda *_, **__: TIMINGS)
     before = files_under(own_corpus)
     settings = settings_of(held_out_share=0.2, evaluations=4, log_every=10, save_minutes=0.2)
-    found = plan_pretraining(settings, corpus=own_corpus, out=tmp_path / "run")
+    report = plan_pretraining(settings, corpus=own_corpus, out=tmp_path / "run")
     assert files_under(own_corpus) == before
     assert not list(tmp_path.iterdir())
-    assert [(p["steps"], p["rows"], p["tokens"]) for p in found["phases"]] == [(30, 180, 2880), (10, 60, 1920)]
-    assert (found["steps"], found["rows"], found["tokens"]) == (40, 240, 4800)
+    assert [(p["steps"], p["rows"], p["tokens"]) for p in report["phases"]] == [(30, 180, 2880), (10, 60, 1920)]
+    assert (report["steps"], report["rows"], report["tokens"]) == (40, 240, 4800)
     # 30 · 0.5 + 10 · 1 s; four evaluations; a checkpoint each 12 s and one at the end
-    assert found["seconds"] == {"training": 25.0, "evaluations": 2.0, "checkpoints": 0.75}
-    assert found["hours"] == pytest.approx(27.75 / 3600)
-    assert found["disk"]["checkpoints"] == 3
-    assert found["disk"]["metrics"] == (4 + 1 + 4) * 230
-    files = -(-180 // found["phases"][0]["corpus_rows"]), -(-60 // found["phases"][1]["corpus_rows"])
-    rows = [files[n] * found["phases"][n]["corpus_rows"] for n in (0, 1)]
-    assert found["disk"]["plans"] == 25 * sum(rows)
-    assert found["memory"]["measured_peak"] > 4 * 4 * found["parameters"]
+    assert report["seconds"] == {"training": 25.0, "evaluations": 2.0, "checkpoints": 0.75}
+    assert report["hours"] == pytest.approx(27.75 / 3600)
+    assert report["disk"]["checkpoints"] == 3
+    assert report["disk"]["metrics"] == (4 + 1 + 4) * 230
+    files = -(-180 // report["phases"][0]["corpus_rows"]), -(-60 // report["phases"][1]["corpus_rows"])
+    rows = [files[n] * report["phases"][n]["corpus_rows"] for n in (0, 1)]
+    assert report["disk"]["plans"] == 25 * sum(rows)
+    assert report["memory"]["measured_peak"] > 4 * 4 * report["parameters"]
 
 
 def test_epochs_count_the_rows_of_the_walk(own_corpus: Path, tmp_path: Path) -> None:
-    found = plan_pretraining(settings_of(), corpus=own_corpus, out=tmp_path / "run")
+    report = plan_pretraining(settings_of(), corpus=own_corpus, out=tmp_path / "run")
     data = Corpus.open(own_corpus)
-    for phase, rows in zip(found["phases"], (180, 60), strict=True):
+    for phase, rows in zip(report["phases"], (180, 60), strict=True):
         walked = plan_pairs(data.sentence_lengths(), data.document_first(), length=phase["length"], seed=0, epoch=0)
         assert phase["corpus_rows"] == len(walked)
         assert phase["epochs"] == pytest.approx(rows / len(walked))
-    assert "in all" in found["text"]
+    assert "in all" in report["text"]
 
 
 def test_the_run_does_the_planned_steps(
@@ -161,8 +161,8 @@ def test_the_run_does_the_planned_steps(
 ) -> None:
     for module in (dry_run, run):
         monkeypatch.setattr(module, "measure_timings", lambda *_, **__: TIMINGS)
-    for name, asked in (("steps", ["--steps", "3"]), ("minutes", ["--minutes", "0.1"])):
-        start = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / name), *asked, *OPTIONS, "--json"]
+    for name, options in (("steps", ["--steps", "3"]), ("minutes", ["--minutes", "0.1"])):
+        start = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / name), *options, *OPTIONS, "--json"]
         with monkeypatch.context() as several:
             several.setenv("WORLD_SIZE", "2")
             assert main([*start, "--plan"]) == 2
@@ -234,8 +234,8 @@ def test_disk_that_cannot_suffice_is_refused(
 def test_a_run_of_steps_needs_the_disk_of_the_checkpoints_that_it_will_write(
     own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Disk] = []
-    monkeypatch.setattr(resources, "refuse_disk", lambda disk, _: asked.append(disk))
+    disks: list[Disk] = []
+    monkeypatch.setattr(resources, "refuse_disk", lambda disk, _: disks.append(disk))
     rate = Numerics(precision="fp32", threads=1, peak_flops=1e9)
     data = Corpus.open(own_corpus)
     for steps in (40, 10**7):
@@ -244,7 +244,7 @@ def test_a_run_of_steps_needs_the_disk_of_the_checkpoints_that_it_will_write(
         resources.refuse_unfit(
             settings, config, numerics=rate, out=tmp_path / "run", tokenizer=own_corpus / "tokenizer", processes=1
         )
-    assert [disk.checkpoints for disk in asked] == [1, settings.keep + 1]
+    assert [disk.checkpoints for disk in disks] == [1, settings.keep + 1]
 
 
 def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePlan:

@@ -68,8 +68,8 @@ def test_a_run_notes_the_processor_that_it_resumes_on(opened_corpus: Corpus, tmp
     with pytest.raises(InputError, match="started with another, this machine has"):
         resolve_run(trained, run, here, allow_other=False)
     assert run.record["resolved"]["numerics"]["processor"] == "another"
-    found, _ = resolve_run(trained, run, here, allow_other=True)
-    assert found == here
+    resolved, _ = resolve_run(trained, run, here, allow_other=True)
+    assert resolved == here
     assert run.record["resolved"] == {**settled, "numerics": here.model_dump()}
     assert resolve_run(trained, run, here, allow_other=False) == (here, 40)
 
@@ -140,13 +140,13 @@ def test_a_run_without_pairs_has_one_segment(opened_corpus: Corpus, tmp_path: Pa
             "examples": {"second_sentence": "none"},
         }
     )
-    found = pretrain(settings, corpus=opened_corpus.folder, held_out=opened_corpus.folder, out=tmp_path / "run")
+    result = pretrain(settings, corpus=opened_corpus.folder, held_out=opened_corpus.folder, out=tmp_path / "run")
     saved = open_model(str(tmp_path / "run" / "model"))
     assert saved.weights
     first, second = saved.weights["encoder.embeddings.segment.weight"]
     assert torch.equal(first, second)
     again = evaluate_pretraining(str(tmp_path / "run"), opened_corpus.folder, length=32)
-    assert {name: again[name] for name in found["held_out"]} == pytest.approx(found["held_out"], rel=1e-5)
+    assert {name: again[name] for name in result["held_out"]} == pytest.approx(result["held_out"], rel=1e-5)
     table = torch.stack([first, first + 1.0])
     weights = {**saved.weights, "encoder.embeddings.segment.weight": table}
     save_weights(tmp_path / "other", weights, config=saved.config, tokenizer=saved.tokenizer, architecture="BertModel")
@@ -187,14 +187,20 @@ def test_the_head_of_another_objective_is_not_taken_over(opened_corpus: Corpus, 
 def begun(opened_corpus: Corpus, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Return a function that pre-trains two steps in a folder below `tmp_path` and returns its run.json."""
 
-    def run(name: str, *, resume: bool = False, allow_other_numerics: bool = False, **given: Any) -> dict[str, Any]:
-        place = {"init_from": given.pop("init_from", None), "held_out": given.pop("held_out", None)}
-        asked = {"phases": [{"length": 16, "share": 1.0}], "steps": 2, "batch_size": 2, "precision": "fp32", **given}
-        settings = PretrainSettings.model_validate({"threads": 1, **asked})
+    def run(name: str, *, resume: bool = False, allow_other_numerics: bool = False, **changes: Any) -> dict[str, Any]:
+        sources = {"init_from": changes.pop("init_from", None), "held_out": changes.pop("held_out", None)}
+        settings_of_run = {
+            "phases": [{"length": 16, "share": 1.0}],
+            "steps": 2,
+            "batch_size": 2,
+            "precision": "fp32",
+            **changes,
+        }
+        settings = PretrainSettings.model_validate({"threads": 1, **settings_of_run})
         more = {"resume": resume, "allow_other_numerics": allow_other_numerics}
-        pretrain(settings, corpus=opened_corpus.folder, out=tmp_path / name, **place, **more)
-        found: dict[str, Any] = json.loads((tmp_path / name / "run.json").read_text())
-        return found
+        pretrain(settings, corpus=opened_corpus.folder, out=tmp_path / name, **sources, **more)
+        record: dict[str, Any] = json.loads((tmp_path / name / "run.json").read_text())
+        return record
 
     return run
 
@@ -236,8 +242,8 @@ def test_a_refused_process_leaves_the_record_of_the_other(begun: Callable[..., d
     with locked(tmp_path / "run"), pytest.raises(InputError, match="another process works on this run"):
         begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
     assert path.read_bytes() == before
-    found = begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
-    assert found["settings"]["micro_tokens"] == 64
+    resumed = begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
+    assert resumed["settings"]["micro_tokens"] == 64
 
 
 def test_validation_on_a_training_corpus_is_reported(
@@ -258,11 +264,11 @@ def test_padding_is_the_vocabularys_own(tmp_path: Path, own_text: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"clip": math.inf}, {"weight_decay": math.inf}, {"epsilon": math.inf}, {"clip": math.nan}]
+    "options", [{"clip": math.inf}, {"weight_decay": math.inf}, {"epsilon": math.inf}, {"clip": math.nan}]
 )
-def test_figures_of_the_optimiser_are_finite(given: dict[str, float]) -> None:
+def test_figures_of_the_optimiser_are_finite(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="finite"):
-        PretrainSettings.model_validate({"steps": 1, "optimizer": given})
+        PretrainSettings.model_validate({"steps": 1, "optimizer": options})
     with pytest.raises(ValueError, match="finite"):
         PretrainSettings(steps=1, initializer_range=math.inf)
 

@@ -76,8 +76,8 @@ def test_a_signal_at_the_end_is_reported(own_corpus: Path, tmp_path: Path, monke
         really(self, done)
 
     monkeypatch.setattr(loop.Loop, "log", interrupted)
-    found = pretrain(settings_of(log_every=100), corpus=own_corpus, out=tmp_path / "run")
-    assert (found["stopped"], found["signalled"]) == (False, True)
+    result = pretrain(settings_of(log_every=100), corpus=own_corpus, out=tmp_path / "run")
+    assert (result["stopped"], result["signalled"]) == (False, True)
 
 
 def test_the_disk_of_a_run_includes_snapshots(own_corpus: Path) -> None:
@@ -87,9 +87,9 @@ def test_the_disk_of_a_run_includes_snapshots(own_corpus: Path) -> None:
     assert more.peak - plain.peak == 3 * plain.model
 
 
-@pytest.mark.parametrize("given", ["1.5", "0", "half", "0.1;0.5", ""])
-def test_what_are_no_shares_is_refused(own_corpus: Path, given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["pretrain", "--corpus", str(own_corpus), "--out", "never", "--steps", "2", "--snapshots", given]
+@pytest.mark.parametrize("mixture", ["1.5", "0", "half", "0.1;0.5", ""])
+def test_what_are_no_shares_is_refused(own_corpus: Path, mixture: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["pretrain", "--corpus", str(own_corpus), "--out", "never", "--steps", "2", "--snapshots", mixture]
     assert main(command) == 2
     assert "expected fractions of the steps between 0 and 1, such as 0.1,0.5" in capsys.readouterr().err
 

@@ -36,14 +36,14 @@ def sentences(text: str) -> list[str]:
 
 
 def test_wrapped_lines_are_joined_and_sentences_parted() -> None:
-    found = sentences("""
+    parts = sentences("""
         Open the gate and let
         the sheep walk out. Close the gate
         when the last one has passed.
 
         A second paragraph says a little more.
     """)
-    assert found == [
+    assert parts == [
         "Open the gate and let the sheep walk out.",
         "Close the gate when the last one has passed.",
         "A second paragraph says a little more.",
@@ -81,7 +81,7 @@ def test_what_is_not_prose_is_dropped_and_its_neighbours_are_kept(block: str) ->
 
 
 def test_a_literal_block_ends_with_its_indentation() -> None:
-    found = sentences("""
+    parts = sentences("""
         The sheep are counted like this, one by one::
 
             there are some words in this literal block.
@@ -90,17 +90,17 @@ def test_a_literal_block_ends_with_its_indentation() -> None:
 
         Then they may go back to the field.
     """)
-    assert found == ["The sheep are counted like this, one by one:", "Then they may go back to the field."]
+    assert parts == ["The sheep are counted like this, one by one:", "Then they may go back to the field."]
 
 
 def test_admonitions_keep_their_text() -> None:
-    found = sentences("""
+    parts = sentences("""
         .. versionadded:: 1.2
             The second gate was built in this version.
         .. note:: Sheep that sleep are not
             counted by this function.
     """)
-    assert found == [
+    assert parts == [
         "The second gate was built in this version.",
         "Sheep that sleep are not counted by this function.",
     ]
@@ -217,8 +217,8 @@ Cut the grass of the field with a blade. It takes an hour for each of the fields
 
 def test_every_kind_of_documentation_is_found(farm: Path) -> None:
     (library,) = collect({"farm": farm}).libraries
-    found = {module.name: list(module.sentences) for module in library.modules}
-    assert found == {
+    sentences_of = {module.name: list(module.sentences) for module in library.modules}
+    assert sentences_of == {
         "farm": ["The farm has many fields and one gate."],
         "farm.fields": [
             "A field is a place where sheep may walk.",
@@ -299,11 +299,11 @@ def test_corpus_holds_each_sentence_once_and_none_of_the_excluded_modules(tmp_pa
 
 
 def test_this_machine_has_the_standard_library_and_the_core_packages() -> None:
-    found = find_libraries()
-    assert (found["python"] / "json" / "__init__.py").exists()
-    assert (found["numpy"] / "__init__.py").exists()
-    assert (found["torch"] / "_torch_docs.py").exists()
-    (library,) = collect({"pydoc_data": found["python"] / "pydoc_data"}).libraries
+    libraries = find_libraries()
+    assert (libraries["python"] / "json" / "__init__.py").exists()
+    assert (libraries["numpy"] / "__init__.py").exists()
+    assert (libraries["torch"] / "_torch_docs.py").exists()
+    (library,) = collect({"pydoc_data": libraries["python"] / "pydoc_data"}).libraries
     text = [sentence for module in library.modules for sentence in module.sentences]
     assert len(text) > 1500
     assert any(sentence.startswith("Assert statements are a convenient way") for sentence in text)
@@ -320,15 +320,18 @@ def farms(*, modules: int = 40) -> Documentation:
     """Return libraries whose modules have twelve sentences of their own, and one that stands in every module."""
     libraries = []
     for name, walks in (("torch", "runs"), ("sympy", "swims"), ("networkx", "flies")):
-        found: dict[str, list[str]] = {}
+        animals_of: dict[str, list[str]] = {}
         for number in range(modules):
             lines = [
                 f"In {name} number {number} the {animal} {walks} from the {PLACES[number % 8]} at {TIMES[number % 6]} "
                 f"because {name} likes it."
                 for animal in ANIMALS
             ]
-            found[f"{name}.m{number}"] = [*lines, f"Each module of {name} says this one sentence to all who read it."]
-        libraries.append((name, found))
+            animals_of[f"{name}.m{number}"] = [
+                *lines,
+                f"Each module of {name} says this one sentence to all who read it.",
+            ]
+        libraries.append((name, animals_of))
     return documentation(*libraries)
 
 

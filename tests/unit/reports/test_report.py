@@ -121,10 +121,10 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
     data = {"task": {"name": EVIL}, "train": "d1"}
     run = start_run(tmp_path / "t", kind="finetune", settings=settings, data=data, resume=False)
     for seed, score in ((0, 0.5), (1, 0.7)):
-        own = start_run(run.folder / f"seed-{seed}", kind="finetune-seed", settings={}, data={}, resume=True)
-        own.log({"step": 10, "loss": 0.5, "tokens_per_second": 10.0, "mfu": 0.1})
-        own.log({"step": 10, "held_out": {"f1": score, "collapsed": 0.0}})
-        own.note(finished=True, result={"seed": seed, "epoch": 3, "scores": {"f1": score}, "collapsed": seed == 1})
+        seed_run = start_run(run.folder / f"seed-{seed}", kind="finetune-seed", settings={}, data={}, resume=True)
+        seed_run.log({"step": 10, "loss": 0.5, "tokens_per_second": 10.0, "mfu": 0.1})
+        seed_run.log({"step": 10, "held_out": {"f1": score, "collapsed": 0.0}})
+        seed_run.note(finished=True, result={"seed": seed, "epoch": 3, "scores": {"f1": score}, "collapsed": seed == 1})
     shown = texts(write_report(run.folder, corpus=None))
     assert "0.600 ± 0.141" in shown  # sqrt(0.02)
     assert "seed 1 3 0.700 collapsed" in shown

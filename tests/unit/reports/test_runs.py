@@ -201,11 +201,11 @@ def test_seeds_belong_to_their_run(tmp_path: Path) -> None:
     settings = {"seeds": 3, "first_seed": 1}
     run = start_run(tmp_path / "t", kind="finetune", settings=settings, data={"task": {"name": "x"}}, resume=False)
     for seed, score in ((1, 0.5), (2, 0.75)):
-        own = start_run(
+        seed_run = start_run(
             run.folder / f"seed-{seed}", kind="finetune-seed", settings={"seed": seed}, data={}, resume=True
         )
-        own.note(resolved={"steps": 20}, finished=True, result={"seed": seed, "epoch": 1, "scores": {"f1": score}})
-        own.log(line(20, loss=0.5))
+        seed_run.note(resolved={"steps": 20}, finished=True, result={"seed": seed, "epoch": 1, "scores": {"f1": score}})
+        seed_run.log(line(20, loss=0.5))
     with session(run):
         (row,) = list_runs(tmp_path)
         assert (row["state"], row["steps"], row["planned"]) == ("running", 40, 60)
@@ -236,12 +236,12 @@ def test_only_what_a_killed_process_left_goes(tmp_path: Path) -> None:
     others = (inside / ".model.bw-a1b2c3d_.tmp", run.folder / ".notes.old", run.folder / ".mine.tmp")
     made(inside)
     (inside / LOCK).touch()  # somebody may be working there
-    for place in (moved, replaced, run.folder / ".model.bw-a1b2c3d_.tmp", *others):
-        place.mkdir()
-        (place / "file").touch()
+    for temporary in (moved, replaced, run.folder / ".model.bw-a1b2c3d_.tmp", *others):
+        temporary.mkdir()
+        (temporary / "file").touch()
     with session(run):
         run.note(finished=True)
-    assert all((place / "file").exists() for place in others)
+    assert all((temporary / "file").exists() for temporary in others)
     assert not (run.folder / ".model.bw-a1b2c3d_.tmp").exists()
     assert (run.checkpoints / "step-000000001" / "file").exists()  # killed before its successor had its name
     assert [path.name for path in (run.checkpoints / "step-000000002").iterdir()] == []

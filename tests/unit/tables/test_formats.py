@@ -80,8 +80,8 @@ def test_other_columns_keep_their_types_and_bytes(tmp_path: Path) -> None:
         "small": pa.array([1, None, 3], pa.uint8()),
     }
     path = as_parquet(tmp_path / "a.parquet", columns, row_group_size=2)
-    asked = PredictRequest(str(path), str(tmp_path / "b.parquet"))
-    assert answer_tables(asked, answered) == 3
+    request = PredictRequest(str(path), str(tmp_path / "b.parquet"))
+    assert answer_tables(request, answered) == 3
     before, after = parquet.read_table(path), parquet.read_table(tmp_path / "b.parquet")
     assert after.drop_columns(["score"]).equals(before)
     assert after.column("score").to_pylist() == [1.0, 2.0, 3.0]
@@ -182,9 +182,9 @@ def test_a_field_that_comes_later_does_not_change_what_answers_are_called(
     assert not (tmp_path / "out.jsonl").exists()
     (tmp_path / "in.jsonl").write_text("".join(['{"text": "0", "label": null}\n', *lines]))
     answer_tables(PredictRequest(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [row["predicted_label"] for row in found] == [0] * 4
-    assert [row.get("label", "absent") for row in found] == [None, "absent", "absent", 1]
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["predicted_label"] for row in rows] == [0] * 4
+    assert [row.get("label", "absent") for row in rows] == [None, "absent", "absent", 1]
 
 
 def test_blocks_end_after_rows_or_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +217,8 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
         answer_tables(
             PredictRequest("-", "-", **formats), answered, headerless=("text",) if "lines" in str(formats) else ()
         )
-        found: bytes = capsysbinary.readouterr().out
-        return found
+        output: bytes = capsysbinary.readouterr().out
+        return output
 
     assert piped(b"text,n\na,1\n", input_format="csv") == b"text,n,score\na,1,1.0\n"
     assert piped(b"text,n\na,1\n", input_format="csv", output_format="jsonl") == (
@@ -227,8 +227,8 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
     assert piped(b'{"text": "a"}\n', output_format="tsv") == b"text\tscore\na\t1.0\n"
     assert piped(b"text\n\nlast", input_format="lines") == b"text\tscore\ntext\t4.0\n\t0.0\nlast\t4.0\n"
     data = as_parquet(tmp_path / "a.parquet", {"text": ["a"], "n": [1]}).read_bytes()
-    found = piped(data)
-    assert parquet.read_table(io.BytesIO(found)).to_pylist() == [{"text": "a", "n": 1, "score": 1.0}]
+    written_bytes = piped(data)
+    assert parquet.read_table(io.BytesIO(written_bytes)).to_pylist() == [{"text": "a", "n": 1, "score": 1.0}]
     assert piped(data, input_format="parquet", output_format="csv") == b"text,n,score\na,1,1.0\n"
     with pytest.raises(
         InputError, match=r"no column 'text'; .*text,n \(with commas between them\? add --input-format csv"
@@ -249,8 +249,8 @@ def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
         InputError, match=r"--output .*out\.xlsx: not a table's name; allowed .*\.parquet.*--output-form"
     ):
         answer_tables(PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out.xlsx", input_format="jsonl"), answered)
-    asked = PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out", input_format="jsonl", output_format="csv")
-    answer_tables(asked, answered)
+    request = PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out", input_format="jsonl", output_format="csv")
+    answer_tables(request, answered)
     assert (tmp_path / "out").read_text() == "text,score\na,1.0\n"
     answer_tables(PredictRequest(f"{tmp_path}/rows.dat", "/dev/null", input_format="jsonl"), answered)
     with pytest.raises(InputError, match=r"Parquet is compressed inside; leave \.gz out"):
@@ -385,8 +385,8 @@ def test_models_answer_parquet_and_the_same_in_every_format(tuned_models: Path, 
     text: Any = {"text": ("a", "b")} if name == "regress" else {}
     assert evaluate_task(task, model=str(tuned_models / name), data=data.parent, **text)["examples"] == 16
     for ending in ("parquet", "jsonl", "csv"):
-        found = predict_file(str(tuned_models / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
-        assert found["rows"] == 16
+        summary = predict_file(str(tuned_models / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
+        assert summary["rows"] == 16
     kept = parquet.read_table(tmp_path / "out.parquet")
     before = parquet.read_table(data)
     assert kept.select(before.column_names).equals(before)
@@ -408,13 +408,13 @@ def command(*arguments: object, env: Mapping[str, str] = {}, **more: Any) -> sub
 
 
 def test_lines_are_answered_through_a_pipe(tuned_models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("predict", "--model", tuned_models / "classify", "--precision", "fp32")
-    plain = command(*asked, "--input-format", "lines", input=b"the large house\n\nthe small house\n")
+    arguments = ("predict", "--model", tuned_models / "classify", "--precision", "fp32")
+    plain = command(*arguments, "--input-format", "lines", input=b"the large house\n\nthe small house\n")
     assert (plain.returncode, plain.stderr) == (0, b"answering in fp32\n")
     head, *rows = plain.stdout.decode().splitlines()
     assert head == "text\tlabel\tprobability_0\tprobability_1"
     assert [row.split("\t")[0] for row in rows] == ["the large house", "", "the small house"]
-    raw = command(*asked, "--raw", "--output-format", "jsonl", input=b"the large house\n")
+    raw = command(*arguments, "--raw", "--output-format", "jsonl", input=b"the large house\n")
     fields = json.loads(raw.stdout)
     assert list(fields) == ["text", "label", "probabilities"]
     for more, words in [
@@ -443,12 +443,12 @@ def test_a_pipe_that_is_closed_early_ends_it_quietly(tuned_models: Path, tmp_pat
     typed = (
         f"{sys.executable} -m bertwright predict --model {tuned_models}/classify --input-format lines --input many.txt"
     )
-    found = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-c", f"{typed} | head -1"], capture_output=True, env=env, cwd=tmp_path, timeout=120
     )
-    assert found.stdout == b"text\tlabel\tprobability_0\tprobability_1\n"
-    assert b"roken" not in found.stderr
-    assert found.stderr.count(b"\n") == 1, found.stderr  # what it answers in
+    assert completed.stdout == b"text\tlabel\tprobability_0\tprobability_1\n"
+    assert b"roken" not in completed.stderr
+    assert completed.stderr.count(b"\n") == 1, completed.stderr  # what it answers in
 
 
 def test_no_control_codes_where_there_is_no_terminal(tuned_models: Path, tmp_path: Path, own_text: Path) -> None:
@@ -461,6 +461,6 @@ def test_no_control_codes_where_there_is_no_terminal(tuned_models: Path, tmp_pat
         ["features", "--model", model, "--input", tmp_path / "in.txt", "--output", tmp_path / "f.npz"],
         ["corpus", "build", own_text, "--tokenizer", tuned_models / "tok", "--out", tmp_path / "c", "--workers", 1],
     ):
-        found = command(*arguments, env={"FORCE_COLOR": "1"})
-        assert found.returncode == 0, found.stderr
-        assert not re.search(rb"[\x00-\x08\x0b-\x1f]", found.stderr + found.stdout), arguments[0]
+        completed = command(*arguments, env={"FORCE_COLOR": "1"})
+        assert completed.returncode == 0, completed.stderr
+        assert not re.search(rb"[\x00-\x08\x0b-\x1f]", completed.stderr + completed.stdout), arguments[0]

@@ -152,9 +152,9 @@ def test_what_pads_a_row_is_not_predicted(language_models: dict[str, str]) -> No
     wider = torch.nn.functional.pad(ids, (0, 3), value=7), torch.nn.functional.pad(mask, (0, 3))
     losses = []
     with torch.no_grad():
-        for given, real in ((ids, mask), wider):
-            last = model["encoder"](given, torch.zeros_like(given), real).last
-            losses.append(float(language_loss(model, BackboneCall(given, real, last))))
+        for padded_ids, real in ((ids, mask), wider):
+            last = model["encoder"](padded_ids, torch.zeros_like(padded_ids), real).last
+            losses.append(float(language_loss(model, BackboneCall(padded_ids, real, last))))
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -192,9 +192,9 @@ def test_weight_nought_is_none_and_half_is_gpts(language_models: dict[str, str],
 def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(
     language_models: dict[str, str], tmp_path: Path
 ) -> None:
-    asked = FAST.model_copy(update={"lm_weight": 0.5})
-    _, out = run(asked, language_models["bert-left"], tmp_path)
-    before, after = (open_model(place).weights or {} for place in (language_models["bert-left"], str(out)))
+    settings = FAST.model_copy(update={"lm_weight": 0.5})
+    _, out = run(settings, language_models["bert-left"], tmp_path)
+    before, after = (open_model(folder).weights or {} for folder in (language_models["bert-left"], str(out)))
     name = "masked_lm.transform.weight"
     assert float((after[name] - before[name]).abs().max()) > 1e-5
     model = load(out)
@@ -206,22 +206,22 @@ def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(
 def test_who_is_refused(language_models: dict[str, str], tmp_path: Path) -> None:
     example_data(get_spec("squad1"), tmp_path)
     where: Any = {"data": tmp_path / "data", "out": tmp_path / "run"}
-    asked = FAST.model_copy(update={"lm_weight": 0.5})
+    settings = FAST.model_copy(update={"lm_weight": 0.5})
     words = Path(language_models["gpt"])
     with pytest.raises(
         InputError,
         match=r"--lm-weight 0\.5: random:tiny has states that depend on later tokens",
     ):
-        finetune(asked, get_spec("squad1"), model="random:tiny", tokenizer=words, **where)
+        finetune(settings, get_spec("squad1"), model="random:tiny", tokenizer=words, **where)
     with pytest.raises(
         InputError,
         match=r"bert-right has states that depend on later tokens",
     ):
-        finetune(asked, get_spec("squad1"), model=language_models["bert-right"], **where)
-    add_bilstm = asked.model_copy(update={"bilstm": 16})
+        finetune(settings, get_spec("squad1"), model=language_models["bert-right"], **where)
+    add_bilstm = settings.model_copy(update={"bilstm": 16})
     with pytest.raises(InputError, match="gpt with a BiLSTM on top has states that depend on later tokens"):
         finetune(add_bilstm, get_spec("squad1"), model=language_models["gpt"], **where)
-    features = asked.model_copy(update={"features": "last"})
+    features = settings.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match="leave --bilstm and --lm-weight out"):
         finetune(features, get_spec("squad1"), model=language_models["gpt"], **where)
     assert not (tmp_path / "run").exists()

@@ -64,7 +64,7 @@ def test_states_are_kept_in_a_file_that_need_not_fit_into_memory(
     wanted = positions_of(encode(words, ["the river is wide", "no"], max_length=16))
     filled = []
     really = frozen._fill
-    monkeypatch.setattr(frozen, "_fill", lambda *given: (filled.append(given[0]), really(*given)))
+    monkeypatch.setattr(frozen, "_fill", lambda *arguments: (filled.append(arguments[0]), really(*arguments)))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
@@ -73,11 +73,11 @@ def test_states_are_kept_in_a_file_that_need_not_fit_into_memory(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert filled == list((tmp_path / "cache").iterdir()) == []
-    found = frozen.states_for(encoder, wanted, [0, 2], cache=tmp_path / "cache")
+    states = frozen.states_for(encoder, wanted, [0, 2], cache=tmp_path / "cache")
     assert isinstance(filled[0], np.memmap)
-    assert isinstance(found.values, np.memmap)
+    assert isinstance(states.values, np.memmap)
     alone = frozen.states_for(encoder, wanted, [0, 2])
-    assert np.array_equal(found.values, alone.values)
+    assert np.array_equal(states.values, alone.values)
     np.save(tmp_path / "numpys.npy", alone.values)
     (path,) = (tmp_path / "cache").iterdir()
     assert path.read_bytes() == (tmp_path / "numpys.npy").read_bytes()
@@ -110,7 +110,7 @@ def test_a_weighted_sum_and_a_concatenation() -> None:
         summed.factor.fill_(1.5)
     shares = torch.tensor([0.0, 1.0, -1.0, 2.0]).exp()
     shares /= shares.sum()
-    expected = 1.5 * sum(share * states[:, :, place] for place, share in enumerate(shares))
+    expected = 1.5 * sum(share * states[:, :, position] for position, share in enumerate(shares))
     torch.testing.assert_close(summed.mix(states), expected)
     assert summed.shares.requires_grad
     with_embeddings = Recurrent("elmo", states=4, hidden=5, width=6, dropout=0.0)
@@ -139,20 +139,20 @@ def test_states_are_those_of_the_encoder(features_arguments: dict[str, Any]) -> 
     saved = open_model("random:tiny", tokenizer=features_arguments["tokenizer"], vocab_size=words.vocab_size)
     encoder = frozen_encoder(saved)
     encoded = encode(words, ["The river.", "A mill stands by the water."], ["No", "It turns all day."], max_length=24)
-    found = frozen.states_for(encoder, positions_of(encoded), [0, 2])
+    states = frozen.states_for(encoder, positions_of(encoded), [0, 2])
     for row, ids in enumerate(encoded.ids):
         given_ids = torch.from_numpy(ids)[None].long()
         segments = (torch.arange(len(ids)) >= int(encoded.first[row])).long()[None]
         hidden = encoder(given_ids, segments, torch.ones_like(given_ids) > 0, all_hidden=True).hidden
-        ours = torch.from_numpy(found.values[found.ends[row] : found.ends[row + 1]])
+        ours = torch.from_numpy(states.values[states.ends[row] : states.ends[row + 1]])
         torch.testing.assert_close(ours[:, 0], hidden[0][0].detach(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(ours[:, 1], hidden[2][0].detach(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_it_learns_answers_and_comes_back(features_arguments: dict[str, Any], tmp_path: Path, way: Any) -> None:
-    found = finetune(FAST.model_copy(update={"features": way}), SST2, out=tmp_path / "run", **features_arguments)
-    assert found["mean"] == 1.0
+    result = finetune(FAST.model_copy(update={"features": way}), SST2, out=tmp_path / "run", **features_arguments)
+    assert result["mean"] == 1.0
     folder = tmp_path / "run"
     assert evaluate_task(SST2, model=str(folder), data=features_arguments["data"])["accuracy"] == 1.0
     (tmp_path / "in.tsv").write_text("sentence\nthe river is wide 99\nno 98\n")
@@ -179,7 +179,7 @@ def test_the_encoder_stays_and_its_states_are_computed_once(
         return really(*arguments)
 
     monkeypatch.setattr(frozen, "_fill", counted)
-    found = finetune(
+    result = finetune(
         FAST.model_copy(update={"seeds": 3}),
         SST2,
         model=str(tmp_path / "first"),
@@ -187,7 +187,7 @@ def test_the_encoder_stays_and_its_states_are_computed_once(
         out=tmp_path / "run",
     )
     assert len(calls) == 2  # train and dev, for all seeds
-    assert len(set(map(json.dumps, found["seeds"]))) == 3
+    assert len(set(map(json.dumps, result["seeds"]))) == 3
     before, after = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("first", "run"))
     for name, tensor in before.items():
         if name.startswith(("bert.embeddings", "bert.encoder")):
@@ -208,8 +208,8 @@ def test_pairs_and_numbers(features_arguments: dict[str, Any], tmp_path: Path) -
     rows = [("one river", "two mills", n % 4 + 0.5) for n in range(16)]
     lines = "".join(f"{a} {n}\t{b} {y}\t{y}\n" for n, (a, b, y) in enumerate(rows))
     (tmp_path / "numbers.tsv").write_text(f"sentence1\tsentence2\tscore\n{lines}")
-    found = finetune(FAST, STSB, **{**features_arguments, "data": tmp_path / "numbers.tsv", "out": tmp_path / "run"})
-    assert np.isfinite(found["mean"])
+    result = finetune(FAST, STSB, **{**features_arguments, "data": tmp_path / "numbers.tsv", "out": tmp_path / "run"})
+    assert np.isfinite(result["mean"])
     predict_file(str(tmp_path / "run"), str(tmp_path / "numbers.tsv"), str(tmp_path / "out.tsv"))
     assert (tmp_path / "out.tsv").read_text().startswith("sentence1\tsentence2\tscore\tpredicted_score\n")
 

@@ -48,19 +48,23 @@ def own() -> BPETokenizer:
 
 
 def test_ids_are_those_of_the_plain_loop() -> None:
-    found = own()
+    tokenizer = own()
     texts = [line for line in lines() if line.isascii()]
     assert len(texts) > 20
     seen = set()
-    for text, ids in zip(texts, found.ids(texts), strict=True):
-        expected = [piece for word in words_of(text) for piece in bpe_oracle.cut(word, found.merges)]
-        assert [found.pieces[id] for id in ids] == expected
+    for text, ids in zip(texts, tokenizer.ids(texts), strict=True):
+        expected = [piece for word in words_of(text) for piece in bpe_oracle.cut(word, tokenizer.merges)]
+        assert [tokenizer.pieces[id] for id in ids] == expected
         seen.update(expected)
     assert len(seen) > 150
-    assert found.ids(["harbour", "", "Ω harbourω"]) == [
-        found.ids(["harbour"])[0],
+    assert tokenizer.ids(["harbour", "", "Ω harbourω"]) == [
+        tokenizer.ids(["harbour"])[0],
         [],
-        [found.unk_id, *(found.id_of(piece) for piece in bpe_oracle.cut("harbourω", found.merges)[:-1]), found.unk_id],
+        [
+            tokenizer.unk_id,
+            *(tokenizer.id_of(piece) for piece in bpe_oracle.cut("harbourω", tokenizer.merges)[:-1]),
+            tokenizer.unk_id,
+        ],
     ]
 
 
@@ -74,22 +78,22 @@ def test_merges_apply_in_their_order_and_ends_of_words_are_other_letters() -> No
 
 
 def test_offsets_point_into_the_text() -> None:
-    found = own()
+    tokenizer = own()
     texts = [*lines(), *ODD]
-    for text, ids, (again, spans) in zip(texts, found.ids(texts), found.offsets(texts), strict=True):
+    for text, ids, (again, spans) in zip(texts, tokenizer.ids(texts), tokenizer.offsets(texts), strict=True):
         assert again == ids
         for id, (start, end) in zip(ids, spans, strict=True):
-            piece = found.pieces[id].removesuffix("</w>")
-            if id != found.unk_id and text.isascii():
+            piece = tokenizer.pieces[id].removesuffix("</w>")
+            if id != tokenizer.unk_id and text.isascii():
                 assert text[start:end].lower() == piece
 
 
 def test_decode_gives_the_words_back() -> None:
-    found = own()
+    tokenizer = own()
     for text in lines():
         if text.isascii():
-            assert found.decode(found.ids([text])[0]).split() == words_of(text)
-    assert found.decode([found.unk_id]) == "<unk>"
+            assert tokenizer.decode(tokenizer.ids([text])[0]).split() == words_of(text)
+    assert tokenizer.decode([tokenizer.unk_id]) == "<unk>"
 
 
 def test_the_unknown_piece_in_a_text_is_ordinary_text() -> None:
@@ -98,15 +102,15 @@ def test_the_unknown_piece_in_a_text_is_ordinary_text() -> None:
 
 
 def test_transformers_opens_what_is_saved_with_equal_ids(tmp_path: Path) -> None:
-    found = own()
-    found.save(tmp_path / "tok")
+    tokenizer = own()
+    tokenizer.save(tmp_path / "tok")
     assert {file.name for file in (tmp_path / "tok").iterdir()} == FILES
     texts = [*lines(), *(text for text in ODD if "<unk>" not in text)]  # there "<unk>" in a text is read as the piece
-    expected = found.ids(texts)
+    expected = tokenizer.ids(texts)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "tok")
     assert type(theirs).__name__.startswith("OpenAIGPTTokenizer")
     assert theirs(texts)["input_ids"] == expected
-    assert (theirs.unk_token, theirs.vocab_size) == ("<unk>", found.vocab_size)
+    assert (theirs.unk_token, theirs.vocab_size) == ("<unk>", tokenizer.vocab_size)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "tok" / name).unlink()
     old = transformers.OpenAIGPTTokenizer.from_pretrained(tmp_path / "tok")
@@ -114,8 +118,8 @@ def test_transformers_opens_what_is_saved_with_equal_ids(tmp_path: Path) -> None
 
 
 def test_every_published_form_is_read(tmp_path: Path) -> None:
-    found = own()
-    found.save(tmp_path / "both")
+    tokenizer = own()
+    tokenizer.save(tmp_path / "both")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "both").save_pretrained(tmp_path / "theirs")
     assert not (tmp_path / "theirs" / "merges.txt").exists()
     shutil.copytree(tmp_path / "both", tmp_path / "lists", ignore=shutil.ignore_patterns("tokenizer*"))
@@ -123,7 +127,7 @@ def test_every_published_form_is_read(tmp_path: Path) -> None:
     change(tmp_path / "old" / "tokenizer.json", lambda described: old_spelling(described))
     for form in ("both", "theirs", "lists", "old"):
         read = BPETokenizer.load(tmp_path / form)
-        assert (read.hash, read.pieces, read.merges) == (found.hash, found.pieces, found.merges)
+        assert (read.hash, read.pieces, read.merges) == (tokenizer.hash, tokenizer.pieces, tokenizer.merges)
         read.save(tmp_path / f"{form} again")
         for name in FILES:
             assert (tmp_path / f"{form} again" / name).read_bytes() == (tmp_path / "both" / name).read_bytes()

@@ -84,12 +84,12 @@ def test_it_is_checked_and_reported_on(merged_corpora: Path, tmp_path: Path) -> 
 def test_the_doctor_looks_at_it(merged_corpora: Path) -> None:
     bert = train_tokenizer([OWN_TEXT.read_text("utf-8")], vocab_size=500)
     for model, level in ((WORDS, "ok"), (bert, "error")):
-        corpus, matches, found = check_corpus(merged_corpora / "corpus", model=model, quick=True)
-        levels = {finding.name: finding.level for finding in found}
+        corpus, matches, findings = check_corpus(merged_corpora / "corpus", model=model, quick=True)
+        levels = {finding.name: finding.level for finding in findings}
         assert corpus is not None
         assert matches == (level == "ok")
         assert (levels["tokenizer"], levels["case"]) == (level, "ok")
-        assert any("is <unk> (up to" in finding.text for finding in found)
+        assert any("is <unk> (up to" in finding.text for finding in findings)
 
 
 def test_masked_lm_needs_another_vocabulary(
@@ -129,9 +129,11 @@ def test_rows_of_words_and_of_questions() -> None:
     assert tagged.at[0].tolist() == [1, 1 + len(the)]
     question = Question("1", "a lamp", "The harbour", (("harbour", 4),))
     windows = encode_windows(WORDS, Questions((question,), "1.1", "here"), SQUAD1, max_length=64, targets=True)
-    asked = WORDS.ids(["a lamp"])[0]
-    assert windows.row(0).tolist() == [START, *asked, BETWEEN, *the, *harbour, END]
-    assert windows.target.tolist() == [[len(asked) + 2 + len(the), len(asked) + 1 + len(the) + len(harbour)]]
+    question_ids = WORDS.ids(["a lamp"])[0]
+    assert windows.row(0).tolist() == [START, *question_ids, BETWEEN, *the, *harbour, END]
+    assert windows.target.tolist() == [
+        [len(question_ids) + 2 + len(the), len(question_ids) + 1 + len(the) + len(harbour)]
+    ]
     ids, segments, mask = padded_rows(windows, [0], pad_id=WORDS.pad_id)
     assert (ids.shape, int(segments.sum()), bool(mask.all())) == (
         (1, len(windows.row(0))),

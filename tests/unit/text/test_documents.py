@@ -47,8 +47,8 @@ def paragraphs(documents: list[Document]) -> list[tuple[str, ...]]:
 
 def test_blank_lines_part_documents_and_places_are_their_first_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    found = read(path, "\n \nOne.\nTwo.\n\n\t\n\nThree.")
-    assert found == [Document(("One.", "Two."), f"{path}:3"), Document(("Three.",), f"{path}:8")]
+    documents = read(path, "\n \nOne.\nTwo.\n\n\t\n\nThree.")
+    assert documents == [Document(("One.", "Two."), f"{path}:3"), Document(("Three.",), f"{path}:8")]
 
 
 def test_one_document_per_file(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_wrapped_lines_are_joined_within_a_block(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_line_ends_byte_order_mark_and_form_feeds(tmp_path: Path, end: str) -> None:
     content = ("\ufeffOne\fpage.\n\fTwo\u00a0 words\t. \n\f\nThree.\n").replace("\n", end)
-    found = read(tmp_path / "a.txt", content)
-    assert paragraphs(found) == [("One page.", "Two words ."), ("Three.",)]
-    assert found[1].location.endswith(":4")
+    documents = read(tmp_path / "a.txt", content)
+    assert paragraphs(documents) == [("One page.", "Two words ."), ("Three.",)]
+    assert documents[1].location.endswith(":4")
 
 
 @settings(max_examples=50, deadline=None)
@@ -85,26 +85,26 @@ def test_line_ends_byte_order_mark_and_form_feeds(tmp_path: Path, end: str) -> N
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, written: list[list[str]], gap: int) -> None:
     # a leading "{" or "<doc " may mean another layout, and a byte order mark at the beginning is dropped
     content = "Begin.\n\n" + ("\n" * (gap + 1)).join("\n".join(lines) for lines in written)
-    found = read(tmp_path_factory.mktemp("written") / "a.txt", content)
-    assert paragraphs(found) == [("Begin.",), *(tuple(lines) for lines in written)]
+    documents = read(tmp_path_factory.mktemp("written") / "a.txt", content)
+    assert paragraphs(documents) == [("Begin.",), *(tuple(lines) for lines in written)]
 
 
 @pytest.mark.parametrize("suffix", list(PACK))
 @pytest.mark.parametrize("named", [True, False])
 def test_compressed_files_are_known_by_name_and_by_content(tmp_path: Path, suffix: str, named: bool) -> None:
     packed = PACK[suffix](OWN_TEXT.read_bytes())
-    found = read(tmp_path / f"own.txt{suffix if named else ''}", packed)
+    documents = read(tmp_path / f"own.txt{suffix if named else ''}", packed)
     plain = list(read_documents(OWN_TEXT, TextSettings()))
-    assert paragraphs(found) == paragraphs(plain)
+    assert paragraphs(documents) == paragraphs(plain)
     assert len(plain) == 12
 
 
 @pytest.mark.parametrize("name", ["wiki_00", "wiki_00.xz", "articles.txt", "articles.json"])
 def test_wikiextractor_is_known_by_content(tmp_path: Path, name: str) -> None:
     content = lzma.compress(ARTICLES.encode()) if name.endswith(".xz") else ARTICLES.encode()
-    found = read(tmp_path / name, content, documents="file")
-    assert paragraphs(found) == ARTICLE_PARAGRAPHS
-    assert [document.location for document in found] == [f"{tmp_path / name}:1", f"{tmp_path / name}:12"]
+    documents = read(tmp_path / name, content, documents="file")
+    assert paragraphs(documents) == ARTICLE_PARAGRAPHS
+    assert [document.location for document in documents] == [f"{tmp_path / name}:1", f"{tmp_path / name}:12"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "a.jsonl.gz", "wiki_00", "a.txt"])
@@ -117,9 +117,9 @@ def test_json_lines(tmp_path: Path, name: str) -> None:
     ]
     lines = "\n".join(json.dumps(record) for record in records[:2]) + "\n\n" + "\n".join(map(json.dumps, records[2:]))
     content = gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode()
-    found = read(tmp_path / name, content)
-    assert paragraphs(found) == [("A tree.", "It is tall."), ("Oak", "is wood."), ("Last \U0001f642.",)]
-    assert [document.location[-2:] for document in found] == [":1", ":2", ":5"]
+    documents = read(tmp_path / name, content)
+    assert paragraphs(documents) == [("A tree.", "It is tall."), ("Oak", "is wood."), ("Last \U0001f642.",)]
+    assert [document.location[-2:] for document in documents] == [":1", ":2", ":5"]
 
 
 def test_json_field_is_a_setting(tmp_path: Path) -> None:
@@ -186,20 +186,20 @@ def test_a_title_is_part_of_the_text_but_in_wikiextractors_lines(tmp_path: Path)
 
 def read_to_the_error(path: Path) -> tuple[list[tuple[str, ...]], str]:
     """The paragraphs of the documents before an error, and what it says."""
-    found: list[tuple[str, ...]] = []
+    texts: list[tuple[str, ...]] = []
     try:
-        found += (document.paragraphs for document in read_documents(path, TextSettings()))
+        texts += (document.paragraphs for document in read_documents(path, TextSettings()))
     except InputError as error:
-        return found, str(error)
+        return texts, str(error)
     raise AssertionError(f"{path} was read without an error")
 
 
 def test_what_stands_before_a_bad_byte_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"".join(b"Document %d.\n\n" % number for number in range(3000)) + b"bad \xff\n")
-    found, error = read_to_the_error(path)
+    texts, error = read_to_the_error(path)
     assert "a.txt:6001: not UTF-8" in error
-    assert found == [(f"Document {number}.",) for number in range(3000)]
+    assert texts == [(f"Document {number}.",) for number in range(3000)]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
@@ -207,19 +207,19 @@ def test_what_stands_before_the_end_of_a_cut_archive_is_read(tmp_path: Path, suf
     path = tmp_path / f"a.txt{suffix}"
     lines = b"".join(b"Document %d.\n\n" % number for number in range(3000))
     path.write_bytes(PACK[suffix](lines)[:-4])  # the end of the last check sum
-    found, error = read_to_the_error(path)
+    texts, error = read_to_the_error(path)
     assert "broken or cut short" in error
-    assert found == [(f"Document {number}.",) for number in range(3000)]
+    assert texts == [(f"Document {number}.",) for number in range(3000)]
 
 
 def test_of_json_lines_the_bad_ones_alone_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "one"}\n{"text": "\xff"}\n{"text": \n{"text": "four"}\n')
     errors: list[InputError] = []
-    found = [source for source in read_sources(path, TextSettings(), errors.append) if isinstance(source, Document)]
-    assert paragraphs(found) == [("one",), ("four",)]
-    told = "\n".join(map(str, errors))
-    assert re.findall(r"a\.jsonl:(\d): (not \S+)", told) == [("2", "not UTF-8"), ("3", "not valid")]
+    documents = [source for source in read_sources(path, TextSettings(), errors.append) if isinstance(source, Document)]
+    assert paragraphs(documents) == [("one",), ("four",)]
+    messages = "\n".join(map(str, errors))
+    assert re.findall(r"a\.jsonl:(\d): (not \S+)", messages) == [("2", "not UTF-8"), ("3", "not valid")]
 
 
 @pytest.mark.parametrize("harm", [-1, 0])
@@ -365,11 +365,11 @@ def test_a_link_to_itself_is_one_that_leads_nowhere(tmp_path: Path) -> None:
 def test_wikipedia_articles_are_all_found(shared_data: Path) -> None:
     path = shared_data / "enwiki" / "heldout.xz"
     raw = lzma.decompress(path.read_bytes()).decode()
-    found = list(read_documents(path, TextSettings()))
+    documents = list(read_documents(path, TextSettings()))
     articles = re.findall(
         r"^<doc id=.*\n.*\n((?:.*\n)*?)</doc>$", raw, flags=re.MULTILINE
     )  # the first line is the title
-    assert len(found) == len(articles) == raw.count("<doc id=")
-    for document, article in zip(found, articles, strict=True):
+    assert len(documents) == len(articles) == raw.count("<doc id=")
+    for document, article in zip(documents, articles, strict=True):
         body = article.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
         assert [line.split() for line in body.split("\n") if line.strip()] == [p.split() for p in document.paragraphs]

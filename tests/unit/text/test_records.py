@@ -36,12 +36,12 @@ def written(path: Path, column: Any, **more: Any) -> Path:
 )
 def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: pa.DataType) -> None:
     column = pa.array(TEXTS, pa.string()).cast(kind)
-    found = list(read_documents(written(tmp_path / "a.parquet", column, row_group_size=2), TextSettings()))
-    assert [document.paragraphs for document in found] == PARAGRAPHS
-    assert [document.location[-14:] for document in found] == ["parquet: row 1", "parquet: row 5"]
+    documents = list(read_documents(written(tmp_path / "a.parquet", column, row_group_size=2), TextSettings()))
+    assert [document.paragraphs for document in documents] == PARAGRAPHS
+    assert [document.location[-14:] for document in documents] == ["parquet: row 1", "parquet: row 5"]
     (tmp_path / "a.parquet").rename(tmp_path / "named otherwise")
-    found = list(read_documents(tmp_path / "named otherwise", TextSettings()))
-    assert [document.paragraphs for document in found] == PARAGRAPHS
+    documents = list(read_documents(tmp_path / "named otherwise", TextSettings()))
+    assert [document.paragraphs for document in documents] == PARAGRAPHS
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_broken_parquet_is_named_and_bad_rows_are_told(tmp_path: Path) -> None:
             list(read_documents(path, TextSettings()))
     bad = pa.array([b"fine", b"\xff", b"good"], pa.binary()).view(pa.string())
     errors: list[InputError] = []
-    found = list(read_sources(written(path, bad), TextSettings(), errors.append))
-    assert len(found) == 2
+    sources = list(read_sources(written(path, bad), TextSettings(), errors.append))
+    assert len(sources) == 2
     assert [str(error).removeprefix(str(path))[:7] for error in errors] == [": row 2"]
 
 
@@ -106,8 +106,8 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         paths = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        asked = json.loads(paths)["paths"] if paths.startswith("{") else [unquote(paths.partition("paths=")[2])]
-        self.answer(json.dumps([entry for entry in self.listing("") if entry["path"] in asked]).encode())
+        requested = json.loads(paths)["paths"] if paths.startswith("{") else [unquote(paths.partition("paths=")[2])]
+        self.answer(json.dumps([entry for entry in self.listing("") if entry["path"] in requested]).encode())
 
     def listing(self, under: str) -> list[dict[str, Any]]:
         return [
@@ -119,8 +119,8 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self, body: bytes | None, name: str = "") -> None:
         status, first = (200, 0) if body is not None else (404, 0)
         whole = body or b"{}"
-        if body is not None and (asked := self.headers.get("Range")):
-            begin, _, end = asked.removeprefix("bytes=").partition("-")
+        if body is not None and (requested := self.headers.get("Range")):
+            begin, _, end = requested.removeprefix("bytes=").partition("-")
             first, body, status = int(begin), whole[int(begin) : int(end) + 1 if end else None], 206
         self.send_response(status)
         if status == 404:
@@ -174,15 +174,15 @@ def test_a_dataset_of_the_hub_is_read_at_the_revision_it_has(
             env=os.environ | hub,
         )
 
-    found = build("hub:own/absent")
-    assert found.returncode == 2, found.stderr
-    assert "hub:own/absent: the Hub has no such dataset" in found.stderr
-    found = build("hub:own/talks:test")
-    assert found.returncode == 2, found.stderr
-    assert "hub:own/talks:test: after row 0" in found.stderr
+    completed = build("hub:own/absent")
+    assert completed.returncode == 2, completed.stderr
+    assert "hub:own/absent: the Hub has no such dataset" in completed.stderr
+    completed = build("hub:own/talks:test")
+    assert completed.returncode == 2, completed.stderr
+    assert "hub:own/talks:test: after row 0" in completed.stderr
     assert not (tmp_path / "c").exists()
-    found = build("hub:own/talks")
-    assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout)["documents"] == 40
+    completed = build("hub:own/talks")
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["documents"] == 40
     (source,) = json.loads((tmp_path / "c" / "manifest.json").read_text())["sources"]
     assert source == {"path": "hub:own/talks:train", "bytes": 0, "fingerprint": f"revision {REVISION}"}

@@ -55,28 +55,34 @@ def written(folder: Path, lines: list[str]) -> Path:
 
 
 def test_ids_and_special_tokens_are_those_of_the_list() -> None:
-    found = small()
-    assert found.vocab_size == len(PIECES) == 15
-    assert found.special_ids == (0, 2, 3, 4, 5)
-    assert (found.pad_id, found.unk_id, found.cls_id, found.sep_id, found.mask_id) == found.special_ids
-    assert found.continuation.dtype == np.bool_
-    assert np.flatnonzero(found.continuation).tolist() == [10]
-    assert (found.id_of("##b"), found.id_of("absent")) == (10, None)
-    assert found.ids(["ab b", "", "abab"]) == [[8, 10, 9], [], [2]]
-    assert found.ids([]) == []
+    tokenizer = small()
+    assert tokenizer.vocab_size == len(PIECES) == 15
+    assert tokenizer.special_ids == (0, 2, 3, 4, 5)
+    assert (
+        tokenizer.pad_id,
+        tokenizer.unk_id,
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+    ) == tokenizer.special_ids
+    assert tokenizer.continuation.dtype == np.bool_
+    assert np.flatnonzero(tokenizer.continuation).tolist() == [10]
+    assert (tokenizer.id_of("##b"), tokenizer.id_of("absent")) == (10, None)
+    assert tokenizer.ids(["ab b", "", "abab"]) == [[8, 10, 9], [], [2]]
+    assert tokenizer.ids([]) == []
 
 
 def test_special_tokens_in_a_text_are_text_unless_asked_for() -> None:
-    found = small()
-    assert found.ids(["a [MASK]."]) == [[8, 6, 11, 7, 14]]
-    assert found.ids(["a [MASK]."], special=True) == [[8, 5, 14]]
-    assert found.ids(["a [MASK]."]) == [[8, 6, 11, 7, 14]]
+    tokenizer = small()
+    assert tokenizer.ids(["a [MASK]."]) == [[8, 6, 11, 7, 14]]
+    assert tokenizer.ids(["a [MASK]."], special=True) == [[8, 5, 14]]
+    assert tokenizer.ids(["a [MASK]."]) == [[8, 6, 11, 7, 14]]
 
 
 def test_decode_shows_special_tokens_and_joins_pieces() -> None:
-    found = small()
-    assert found.decode([3, 8, 10, 5, 14, 4]) == "[CLS] ab [MASK]. [SEP]"
-    assert found.decode(np.array([8, 10], dtype=np.uint16).tolist()) == "ab"
+    tokenizer = small()
+    assert tokenizer.decode([3, 8, 10, 5, 14, 4]) == "[CLS] ab [MASK]. [SEP]"
+    assert tokenizer.decode(np.array([8, 10], dtype=np.uint16).tolist()) == "ab"
 
 
 def test_offsets_point_into_the_text() -> None:
@@ -205,8 +211,8 @@ def test_line_ends_and_byte_order_mark_of_a_vocabulary(tmp_path: Path) -> None:
 
 def change(path: Path, **values: Any) -> None:
     described = json.loads(path.read_text())
-    for place, value in values.items():
-        *parents, last = place.split("__")
+    for dotted, value in values.items():
+        *parents, last = dotted.split("__")
         inner = described
         for parent in parents:
             inner = inner[parent]
@@ -337,9 +343,9 @@ def test_the_order_of_pieces() -> None:
     pieces = own().pieces
     assert pieces[:5] == list(SPECIAL)
     rest = pieces[5:]
-    num_letters = next(place for place, piece in enumerate(rest) if len(piece) > 1)
+    num_letters = next(position for position, piece in enumerate(rest) if len(piece) > 1)
     letters = rest[:num_letters]
-    num_inner = next(place for place, piece in enumerate(rest[num_letters:]) if len(piece) != 3)
+    num_inner = next(position for position, piece in enumerate(rest[num_letters:]) if len(piece) != 3)
     inner = rest[num_letters : num_letters + num_inner]
     assert letters == sorted(letters)
     assert inner == sorted(inner)
@@ -362,8 +368,8 @@ def test_rarest_words_go_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "_MOST_WORDS", 3)
-    found = train_tokenizer(["xy xy xy xy", "ab ab", "cd", "ef ef ef", "gh"], vocab_size=20)
-    assert sorted(piece for piece in found.pieces if len(piece) == 2) == ["ab", "ef", "xy"]
+    tokenizer = train_tokenizer(["xy xy xy xy", "ab ab", "cd", "ef ef ef", "gh"], vocab_size=20)
+    assert sorted(piece for piece in tokenizer.pieces if len(piece) == 2) == ["ab", "ef", "xy"]
     assert "some that occur 1 times or less were left out" in capsys.readouterr().err
 
 
@@ -393,15 +399,15 @@ def test_more_pieces_than_there_is_room_for_are_refused() -> None:
 
 
 def test_rare_characters_are_left_out_by_count_then_code_point(capsys: pytest.CaptureFixture[str]) -> None:
-    found = train_tokenizer(["aaaa bbb dc"], vocab_size=100, coverage=0.85)
-    assert found.pieces[5:] == ["a", "b", "c", "##a", "##b", "##c", *found.pieces[11:]]
-    assert words_of(found, "d a") == ["[UNK]", "a"]
+    tokenizer = train_tokenizer(["aaaa bbb dc"], vocab_size=100, coverage=0.85)
+    assert tokenizer.pieces[5:] == ["a", "b", "c", "##a", "##b", "##c", *tokenizer.pieces[11:]]
+    assert words_of(tokenizer, "d a") == ["[UNK]", "a"]
     assert "1 rare characters (11.111 % of the text) are left out" in capsys.readouterr().err
 
 
 def test_a_short_text_gives_fewer_pieces_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    found = train_tokenizer(["so so so"], vocab_size=100)
-    assert found.pieces == [*SPECIAL, "o", "s", "##o", "##s", "so"]
+    tokenizer = train_tokenizer(["so so so"], vocab_size=100)
+    assert tokenizer.pieces == [*SPECIAL, "o", "s", "##o", "##s", "so"]
     assert "it gives 10 pieces, fewer than the 100 requested" in capsys.readouterr().err
 
 

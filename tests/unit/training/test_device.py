@@ -53,9 +53,9 @@ class Outer:
 
 def test_all_tensors_of_a_batch_are_moved() -> None:
     inner = Outer(torch.zeros(2), None)
-    found = move_to_device(Outer(inner, torch.ones(3)), ELSEWHERE)
-    assert found.numbers.device == found.inner.inner.device == ELSEWHERE
-    assert (found.inner.numbers, found.count) == (None, 2)
+    moved = move_to_device(Outer(inner, torch.ones(3)), ELSEWHERE)
+    assert moved.numbers.device == moved.inner.inner.device == ELSEWHERE
+    assert (moved.inner.numbers, moved.count) == (None, 2)
     assert move_to_device(inner, torch.device("cpu")).inner is inner.inner  # nothing is copied
 
 
@@ -67,9 +67,9 @@ def computed_elsewhere(trainable: Any, batch: Any) -> None:
     total = torch.stack([sum_ for sum_, _ in terms.values()]).sum()
     assert total.device == ELSEWHERE
     engine.backward(total, counts=True)
-    found = [parameter.grad for parameter in trainable.module.parameters() if parameter.grad is not None]
-    assert len(found) > 2
-    assert all(gradient.device == ELSEWHERE and not gradient.is_sparse for gradient in found)
+    gradients = [parameter.grad for parameter in trainable.module.parameters() if parameter.grad is not None]
+    assert len(gradients) > 2
+    assert all(gradient.device == ELSEWHERE and not gradient.is_sparse for gradient in gradients)
 
 
 def rows_and_model(system: System, folder: Path) -> tuple[Any, Any]:
@@ -150,8 +150,8 @@ def test_features_are_learned_in_bf16(encoder_with_dropout: str, tmp_path: Path)
     """`auto` chooses bf16 on nearly every GPU."""
     task, example = TASKS["sst2"], example_data(TASKS["sst2"], tmp_path)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="bf16", features="last")
-    found = finetune.finetune(settings, task, model=encoder_with_dropout, data=example.data, out=tmp_path / "run")
-    assert 0.0 <= found["mean"] <= 1.0
+    result = finetune.finetune(settings, task, model=encoder_with_dropout, data=example.data, out=tmp_path / "run")
+    assert 0.0 <= result["mean"] <= 1.0
 
 
 def test_a_missing_gpu_is_an_error(
@@ -160,11 +160,11 @@ def test_a_missing_gpu_is_an_error(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     rows = tmp_path / "rows.tsv"
     rows.write_text("sentence\tlabel\n" + "good\t1\nbad\t0\n" * 20)
-    given = ["--model", encoder_with_dropout, "--device", "cuda"]
+    options = ["--model", encoder_with_dropout, "--device", "cuda"]
     for command in (
-        ["finetune", "sst2", *given, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
-        ["evaluate", "sst2", *given, "--data", str(rows)],
-        ["predict", *given, "--input", str(rows), "--output", str(tmp_path / "out.tsv")],
+        ["finetune", "sst2", *options, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
+        ["evaluate", "sst2", *options, "--data", str(rows)],
+        ["predict", *options, "--input", str(rows), "--output", str(tmp_path / "out.tsv")],
         ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), "--steps", "2", "--device", "cuda"],
         ["paper", "table1", "--scale", "smoke", "--device", "cuda", "--out", str(tmp_path / "run")],
     ):
@@ -179,9 +179,9 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    for rank, place in (("0", "cuda:0"), ("1", "cuda:1")):
+    for rank, device in (("0", "cuda:0"), ("1", "cuda:1")):
         monkeypatch.setenv("LOCAL_RANK", rank)
-        assert str(resolve_device("cuda")) == place
+        assert str(resolve_device("cuda")) == device
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(InputError, match=r"got 3 processes and 2 GPU\(s\); --nproc-per-node 2"):
         resolve_device("cuda")
@@ -206,13 +206,13 @@ def test_a_run_resumes_with_other_numerics_only_where_they_are_allowed(tmp_path:
     again: Any = {"kind": "pretrain", "data": {}, "resume": True}
     with pytest.raises(InputError, match=r"micro_tokens is 8192 there and 1024 here; device is 'cpu' there.*--allow"):
         start_run(tmp_path / "run", settings=other, **again)
-    found = start_run(tmp_path / "run", settings=other, allow_other_numerics=True, **again)
-    assert found.record["settings"] == begun.model_dump(mode="json")  # another process may work on it
-    with pytest.raises(InputError, match="refused"), session(found):
+    resumed = start_run(tmp_path / "run", settings=other, allow_other_numerics=True, **again)
+    assert resumed.record["settings"] == begun.model_dump(mode="json")  # another process may work on it
+    with pytest.raises(InputError, match="refused"), session(resumed):
         raise InputError("refused")
     assert read_json(tmp_path / "run" / "run.json")["settings"] == begun.model_dump(mode="json")
-    with session(found):
-        assert found.record["settings"] == other.model_dump(mode="json")
+    with session(resumed):
+        assert resumed.record["settings"] == other.model_dump(mode="json")
     assert "resumes with other numerics: micro_tokens is 8192 there and 1024 here" in capsys.readouterr().err
     start_run(tmp_path / "run", settings=other, **again)  # what the run goes on with now
     with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here"):
@@ -257,8 +257,19 @@ def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
 
     monkeypatch.setattr(measure, "step_seconds", step_seconds)
     monkeypatch.setattr(pretraining_run, "train", full)
-    given = ["--steps", "2", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--evaluations", "0", "--threads", "1"]
-    command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *given]
+    options = [
+        "--steps",
+        "2",
+        "--batch-size",
+        "8",
+        "--lengths",
+        "16:0.5,32:0.5",
+        "--evaluations",
+        "0",
+        "--threads",
+        "1",
+    ]
+    command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *options]
     assert main(command) == 1
     said = capsys.readouterr().err
     assert "CUDA out of memory: --micro-tokens 32 fits; --resume --allow-other-numerics continues a run" in said
@@ -325,10 +336,10 @@ def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) ->
     with pytest.raises(InputError, match="started with another, this machine has"):
         finetune._resolved(settings, run, together, allow_other=False)
     assert run.record["resolved"]["processor"] == "another"
-    found, _ = finetune._resolved(settings, run, together, allow_other=True)
-    assert found.processor == begun.processor
+    resolved, _ = finetune._resolved(settings, run, together, allow_other=True)
+    assert resolved.processor == begun.processor
     assert {**run.record["resolved"], "peak_flops": 0.0} == {**settled, "peak_flops": 0.0}
-    assert finetune._resolved(settings, run, together, allow_other=False)[0] == found
+    assert finetune._resolved(settings, run, together, allow_other=False)[0] == resolved
 
 
 def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_together(
@@ -352,8 +363,8 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
     monkeypatch.setattr(RunFolder, "log", log)
     second = (tmp_path / "run" / "seed-0" / "model" / "model.safetensors").read_bytes()
     measured[:] = [0.625, 0.6875, 0.5]
-    found = finetune.finetune(settings, task, **where, resume=True)
-    assert (found["scores"], found["seeds"][0]["epoch"]) == ([0.75], 2)
+    result = finetune.finetune(settings, task, **where, resume=True)
+    assert (result["scores"], result["seeds"][0]["epoch"]) == ([0.75], 2)
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == second
 
 
@@ -383,6 +394,6 @@ def test_a_full_gpu_is_an_error_without_traceback_in_evaluation(
         raise FULL
 
     monkeypatch.setattr(Encoder, "forward", full)
-    asked = ["--model", str(tmp_path / "run")]
-    assert main(["evaluate", "sst2", *asked, "--data", str(data)]) == 1
+    options = ["--model", str(tmp_path / "run")]
+    assert main(["evaluate", "sst2", *options, "--data", str(data)]) == 1
     assert "CUDA out of memory: --device cpu computes it on the processors" in capsys.readouterr().err

@@ -162,13 +162,13 @@ def test_lines_that_a_log_lacks_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: Callable[[dict[str, Any]], bool], says: str | None
 ) -> None:
     """The loop logs every third step; a checkpoint holds the sums of the steps that are not logged yet."""
-    given = plan(save_every=16, evaluate=lambda done: {"score": float(done)}, evaluate_at=frozenset({5, 10, 15, 20}))
+    settings = plan(save_every=16, evaluate=lambda done: {"score": float(done)}, evaluate_at=frozenset({5, 10, 15, 20}))
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(line()), rows, plan=settings, numerics=NUMERICS, run=run, quiet=True)
     shutil.rmtree(run.checkpoints / "step-000000020")
     kept_lines(run, keep)
     capsys.readouterr()
-    train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(line()), rows, plan=settings, numerics=NUMERICS, run=run, quiet=True)
     said = capsys.readouterr().err
     if says is None:
         assert "missing" not in said
@@ -213,14 +213,14 @@ def test_every_flipped_bit_of_a_state_is_found(tmp_path: Path, capsys: pytest.Ca
         save_checkpoint(tmp_path, module, optimizer, step=step, notes={"usual": 1.5, "skipped": step})
     path = tmp_path / "step-000000012" / "state.json"
     written = path.read_bytes()
-    for place in range(8 * len(written)):
+    for position in range(8 * len(written)):
         data = bytearray(written)
-        data[place // 8] ^= 1 << place % 8
+        data[position // 8] ^= 1 << position % 8
         path.write_bytes(data)
-        found = load_checkpoint(tmp_path, module, optimizer)
+        loaded = load_checkpoint(tmp_path, module, optimizer)
         # a flip in the space between words changes nothing
-        assert found in ((11, {"usual": 1.5, "skipped": 11}), (12, {"usual": 1.5, "skipped": 12}))
-        is_kept = found is not None and found[0] == 12
+        assert loaded in ((11, {"usual": 1.5, "skipped": 11}), (12, {"usual": 1.5, "skipped": 12}))
+        is_kept = loaded is not None and loaded[0] == 12
         assert is_kept != ("step-000000012/state.json is damaged" in capsys.readouterr().err)
 
 
@@ -263,9 +263,9 @@ def test_a_checkpoint_without_its_state_is_named_too(tmp_path: Path, capsys: pyt
     for step in (1, 2):
         save_checkpoint(folder, module, optimizer, step=step, notes={})
     (folder / "step-000000002" / "state.json").unlink()
-    found = load_checkpoint(folder, module, optimizer)
-    assert found is not None
-    assert found[0] == 1
+    loaded = load_checkpoint(folder, module, optimizer)
+    assert loaded is not None
+    assert loaded[0] == 1
     assert "step-000000002/state.json is damaged" in capsys.readouterr().err
     (folder / "step-000000001" / "state.json").unlink()
     with pytest.raises(InputError, match="every checkpoint is damaged"):
@@ -463,8 +463,8 @@ def test_compiling_does_not_count_as_the_time_of_a_step(
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     monkeypatch.setattr("bertwright.training.loop.time.perf_counter", lambda: clock[0])
     numerics = NUMERICS.model_copy(update={"compiled": compiled})
-    found = measure_step_seconds(trainable(line()), passing, plan=plan(100), numerics=numerics, seconds=2.0)
-    assert found == pytest.approx(expected)
+    seconds_measured = measure_step_seconds(trainable(line()), passing, plan=plan(100), numerics=numerics, seconds=2.0)
+    assert seconds_measured == pytest.approx(expected)
 
 
 def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def test_rate_rises_then_falls_measured_from_step_zero() -> None:
 
 
 def test_the_rate_along_a_cosine_as_gpts() -> None:
-    found = [rate_at(step, 1000, 0.1, "cosine") for step in (50, 100, 500, 750, 1000)]
+    rates = [rate_at(step, 1000, 0.1, "cosine") for step in (50, 100, 500, 750, 1000)]
     shares = [(1 + math.cos(math.pi * share)) / 2 for share in (0.1, 0.5, 0.75, 1.0)]
-    assert found == pytest.approx([0.5, *shares], abs=1e-12)
-    assert found[2] == pytest.approx(0.5)
+    assert rates == pytest.approx([0.5, *shares], abs=1e-12)
+    assert rates[2] == pytest.approx(0.5)
 
 
 def test_biases_and_layer_norms_do_not_decay_and_scales_reach_their_parameters() -> None:

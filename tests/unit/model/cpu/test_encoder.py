@@ -56,19 +56,19 @@ def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], kernels_or_torch: str) -> None:
     model = classifier()
-    given = batch(*shape)
+    inputs = batch(*shape)
     with torch.inference_mode():
-        torch.testing.assert_close(packed_copy(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
+        torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
 @needs_bytes
 @pytest.mark.parametrize("shape", SHAPES)
 def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: str) -> None:
     model = classifier()
-    given = batch(*shape)
+    inputs = batch(*shape)
     with torch.inference_mode():
-        found = torch.cosine_similarity(packed_copy(model, "int8")(given), model(given))
-    assert float(found.min()) >= 0.998, found
+        similarity = torch.cosine_similarity(packed_copy(model, "int8")(inputs), model(inputs))
+    assert float(similarity.min()) >= 0.998, similarity
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
@@ -77,31 +77,31 @@ def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes
     model = packed_copy(classifier(**changes), kind)
     layers = [part for part in model.modules() if isinstance(part, PackedLayer)]
     for shape in ((1, 1), (1, 9), (3, 11), (2, 16), (17, 1)):
-        given = batch(*shape)
+        inputs = batch(*shape)
         with torch.inference_mode():
-            found = model(given)
+            logits = model(inputs)
             assert all(layer._fused for layer in layers)
             few = [layer.most_fused for layer in layers]
             for layer in layers:
                 layer.most_fused = 0
-            expected = model(given)
+            expected = model(inputs)
             for layer, number in zip(layers, few, strict=True):
                 layer.most_fused = number
-        assert float((found - expected).abs().max()) <= (CLOSE if kind == "fp32" else 0.02)
+        assert float((logits - expected).abs().max()) <= (CLOSE if kind == "fp32" else 0.02)
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
     model = packed_copy(classifier(), kind)
-    given = batch(6, 31)
+    inputs = batch(6, 31)
     with torch.inference_mode():
-        together = model(given)
+        together = model(inputs)
         for row in range(6):
-            length = int(given.mask[row].sum())
+            length = int(inputs.mask[row].sum())
             alone = TextBatch(
-                given.ids[row : row + 1, :length],
-                given.segments[row : row + 1, :length],
-                given.mask[row : row + 1, :length],
+                inputs.ids[row : row + 1, :length],
+                inputs.segments[row : row + 1, :length],
+                inputs.mask[row : row + 1, :length],
             )
             difference = float((model(alone)[0] - together[row]).abs().max())
             assert difference <= (CLOSE if kind == "fp32" else 0.05), (row, difference)
@@ -110,20 +110,22 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
 @pytest.mark.parametrize("changes", [{"heads": 2}, {"activation": "gelu_tanh"}])
 def test_other_heads_and_the_other_gelu(changes: dict[str, Any], kernels_or_torch: str) -> None:
     model = classifier(**changes)
-    given = batch(4, 19)
+    inputs = batch(4, 19)
     with torch.inference_mode():
-        torch.testing.assert_close(packed_copy(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
+        torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
 def test_every_layer_comes_out_for_features(kernels_or_torch: str) -> None:
     model = classifier()
-    given = batch(4, 19)
+    inputs = batch(4, 19)
     encoders = [part.get_submodule("encoder") for part in (model, packed_copy(model, "fp32"))]
     with torch.inference_mode():
-        plain, fast = (encoder(given.ids, given.segments, given.mask, all_hidden=True).hidden for encoder in encoders)
+        plain, fast = (
+            encoder(inputs.ids, inputs.segments, inputs.mask, all_hidden=True).hidden for encoder in encoders
+        )
     assert isinstance(encoders[0], Encoder)
     assert len(plain) == len(fast) == 5
-    real = given.mask
+    real = inputs.mask
     for mine, other in zip(fast, plain, strict=True):
         torch.testing.assert_close(mine[real], other[real], atol=CLOSE, rtol=CLOSE)
 
@@ -155,11 +157,11 @@ def test_nothing_to_answer() -> None:
 def test_the_model_itself_stays_as_it_was() -> None:
     model = classifier()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    found = packed_copy(model, "fp32")
+    packed = packed_copy(model, "fp32")
     with torch.inference_mode():
-        found(batch(2, 9))
+        packed(batch(2, 9))
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    assert found.pooler.dense.weight is model.pooler.dense.weight
+    assert packed.pooler.dense.weight is model.pooler.dense.weight
 
 
 def test_auto_is_never_int8_and_what_is_chosen_is_said(
@@ -225,12 +227,12 @@ def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 @pytest.mark.parametrize("shape", [(1, 10), (4, 100)])
 def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, int]) -> None:
-    model, given = packed_copy(classifier(), kind), batch(*shape)
+    model, inputs = packed_copy(classifier(), kind), batch(*shape)
     with torch.inference_mode():
-        usual = model(given)
+        usual = model(inputs)
         torch.set_default_dtype(torch.float64)
         try:
-            assert torch.equal(model(given), usual)
+            assert torch.equal(model(inputs), usual)
         finally:
             torch.set_default_dtype(torch.float32)
 
@@ -270,9 +272,9 @@ def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatc
 
 def test_what_is_filled_up_is_little() -> None:
     counts = range(1, 5000)
-    given = torch.ones(5000, 1)
-    found = [with_zero_rows(given[:count]) for count in counts]
-    assert len({len(one) for one in found}) <= 104
-    for count, one in zip(counts, found, strict=True):
+    rows = torch.ones(5000, 1)
+    padded = [with_zero_rows(rows[:count]) for count in counts]
+    assert len({len(one) for one in padded}) <= 104
+    for count, one in zip(counts, padded, strict=True):
         assert len(one) - count <= max(7, count / 16)
         assert int(one.count_nonzero()) == count

@@ -90,13 +90,13 @@ def test_a_batch_of_both_orders_is_learned_from_once(places_tokenizer: Path) -> 
     assert trainable.tokens(rows) == 2 * sum(map(len, encoded.ids))
     one_by_one = [padded(encoded, [row], pad_id=0, targets=targets, both_orders=True) for row in (0, 1)]
     with torch.no_grad():
-        whole, *parts = (float(trainable.step(given)["loss"][0]) for given in (rows, *one_by_one))
+        whole, *parts = (float(trainable.step(batch)["loss"][0]) for batch in (rows, *one_by_one))
     assert whole == pytest.approx(sum(parts), rel=1e-5)
     turned = encode(Tokenizer.load(places_tokenizer), *reversed(list(zip(*PAIRS, strict=True))), max_length=40)
-    for place, row in enumerate((1, 0)):
-        real = int(rows.mask[2 + place].sum())
-        assert rows.ids[2 + place, :real].tolist() == turned.ids[row].tolist()
-        assert int(rows.segments[2 + place].sum()) == real - turned.first[row]
+    for position, row in enumerate((1, 0)):
+        real = int(rows.mask[2 + position].sum())
+        assert rows.ids[2 + position, :real].tolist() == turned.ids[row].tolist()
+        assert int(rows.segments[2 + position].sum()) == real - turned.first[row]
 
 
 def test_who_reads_in_both_orders() -> None:

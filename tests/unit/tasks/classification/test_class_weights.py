@@ -63,9 +63,9 @@ def classifier(num_outputs: int = 3) -> Classifier:
 
 
 def weighed_rows(task: ClassificationTask) -> tuple[Any, Any, Any]:
-    given = examples(LABELS)
-    encoded = encode(Letters(), given.texts_a, max_length=12)
-    return encoded, given.targets, row_weights(task, LABELS, encoded)
+    labelled = examples(LABELS)
+    encoded = encode(Letters(), labelled.texts_a, max_length=12)
+    return encoded, labelled.targets, row_weights(task, LABELS, encoded)
 
 
 def test_a_label_weighs_the_inverse_of_its_share() -> None:
@@ -168,7 +168,7 @@ def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_pat
         lines = "".join(f"{word} number {n}\t{word}\n" for word, n in rows)
         (tmp_path / f"{name}.tsv").write_text(f"words\tverdict\n{lines}")
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=16, threads=1)
-    given: dict[str, Any] = {"model": "random:tiny", "data": tmp_path, "tokenizer": tmp_path / "tok"}
+    arguments: dict[str, Any] = {"model": "random:tiny", "data": tmp_path, "tokenizer": tmp_path / "tok"}
     task = with_columns(get_task("classify"), text=["words"], label="verdict")
     balanced = with_options(task, class_weights="balanced")
     words = Tokenizer.load(tmp_path / "tok")
@@ -176,8 +176,8 @@ def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_pat
     batch = work.batch(np.arange(24))
     assert batch.weights.tolist() == pytest.approx([24 / 36 if n % 4 else 24 / 12 for n in range(24)])
     assert CLASSIFICATION.prepare(task, tmp_path, words, SHAPE, 16).batch(np.arange(24)).weights is None
-    finetune(settings, balanced, out=tmp_path / "weighed", **given)
-    finetune(settings, task, out=tmp_path / "plain", **given)
+    finetune(settings, balanced, out=tmp_path / "weighed", **arguments)
+    finetune(settings, task, out=tmp_path / "plain", **arguments)
     weighed, plain = (
         json.loads((tmp_path / run / "model" / "config.json").read_text())["bertwright"]["task"]
         for run in ("weighed", "plain")
@@ -188,6 +188,6 @@ def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_pat
     assert not {"class_weights", "weights", "long"} & set(plain)  # as folders and runs of before have it
     assert {name: value for name, value in weighed.items() if name in plain} == plain
     with pytest.raises(InputError, match=r"data\.task\.class_weights is None there and 'balanced' here"):
-        finetune(settings, balanced, out=tmp_path / "plain", resume=True, **given)
+        finetune(settings, balanced, out=tmp_path / "plain", resume=True, **arguments)
     with pytest.raises(InputError, match=r"data\.task\.class_weights is 'balanced' there and None here"):
-        finetune(settings, task, out=tmp_path / "weighed", resume=True, **given)
+        finetune(settings, task, out=tmp_path / "weighed", resume=True, **arguments)

@@ -129,13 +129,13 @@ def test_rows_of_windows_know_their_example() -> None:
 def test_a_text_weighs_one_whatever_its_windows_and_times_its_label() -> None:
     task = with_labels(get_task("classify"), ["a", "b"])
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "abcdefghi"], max_length=8, long="windows")
-    found = row_weights(task, np.array([0, 1, 0]), rows)
-    assert found is not None
-    assert found.tolist() == pytest.approx([1, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5])
+    weights = row_weights(task, np.array([0, 1, 0]), rows)
+    assert weights is not None
+    assert weights.tolist() == pytest.approx([1, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5])
     weighed = task.model_copy(update={"weights": (2.0, 0.5)})
-    found = row_weights(weighed, np.array([0, 1, 0]), rows)
-    assert found is not None
-    assert found.tolist() == pytest.approx([2, 0.125, 0.125, 0.125, 0.125, 1, 1])
+    weights = row_weights(weighed, np.array([0, 1, 0]), rows)
+    assert weights is not None
+    assert weights.tolist() == pytest.approx([2, 0.125, 0.125, 0.125, 0.125, 1, 1])
     short = encode(Letters(), ["abc", "de"], max_length=8, long="windows")
     assert row_weights(task, np.array([0, 1]), short) is None
 
@@ -165,11 +165,11 @@ def test_the_loss_is_the_mean_over_texts_of_the_mean_over_windows(name: str) -> 
 def test_logits_are_the_mean_over_the_windows() -> None:
     model = classifier(small(), 3)
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "", "abcdefghi"], max_length=8, long="windows")
-    found = predict_logits(model, rows)
+    averaged = predict_logits(model, rows)
     with torch.inference_mode():
         each = np.concatenate([model.eval()(padded(rows, [row], pad_id=0)).numpy() for row in range(len(rows))])
     expected = [each[0], each[1:5].mean(0), each[5], each[6:].mean(0)]
-    assert found == pytest.approx(np.stack(expected), abs=1e-5)
+    assert averaged == pytest.approx(np.stack(expected), abs=1e-5)
     assert np.abs(each[1] - each[4]).max() > 1e-3  # so that the mean tells something
 
 
@@ -182,10 +182,15 @@ def test_what_is_learned_is_evaluated_and_predicted_alike(
     for name in ("train", "dev"):
         rows = "".join(f"{line}\t{n % 2}\n" for n, line in enumerate(lines))
         (tmp_path / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
-    place = {"--model": "random:tiny", "--data": tmp_path, "--tokenizer": own_tokenizer, "--out": tmp_path / "run"}
+    run_options = {
+        "--model": "random:tiny",
+        "--data": tmp_path,
+        "--tokenizer": own_tokenizer,
+        "--out": tmp_path / "run",
+    }
     options = {"--max-length": 16, "--epochs": 10, "--learning-rate": 1e-3, "--threads": 1, "--batch-size": 8}
     options |= {"--long": long} if long != "truncate" else {}
-    assert main(["finetune", "sst2", *(str(part) for pair in {**place, **options}.items() for part in pair)]) == 0
+    assert main(["finetune", "sst2", *(str(part) for pair in {**run_options, **options}.items() for part in pair)]) == 0
     said = capsys.readouterr().err
     assert ("of 24 examples exceed 16 tokens: with their windows" in said) == (long == "windows")
     assert ("24 of 24 examples exceed 16 tokens and are cut" in said) == (long != "windows")
@@ -258,7 +263,7 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, own_tokeniz
     predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     logits = predict_logits(model.eval(), encode(words, [megabyte], max_length=128, long="windows"))
-    found = decode(task, logits).probabilities
-    assert found is not None
-    assert list(answers[1]["probabilities"].values()) == pytest.approx(found[0].tolist(), abs=2e-6)
+    probabilities = decode(task, logits).probabilities
+    assert probabilities is not None
+    assert list(answers[1]["probabilities"].values()) == pytest.approx(probabilities[0].tolist(), abs=2e-6)
     assert open_model(str(tmp_path / "m")).extra["task"]["long"] == "windows"

@@ -52,9 +52,9 @@ def test_labels_are_learned_and_read_in_every_format(tmp_path: Path, ending: str
     path = table(tmp_path / f"a.{ending}", ROWS)
     task = learn(TASK, path)
     assert task.labels == ("blue", "green", "red")
-    found = read_examples(task, path).targets
-    assert found is not None
-    assert found.tolist() == [[True, False, False], [False] * 3, [True, False, True], [False, True, False]]
+    targets = read_examples(task, path).targets
+    assert targets is not None
+    assert targets.tolist() == [[True, False, False], [False] * 3, [True, False, True], [False, True, False]]
     with pytest.raises(ValueError, match=r"multilabel has no labels yet; call learn\(task, train_file\)"):
         read_examples(TASK, path)
 
@@ -66,9 +66,9 @@ def test_blanks_around_labels_and_numbers_as_labels(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x", "label": [10, "2"]}\n{"text": "y", "label": []}\n')
     assert learn(TASK, tmp_path / "a.jsonl").labels == ("2", "10")
     for ending in ("tsv", "jsonl"):
-        found = read_examples(task, tmp_path / f"a.{ending}").targets
-        assert found is not None
-        assert found.tolist() == [[True, True], [False, False]]
+        targets = read_examples(task, tmp_path / f"a.{ending}").targets
+        assert targets is not None
+        assert targets.tolist() == [[True, True], [False, False]]
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_answers_are_written_as_labels_are_read(tmp_path: Path) -> None:
         match=r"a\.tsv: the label 'a\|b' contains '\|', which separates labels in this format; use JSON lines",
     ):
         add_predictions(torn, read_table(tmp_path / "a.tsv"), decode(torn, logits[:, :2]))
-    found = add_predictions(torn, read_table(tmp_path / "a.jsonl"), decode(torn, logits[:, [0, 1]]))
-    assert list(found.column("predicted_label")) == [["a|b"], []]
+    columns = add_predictions(torn, read_table(tmp_path / "a.jsonl"), decode(torn, logits[:, [0, 1]]))
+    assert list(columns.column("predicted_label")) == [["a|b"], []]
 
 
 def test_every_label_has_its_share_of_dev_and_equal_texts_stay_together() -> None:
@@ -291,25 +291,25 @@ def test_every_label_has_its_share_of_dev_and_equal_texts_stay_together() -> Non
     targets = random.random((1000, 3)) < shares
     texts = [f"text {number % 900}" for number in range(1000)]
     targets[900:] = targets[:100]
-    given = TextExamples(tuple(texts), None, targets, "made up", tuple(range(1000)))
-    train, dev = split_dev(given)
+    examples_given = TextExamples(tuple(texts), None, targets, "made up", tuple(range(1000)))
+    train, dev = split_dev(examples_given)
     assert dev.targets is not None
     assert len(train) + len(dev) == 1000
     assert not set(train.texts_a) & set(dev.texts_a)
     assert abs(len(dev) - 100) <= 3
     assert np.abs(dev.targets.sum(axis=0) - 0.1 * targets.sum(axis=0)).max() <= 8
     assert abs(dev.targets[:, 2].sum() - 0.1 * targets[:, 2].sum()) <= 1  # the rarest is cut to within a group
-    turned = given.select(random.permutation(1000))
+    turned = examples_given.select(random.permutation(1000))
     assert set(split_dev(turned)[1].texts_a) == set(dev.texts_a)
     none = TextExamples(tuple(texts), None, targets & False, "made up", tuple(range(1000)))
     assert abs(len(split_dev(none)[1]) - 100) <= 3
 
 
 def test_baselines_refuse_several_labels() -> None:
-    given = TextExamples(("a", "b"), None, np.eye(3, dtype=bool)[:2], "made up", (1, 2))
+    labelled = TextExamples(("a", "b"), None, np.eye(3, dtype=bool)[:2], "made up", (1, 2))
     for baseline in (majority_baseline, bag_of_words_baseline):
         with pytest.raises(InputError, match="made up: the baselines need one label or one number per row"):
-            baseline(COLOURS, given, given)
+            baseline(COLOURS, labelled, labelled)
 
 
 @pytest.mark.parametrize(
@@ -337,8 +337,8 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
     data.mkdir()
     for name in ("train", "dev"):
         table(data / f"{name}.{ending}", rows)
-    found = finetune(SETTINGS, TASK, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=own_tokenizer)
-    assert (found["metric"], found["mean"], found["collapsed"]) == ("micro_f1", 1.0, [])
+    result = finetune(SETTINGS, TASK, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=own_tokenizer)
+    assert (result["metric"], result["mean"], result["collapsed"]) == ("micro_f1", 1.0, [])
     figures = evaluate_task(TASK, model=str(tmp_path / "run"), data=data)
     labels = {name: value for name, value in figures.items() if "." in name}
     assert {name: figures[name] for name in figures.keys() - labels} == {
@@ -385,5 +385,5 @@ def test_a_table_alone_is_split_and_learned(tmp_path: Path, own_tokenizer: Path)
     labels = [["red"], [], ["green", "red"], ["green"]]
     path = table(tmp_path / "all.csv", [(f"text {n} of {n % 4}", labels[n % 4]) for n in range(40)])
     settings = SETTINGS.model_copy(update={"epochs": 1})
-    found = finetune(settings, TASK, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=own_tokenizer)
-    assert set(found["seeds"][0]["scores"]) == {"micro_f1", "macro_f1", "exact_match"}
+    result = finetune(settings, TASK, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=own_tokenizer)
+    assert set(result["seeds"][0]["scores"]) == {"micro_f1", "macro_f1", "exact_match"}

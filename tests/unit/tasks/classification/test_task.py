@@ -270,11 +270,11 @@ def test_every_label_has_figures_of_its_own(kind: str) -> None:
     if kind == "multilabel":
         targets = np.eye(4, dtype=bool)[targets] | np.eye(4, dtype=bool)[random.integers(0, 3, 50)]
     values = decode(task, logits).values
-    found = score_labels(task, values, targets)
+    metrics = score_labels(task, values, targets)
     expected = precision_recall_fscore_support(targets, values, labels=range(4), zero_division=0)
     for name, values in zip(("precision", "recall", "f1", "examples"), expected, strict=True):
-        assert [found[f"{label}.{name}"] for label in labels] == pytest.approx(list(values))
-    assert found["never.examples"] == 0
+        assert [metrics[f"{label}.{name}"] for label in labels] == pytest.approx(list(values))
+    assert metrics["never.examples"] == 0
     assert score_labels(get_task("stsb"), np.zeros(3), np.zeros(3)) == {}
 
 

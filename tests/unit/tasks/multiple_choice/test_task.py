@@ -80,11 +80,11 @@ def test_rows_may_have_any_number_of_choices(tmp_path: Path) -> None:
         {"context": "", "choices": ["d", "e", "f", "g", "h"], "label": "4"},
     ]
     rows = read_choices(SWAG, as_lines(tmp_path / "a.jsonl", lines))
-    assert [len(given) for given in rows.choices] == [2, 5]
+    assert [len(choices) for choices in rows.choices] == [2, 5]
     table = swag_rows(2)
     table[1]["ending3"] = " "
     table[1]["label"] = 2
-    assert [len(given) for given in read_choices(SWAG, as_csv(tmp_path / "b.csv", table)).choices] == [4, 3]
+    assert [len(choices) for choices in read_choices(SWAG, as_csv(tmp_path / "b.csv", table)).choices] == [4, 3]
 
 
 def broken(**change: Any) -> list[dict[str, Any]]:
@@ -209,8 +209,8 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
     one, whole = learned(10**6)
     several, parts = learned(200)
     assert one == 1 < several < 7 == learned(1)[0]
-    for given, wanted in zip(parts, whole, strict=True):
-        torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-12)
+    for part_gradient, wanted in zip(parts, whole, strict=True):
+        torch.testing.assert_close(part_gradient, wanted, rtol=1e-9, atol=1e-12)
 
 
 def test_it_learns_answers_and_comes_back(
@@ -222,8 +222,8 @@ def test_it_learns_answers_and_comes_back(
     as_csv(data / "own-train.csv", swag_rows(16))
     as_csv(data / "own-val.csv", swag_rows(8))
     settings = FinetuneSettings(epochs=12, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
-    found = finetune(settings, SWAG, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=endings_tokenizer)
-    assert found["mean"] == 1.0
+    result = finetune(settings, SWAG, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=endings_tokenizer)
+    assert result["mean"] == 1.0
     assert evaluate_task(SWAG, model=str(tmp_path / "run"), data=data) == {"accuracy": 1.0, "examples": 8}
     source = as_csv(tmp_path / "in.csv", [{**row, "label": "?"} for row in swag_rows(5)])
     assert predict_file(str(tmp_path / "run"), str(source), str(tmp_path / "out.csv"))["rows"] == 5

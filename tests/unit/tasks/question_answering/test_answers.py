@@ -34,10 +34,10 @@ class Letters:
 
 
 def made(contexts: list[str], golds: list[tuple[str, ...]] | None = None, version: Any = "1.1") -> Questions:
-    given = golds or [()] * len(contexts)
+    gold_answers = golds or [()] * len(contexts)
     items = (
         Question(f"q{row}", "Who?", context, tuple((gold, -1) for gold in texts))
-        for row, (context, texts) in enumerate(zip(contexts, given, strict=True))
+        for row, (context, texts) in enumerate(zip(contexts, gold_answers, strict=True))
     )
     return Questions(tuple(items), version, "made up")
 
@@ -58,18 +58,18 @@ def plain_search(windows: Windows, logits: SpanLogits, question: int, context: s
     every = []
     begin = 0
     for window in range(len(windows)):
-        first, last = (int(place) for place in windows.span[window])
+        first, last = (int(piece) for piece in windows.span[window])
         if windows.question[window] == question:
-            for place in range(*windows.core[window]):
-                for end in range(place, min(last, place + longest)):
-                    score = logits.start[begin + place - first] + logits.end[begin + end - first]
-                    cut = int(windows.offsets[place, 0]), int(windows.offsets[end, 1])
+            for piece in range(*windows.core[window]):
+                for end in range(piece, min(last, piece + longest)):
+                    score = logits.start[begin + piece - first] + logits.end[begin + end - first]
+                    cut = int(windows.offsets[piece, 0]), int(windows.offsets[end, 1])
                     every.append((float(score), *cut, context[slice(*cut)]))
         begin += last - first
-    every.sort(key=lambda found: (-found[0], found[1], found[2]))
+    every.sort(key=lambda span: (-span[0], span[1], span[2]))
     distinct: dict[str, Any] = {}
-    for found in every:
-        distinct.setdefault(found[3], found)
+    for span in every:
+        distinct.setdefault(span[3], span)
     return list(distinct.values())
 
 
@@ -94,10 +94,10 @@ def test_the_best_spans_are_those_of_a_search_through_all(
     task = SQUAD1.model_copy(update={"stride": stride})
     windows = encode_windows(Letters(), questions, task, max_length=length)
     logits = random_logits(windows, seed, coarse=coarse)
-    found = best_spans(windows, logits, questions, longest=longest, count=count)
+    best = best_spans(windows, logits, questions, longest=longest, count=count)
     for row, context in enumerate(contexts):
         expected = plain_search(windows, logits, row, context, longest)[:count]
-        spans = [(span.score, span.first, span.last, span.text) for span in found[row]]
+        spans = [(span.score, span.first, span.last, span.text) for span in best[row]]
         assert spans == expected
 
 

@@ -48,11 +48,11 @@ def test_the_settings_are_the_papers() -> None:
 
 def test_questions_are_read_with_all_answers(write: Any) -> None:
     two = [{"text": "at dawn", "answer_start": 20}, {"text": "at dawn", "answer_start": 33}]
-    found = read_questions(write("a.json", squad(asked(), asked("q2", answers=two))))
-    assert found.version == "1.1"
-    assert [question.id for question in found.items] == ["q1", "q2"]
-    assert found.items[1].answers == (("at dawn", 20), ("at dawn", 33))
-    assert found.items[0].context is found.items[1].context
+    questions = read_questions(write("a.json", squad(asked(), asked("q2", answers=two))))
+    assert questions.version == "1.1"
+    assert [question.id for question in questions.items] == ["q1", "q2"]
+    assert questions.items[1].answers == (("at dawn", 20), ("at dawn", 33))
+    assert questions.items[0].context is questions.items[1].context
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_the_real_files_are_read(shared_data: Path) -> None:
     }
     folder = shared_data / "squad"
     for name, (count, version) in expected.items():
-        found = read_questions(folder / name)
-        assert (len(found), found.version) == (count, version)
+        questions = read_questions(folder / name)
+        assert (len(questions), questions.version) == (count, version)
     assert train_questions_file(SQUAD2, folder).name == "train-v2.0-part.json"
     assert dev_questions_file(SQUAD1, folder) == folder / "dev-v1.1.json"

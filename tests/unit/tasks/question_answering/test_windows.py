@@ -52,9 +52,9 @@ def made(*questions: tuple[str, str, tuple[str, int] | None]) -> Questions:
 
 def plain_windows(question: str, context: str, answer: tuple[str, int] | None, length: int, stride: int) -> list[Any]:
     """For each window: its ids, the target's positions and, by place in the passage, where it has most context."""
-    asked = [ord(letter) for letter in question if letter != " "][: min(64, (length - 3) // 2)]
+    question_ids = [ord(letter) for letter in question if letter != " "][: min(64, (length - 3) // 2)]
     places = [n for n, letter in enumerate(context) if letter != " "]
-    room = length - 3 - len(asked)
+    room = length - 3 - len(question_ids)
     spans, begin = [], 0
     while True:
         end = min(begin + room, len(places))
@@ -64,19 +64,19 @@ def plain_windows(question: str, context: str, answer: tuple[str, int] | None, l
         begin += min(stride, room)
     windows = []
     for begin, end in spans:
-        ids = [CLS, *asked, SEP, *(ord(context[n]) for n in places[begin:end]), SEP]
+        ids = [CLS, *question_ids, SEP, *(ord(context[n]) for n in places[begin:end]), SEP]
         target = (0, 0)
         if answer:
             covered = [p for p, n in enumerate(places) if answer[1] <= n < answer[1] + len(answer[0])]
             if covered[0] >= begin and covered[-1] < end:
-                target = (covered[0] - begin + len(asked) + 2, covered[-1] - begin + len(asked) + 2)
+                target = (covered[0] - begin + len(question_ids) + 2, covered[-1] - begin + len(question_ids) + 2)
         windows.append((ids, target, []))
-    for place in range(len(places)):
+    for position in range(len(places)):
         scores = [
-            min(place - begin, end - 1 - place) + 0.01 * (end - begin) if begin <= place < end else -1
+            min(position - begin, end - 1 - position) + 0.01 * (end - begin) if begin <= position < end else -1
             for begin, end in spans
         ]
-        windows[scores.index(max(scores))][2].append(place)
+        windows[scores.index(max(scores))][2].append(position)
     return windows
 
 
@@ -92,18 +92,18 @@ def plain_windows(question: str, context: str, answer: tuple[str, int] | None, l
 )
 def test_windows_are_those_of_a_plain_walk(length: int, stride: int, rows: list[Any]) -> None:
     questions = []
-    for asked, size, first, longest, answered in rows:
+    for num_question, size, first, longest, answered in rows:
         context = "".join(" " if n % 7 == 5 else chr(97 + n % 26) for n in range(size))
         first = min(first, size - 1)
         answer = (context[first : first + longest], first)
-        questions.append(("q" * asked, context, answer if answered and answer[0].strip() else None))
+        questions.append(("q" * num_question, context, answer if answered and answer[0].strip() else None))
     compare(questions, length, stride)
 
 
 @pytest.mark.parametrize("more", [0, 1, 2, 3, 64, 127, 128, 129, 300])
 def test_windows_are_those_of_a_plain_walk_at_the_papers_size(more: int) -> None:
     """So long that the hundredth of a window's length outweighs a piece or two of context."""
-    questions = [("q" * asked, "x" * (381 - asked + more), ("xxx", 300)) for asked in (1, 12, 64)]
+    questions = [("q" * num_question, "x" * (381 - num_question + more), ("xxx", 300)) for num_question in (1, 12, 64)]
     compare(questions, 384, 128)
 
 
@@ -112,18 +112,18 @@ def compare(questions: list[Any], length: int, stride: int) -> None:
     task = SQUAD1.model_copy(update={"stride": stride})
     windows = encode_windows(Letters(), made(*questions), task, max_length=length, targets=True)
     expected = [
-        (row, *window) for row, asked in enumerate(questions) for window in plain_windows(*asked, length, stride)
+        (row, *window) for row, question in enumerate(questions) for window in plain_windows(*question, length, stride)
     ]
     assert windows.question.tolist() == [row for row, *_ in expected]
     assert windows.lengths.tolist() == [len(ids) for _, ids, _, _ in expected]
     assert max(windows.lengths) <= length
     begins: dict[int, int] = {}
-    for window, (row, ids, target, own) in enumerate(expected):
+    for window, (row, ids, target, answered) in enumerate(expected):
         assert windows.row(window).tolist() == ids
         assert tuple(windows.target[window]) == target
         begin = begins.setdefault(row, int(windows.span[window, 0]))
-        assert [int(place) - begin for place in range(*windows.core[window])] == own
-    every = np.concatenate([np.arange(*own) for own in windows.core])
+        assert [int(position) - begin for position in range(*windows.core[window])] == answered
+    every = np.concatenate([np.arange(*answered) for answered in windows.core])
     assert sorted(set(every)) == list(range(len(windows.pieces)))
 
 
@@ -163,8 +163,8 @@ def test_long_questions_are_cut_and_counted() -> None:
 def test_a_document_of_a_megabyte_has_its_windows() -> None:
     document = "The ferry leaves at dawn. " * 40_000
     begin = document.rindex("at dawn")
-    found = made(("When does it leave?", document, ("at dawn", begin)))
-    windows = encode_windows(Letters(), found, SQUAD1, max_length=384, targets=True)
+    questions = made(("When does it leave?", document, ("at dawn", begin)))
+    windows = encode_windows(Letters(), questions, SQUAD1, max_length=384, targets=True)
     assert len(windows) > 5000
     (holding,) = np.flatnonzero(windows.target[:, 0])
     first, last = windows.target[holding] - windows.first_piece[holding] + windows.span[holding, 0]
@@ -203,8 +203,8 @@ def spelling(text: str, *, cased: bool) -> Tokenizer:
 
 def learned(words: Tokenizer, context: str, text: str) -> str:
     """What is cut out of the passage where the answer is to be learned."""
-    found = made(("Who?", context, (text, context.index(text))))
-    windows = encode_windows(words, found, SQUAD1, max_length=90, targets=True)
+    questions = made(("Who?", context, (text, context.index(text))))
+    windows = encode_windows(words, questions, SQUAD1, max_length=90, targets=True)
     assert np.all(windows.offsets[:, 0] < windows.offsets[:, 1])
     assert np.all(np.diff(windows.offsets, axis=0) >= 0)
     first, last = windows.target[0] - windows.first_piece[0]
@@ -301,8 +301,8 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "file"))
     questions = made(("When?", "at dawn", None))
-    found = cached_windows(Letters(), questions, SQUAD1, max_length=30)
-    assert same(found, encode_windows(Letters(), questions, SQUAD1, max_length=30))
+    windows = cached_windows(Letters(), questions, SQUAD1, max_length=30)
+    assert same(windows, encode_windows(Letters(), questions, SQUAD1, max_length=30))
     assert "cannot cache the windows" in capsys.readouterr().err
 
 

@@ -197,8 +197,8 @@ def test_files_are_known_by_the_words_in_their_names(write, tmp_path, names, tra
     for name in names:
         write(name, "a O\n")
     assert tag_train_file(tmp_path).name == train
-    found = tag_dev_file(tmp_path)
-    assert (found and found.name) == dev
+    dev_file = tag_dev_file(tmp_path)
+    assert (dev_file and dev_file.name) == dev
     assert tag_train_file(tmp_path / names[0]).name == names[0]
     assert tag_dev_file(tmp_path / names[0]) is None
 

@@ -45,10 +45,10 @@ def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     (folder / "data").mkdir()
     for name in ("train", "dev"):
         (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = finetune(
+    result = finetune(
         SHORT, NER, model="random:tiny", data=folder / "data", out=folder / "run", tokenizer=folder / "tok"
     )
-    assert found["mean"] == 1.0
+    assert result["mean"] == 1.0
     assert open_model(str(folder / "run")).extra["task"]["context"] == "documents"
     return str(folder / "run")
 
@@ -63,10 +63,10 @@ def test_columns_come_back_with_one_more(tagger: str, write: Any) -> None:
     """Comments, blank lines, document lines, line ends and other columns as they were."""
     words, tags = sentence(2)
     body = "".join(f"{word}\tx\t?\r\n" for word in words)
-    given = f"-DOCSTART-\t-X-\tO\r\n\r\n# said\r\n{body}\r\n \r\n{body}".removesuffix("\r\n")
+    text = f"-DOCSTART-\t-X-\tO\r\n\r\n# said\r\n{body}\r\n \r\n{body}".removesuffix("\r\n")
     tagged = "".join(f"{word}\tx\t?\t{tag}\r\n" for word, tag in zip(words, tags, strict=True))
     expected = f"-DOCSTART-\t-X-\tO\tO\r\n\r\n# said\r\n{tagged}\r\n \r\n{tagged}".removesuffix("\r\n") + "\n"
-    assert answered(tagger, write("a.conll", given)) == expected
+    assert answered(tagger, write("a.conll", text)) == expected
     alone = "".join(f"{word}\n" for word in words)
     expected = "".join(f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True))
     assert answered(tagger, write("b.txt", alone)) == expected
@@ -77,7 +77,7 @@ def test_columns_come_back_with_one_more(tagger: str, write: Any) -> None:
 
 def test_rows_of_conllu_that_are_no_words_get_a_line(tagger: str, write: Any) -> None:
     words, tags = sentence(0)
-    rows = ["1-2\tx\t_\t_", *(f"{place}\t{word}\t_\t_" for place, word in enumerate(words, 1))]
+    rows = ["1-2\tx\t_\t_", *(f"{position}\t{word}\t_\t_" for position, word in enumerate(words, 1))]
     expected = [f"{row}\t{tag}" for row, tag in zip(rows, ["_", *tags], strict=True)]
     assert answered(tagger, write("a.conllu", "\n".join(rows) + "\n")).splitlines() == expected
 
@@ -153,12 +153,12 @@ def test_standard_input_and_output(tagger: str, monkeypatch: pytest.MonkeyPatch,
 def test_plain_text_is_not_taken_for_columns(tagger: str, write: Any, monkeypatch: Any, name: str) -> None:
     source = write("a.txt", "Ada leaves Oslo today\n")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(source.read_bytes())))
-    given = str(source) if name != "-" else "-"
+    input_name = str(source) if name != "-" else "-"
     with pytest.raises(
         InputError,
         match=r":1: 'Ada leaves Oslo today' may be plain text or a row of columns; use --raw",
     ):
-        predict_file(tagger, given, "-")
+        predict_file(tagger, input_name, "-")
     assert answered(tagger, write("b.conll", "Ada NNP\n")).startswith("Ada NNP ")  # its name says what it is
     assert answered(tagger, write("b.txt", "Ada B-PER\nx O\n")).startswith("Ada B-PER ")  # and so do tags
 
@@ -174,13 +174,13 @@ RAW = [
 
 def test_entities_lie_where_they_stand_in_the_text(tagger: str, write: Any) -> None:
     """With accents, marks of their own, odd spaces and other scripts before them: offsets cut the text exactly."""
-    found = [json.loads(line) for line in answered(tagger, write("a.txt", "\n".join(RAW)), raw=True).splitlines()]
-    assert [row["text"] for row in found] == RAW
-    for row in found:
+    rows = [json.loads(line) for line in answered(tagger, write("a.txt", "\n".join(RAW)), raw=True).splitlines()]
+    assert [row["text"] for row in rows] == RAW
+    for row in rows:
         for entity in row["entities"]:
             assert entity["text"] == row["text"][entity["start"] : entity["end"]]
             assert 0 < entity["probability"] <= 1
-    spans = [[(entity["type"], entity["text"]) for entity in row["entities"]] for row in found]
+    spans = [[(entity["type"], entity["text"]) for entity in row["entities"]] for row in rows]
     assert spans[0] == [("PER", "Ada van Vaduz"), ("LOC", "Oslo")]
     assert spans[1] == []
     assert spans[2] == [("PER", "Bruno\u00a0van Ulm"), ("LOC", "Porto")]
@@ -203,8 +203,8 @@ def test_words_lie_where_they_stand_in_a_text(
     for text, spans, whole in zip(texts, words.words(texts), words.ids(texts), strict=True):
         if strip_accents:  # else a mark in front of a word belongs to the one before, which changes both
             assert [id for ids in words.ids([text[a:b] for a, b in spans]) for id in ids] == whole
-        inside = {place for begin, end in spans for place in range(begin, end)}
-        assert inside >= {place for place, letter in enumerate(text) if unicodedata.category(letter)[0] in "LNPS"}
+        inside = {position for begin, end in spans for position in range(begin, end)}
+        assert inside >= {position for position, letter in enumerate(text) if unicodedata.category(letter)[0] in "LNPS"}
         at = 0
         for begin, end in spans:
             assert at <= begin < end
@@ -233,8 +233,8 @@ def test_a_long_text_is_counted_as_all_that_is_read(tagger: str) -> None:
 def test_plain_tags_of_a_text_are_words(tmp_path: Path, cased_tokenizer: Path, write: Any) -> None:
     example = example_data(POS, tmp_path)
     finetune(SHORT, POS, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=cased_tokenizer)
-    found = json.loads(answered(str(tmp_path / "run"), write("a.txt", "Ada van Vaduz leaves Oslo today."), raw=True))
-    words = [(word["tag"], word["start"], word["end"], word["text"]) for word in found["words"]]
+    answer = json.loads(answered(str(tmp_path / "run"), write("a.txt", "Ada van Vaduz leaves Oslo today."), raw=True))
+    words = [(word["tag"], word["start"], word["end"], word["text"]) for word in answer["words"]]
     assert words[:3] == [("NAME", 0, 3, "Ada"), ("NAME", 4, 7, "van"), ("NAME", 8, 13, "Vaduz")]
     assert words[-1][1:] == (31, 32, ".")
 
@@ -301,18 +301,18 @@ def test_taggers_of_transformers_answer(
     import_model(str(tmp_path / "theirs"), tmp_path / "ours")
     task = open_model(str(tmp_path / "ours")).extra["task"]
     assert (task["name"], task["labels"], task["context"]) == (name, list(labels), "off")
-    given = sentence(4)[0]
-    pieces = words.ids(given)
+    tokens = sentence(4)[0]
+    pieces = words.ids(tokens)
     with torch.inference_mode():
         logits = theirs(torch.tensor([[words.cls_id, *(id for ids in pieces for id in ids), words.sep_id]])).logits[0]
     first = np.cumsum([1, *map(len, pieces)])[:-1]
-    expected = [labels[int(logits[place].argmax())] for place in first]
+    expected = [labels[int(logits[piece].argmax())] for piece in first]
     assert len(set(expected)) > 1
-    lines = answered(str(tmp_path / "ours"), write("a.conll", "".join(f"{word}\n" for word in given)))
+    lines = answered(str(tmp_path / "ours"), write("a.conll", "".join(f"{word}\n" for word in tokens)))
     written = tuple(line.split(" ")[1] for line in lines.splitlines())
     assert written == possible(TaggingTask.model_validate(task), expected)
     scheme = "plain" if name == "pos" else "iob2"
     assert entities_of(written, scheme) == entities_of(expected, scheme)
-    gold = write("dev.conll", "".join(f"{word} {labels[0]}\n" for word in given))
+    gold = write("dev.conll", "".join(f"{word} {labels[0]}\n" for word in tokens))
     figures = evaluate_task(get_spec(name), model=str(tmp_path / "ours"), data=gold)
-    assert figures["accuracy"] == pytest.approx(expected.count(labels[0]) / len(given))
+    assert figures["accuracy"] == pytest.approx(expected.count(labels[0]) / len(tokens))

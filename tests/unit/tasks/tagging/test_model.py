@@ -17,17 +17,17 @@ from tests.support.eight_sentences import CLS, SEP, UNK, Letters, made_of
 
 def asked_of(windows) -> dict[int, tuple[list[int], int]]:
     """Word → the row that is asked for it, and where; a word asked for twice fails."""
-    found: dict[int, tuple[list[int], int]] = {}
+    predictions_of: dict[int, tuple[list[int], int]] = {}
     for ids, at, words in zip(windows.ids, windows.at, windows.words, strict=True):
-        for place, word in zip(at, words, strict=True):
-            assert word not in found
-            found[int(word)] = (ids.tolist(), int(place))
-    return found
+        for piece, word in zip(at, words, strict=True):
+            assert word not in predictions_of
+            predictions_of[int(word)] = (ids.tolist(), int(piece))
+    return predictions_of
 
 
 def by_hand(documents: list[list[list[str]]], room: int) -> list[tuple[list[int], int]]:
     """The same for sentences in documents, piece by piece and without any arithmetic on centres."""
-    found = []
+    windows_by_hand = []
     for document in documents:
         pieces = [[[ord(letter) for letter in word] for word in words] for words in document]
         flat = [id for words in pieces for word in words for id in word]
@@ -53,10 +53,10 @@ def by_hand(documents: list[list[list[str]]], room: int) -> list[tuple[list[int]
             for word in words:
                 inside = [start for start in starts if start <= at < start + room]
                 best = max(inside, key=lambda start: (min(at - start, start + room - 1 - at), -start))
-                found.append(([CLS, *flat[best : best + min(room, high - low)], SEP], at - best + 1))
+                windows_by_hand.append(([CLS, *flat[best : best + min(room, high - low)], SEP], at - best + 1))
                 at += len(word)
             begin += length
-    return found
+    return windows_by_hand
 
 
 words_of_letters = st.lists(
@@ -79,8 +79,8 @@ def test_windows_are_those_found_by_hand(documents, max_length):
     }
     for context, (sentences, groups) in cases.items():
         windows = windows_of(Letters(), sentences, context=context, max_length=max_length)
-        found = asked_of(windows)
-        assert [found[word] for word in range(sentences.num_words)] == by_hand(groups, max_length - 2)
+        predicted_words = asked_of(windows)
+        assert [predicted_words[word] for word in range(sentences.num_words)] == by_hand(groups, max_length - 2)
         assert max(map(len, windows.ids)) <= max_length
 
 

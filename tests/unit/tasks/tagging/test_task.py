@@ -176,10 +176,10 @@ def test_what_the_model_does_not_know_is_named_with_its_line(write, tmp_path, ta
 def test_tags_and_probabilities_come_from_a_softmax():
     task = NER.model_copy(update={"labels": ("O", "B-X", "I-X")})
     logits = np.array([[0.0, 3.0, 1.0], [0.0, 0.0, 5.0], [2.0, 1.0, 0.0]])
-    found = decode_tags(task, logits, made_of([["a", "b"], [], ["c"]]))
-    assert found.tags == (("B-X", "I-X"), (), ("O",))
+    tags = decode_tags(task, logits, made_of([["a", "b"], [], ["c"]]))
+    assert tags.tags == (("B-X", "I-X"), (), ("O",))
     expected = [np.exp(row.max()) / np.exp(row).sum() for row in logits]
-    assert found.probabilities == pytest.approx(expected, abs=1e-12)
+    assert tags.probabilities == pytest.approx(expected, abs=1e-12)
     with pytest.raises(RunFailed, match="ner: the model's logits are not all finite"):
         decode_tags(task, np.array([[0.0, np.nan, 0.0]]), made_of([["a"]]))
 
@@ -231,9 +231,9 @@ def test_logits_are_the_plain_paths_whatever_stands_in_one_batch():
         ids = torch.from_numpy(windows.ids[row])[None]
         logits = plain(ids, torch.zeros_like(ids), torch.ones_like(ids) > 0)["logits"][0, windows.at[row]].detach()
         torch.testing.assert_close(together[row, : len(logits)], logits, atol=1e-9, rtol=0)
-    found = predict_tags(model, windows, SOME.num_words)
+    by_word = predict_tags(model, windows, SOME.num_words)
     for row in range(4):
-        np.testing.assert_allclose(found[windows.words[row]], together[row, : len(windows.at[row])], atol=1e-6)
+        np.testing.assert_allclose(by_word[windows.words[row]], together[row, : len(windows.at[row])], atol=1e-6)
 
 
 def test_the_loss_is_a_sum_over_words():
@@ -244,10 +244,10 @@ def test_the_loss_is_a_sum_over_words():
     rows = tag_rows(windows, [2, 0, 3], pad_id=0, labels=labels)
     ((loss, name),) = trainable.step(rows).values()
     logits = torch.from_numpy(predict_tags(model.float(), windows, SOME.num_words))
-    asked = np.concatenate([windows.words[row] for row in (2, 0, 3)])
-    expected = F.cross_entropy(logits[asked], torch.from_numpy(labels[asked]), reduction="sum")
+    words = np.concatenate([windows.words[row] for row in (2, 0, 3)])
+    expected = F.cross_entropy(logits[words], torch.from_numpy(labels[words]), reduction="sum")
     assert float(loss.detach()) == pytest.approx(float(expected), abs=1e-4)
-    assert trainable.counts(rows) == {name: len(asked)}
+    assert trainable.counts(rows) == {name: len(words)}
     assert trainable.flops(rows) > 0
 
 
@@ -259,20 +259,22 @@ def test_it_overfits_eight_sentences_and_comes_back(
     """F1 (or accuracy) 1.0 from the run, from its folder, and in the answers; with features of a frozen encoder too."""
     task = get_spec(name)
     example = example_data(task, tmp_path)
-    given = SHORT.model_copy(update={"features": features, "learning_rate": 1e-2, "lstm_width": 96} if features else {})
-    found = finetune(
-        given, task, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=cased_tokenizer
+    settings = SHORT.model_copy(
+        update={"features": features, "learning_rate": 1e-2, "lstm_width": 96} if features else {}
     )
-    assert (found["metric"], found["mean"]) == ("f1" if name == "ner" else "accuracy", 1.0)
+    result = finetune(
+        settings, task, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=cased_tokenizer
+    )
+    assert (result["metric"], result["mean"]) == ("f1" if name == "ner" else "accuracy", 1.0)
     figures = evaluate_task(task, model=str(tmp_path / "run"), data=example["data"])
     assert (figures["sentences"], figures["words"]) == (8, 56)
-    assert figures[found["metric"]] == 1.0
-    answered = predict_file(str(tmp_path / "run"), str(example["asked"]), str(tmp_path / example["output"]))
+    assert figures[result["metric"]] == 1.0
+    answered = predict_file(str(tmp_path / "run"), str(example["input_file"]), str(tmp_path / example["output"]))
     assert (answered["sentences"], answered["words"]) == (8, 56)
     assert example["answers"](tmp_path / example["output"]) == example["right"]
     with pytest.raises(InputError, match=example["trouble"]):
         finetune(
-            given, task, model="random:tiny", data=example["broken"], out=tmp_path / "no", tokenizer=cased_tokenizer
+            settings, task, model="random:tiny", data=example["broken"], out=tmp_path / "no", tokenizer=cased_tokenizer
         )
     if not features:
         saved = open_model(str(tmp_path / "run"))
@@ -296,9 +298,9 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer:
     for name in ("train", "dev"):
         rows = ("".join(f"7 {word} {tag} x\n" for word, tag in zip(*sentence(row), strict=True)) for row in range(8))
         (data / f"{name}.conll").write_text("-DOCSTART-\n\n" + "\n".join(rows))
-    given: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": cased_tokenizer}
-    given |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "threads": 1}}
-    commands.finetune_command("ner", task_setting=("context=off", "scheme=iob2"), **given)
+    arguments: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": cased_tokenizer}
+    arguments |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "threads": 1}}
+    commands.finetune_command("ner", task_setting=("context=off", "scheme=iob2"), **arguments)
     task = open_model(str(tmp_path / "run")).extra["task"]
     assert {"context": "off", "scheme": "iob2", "word": "2", "tag": "3"}.items() <= task.items()
     figures = commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data)
@@ -309,4 +311,4 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer:
     ):
         commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data, label_column="4")
     with pytest.raises(InputError, match="data"):
-        commands.finetune_command("ner", resume=True, **given)
+        commands.finetune_command("ner", resume=True, **arguments)

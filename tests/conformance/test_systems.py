@@ -42,7 +42,7 @@ SETTINGS = FinetuneSettings(
 pytestmark = pytest.mark.usefixtures("measured_once")
 
 
-def one(system: System, vocab_size: int) -> SingleBackboneConfig:
+def small_system(system: System, vocab_size: int) -> SingleBackboneConfig:
     """A body of two layers, 64 wide, that forgets nothing in training."""
     shape = system_config(system, "2x128", vocab_size, max_positions=64, hidden_dropout=0.0)
     smaller: dict[str, Any] = {"hidden": 64, "hidden_dropout": 0.0}
@@ -68,9 +68,9 @@ def system_folders(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: P
     """A folder with random weights for each system and for each pair."""
     folder = tmp_path_factory.mktemp("models")
     vocab_size = Tokenizer.load(places_tokenizer).vocab_size
-    shapes: dict[str, BackboneConfig] = {system: one(system, vocab_size) for system in SYSTEMS}
+    shapes: dict[str, BackboneConfig] = {system: small_system(system, vocab_size) for system in SYSTEMS}
     for name, (left, right) in PAIRS.items():
-        shapes[name] = PairConfig(left=one(left, vocab_size), right=one(right, vocab_size))
+        shapes[name] = PairConfig(left=small_system(left, vocab_size), right=small_system(right, vocab_size))
     for name, config in shapes.items():
         model = nn.ModuleDict({"encoder": build_backbone(config)})
         init_weights(model, 0.05, torch.Generator().manual_seed(4))

@@ -28,13 +28,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     return folder
 
 
-def told(folder: Path) -> tuple[dict[str, object], str]:
+def card_parts(folder: Path) -> tuple[dict[str, object], str]:
     _, front, text = (folder / "README.md").read_text("utf-8").split("---\n", 2)
     return yaml.safe_load(front), text
 
 
 def test_an_encoders_card(runs: Path) -> None:
-    front, text = told(runs / "lm" / "model")
+    front, text = card_parts(runs / "lm" / "model")
     assert front == {"library_name": "transformers", "pipeline_tag": "fill-mask", "tags": ["bert", "bertwright"]}
     assert "# A BERT encoder: 2 layers of 128, 400 pieces" in text
     assert re.search(r"- [\d,]+ documents, [\d,]+ sentences, [\d,]+ tokens; share of each step 1; fingerprint `", text)
@@ -44,7 +44,7 @@ def test_an_encoders_card(runs: Path) -> None:
     assert re.search(r"- mlm_loss: \d\.\d{4}", text)
     assert "It reads at most 512 tokens at a time; this training had rows of up to 32, and taught it nothing" in text
     (early,) = (runs / "lm" / "snapshots").iterdir()
-    assert "this training had rows of up to 16," in told(early)[1]  # the rows of 32 come after it
+    assert "this training had rows of up to 16," in card_parts(early)[1]  # the rows of 32 come after it
     assert "began from" not in text
     assert str(runs) not in text  # the same bytes wherever a run lies
 
@@ -54,13 +54,13 @@ def test_what_a_run_goes_on_from_is_told(runs: Path) -> None:
     again += ["--batch-size", "4", "--lengths", "512", "--precision", "fp32", "--threads", "1"]
     assert main([*again, "--out", str(runs / "again")]) == 0
     digest = hashlib.sha256((runs / "lm" / "model" / "model.safetensors").read_bytes()).hexdigest()[:16]
-    text = told(runs / "again" / "model")[1]
+    text = card_parts(runs / "again" / "model")[1]
     assert f"- began from the model `lm`, its weights' sha256 `{digest}`\n" in text
     assert "It reads at most 512 tokens at a time.\n" in text
 
 
 def test_a_tasks_card(runs: Path) -> None:
-    front, text = told(runs / "sst2" / "model")
+    front, text = card_parts(runs / "sst2" / "model")
     assert front["pipeline_tag"] == "text-classification"
     assert "# A BERT model for sst2: 2 layers of 128, 400 pieces" in text
     assert re.search(r"- accuracy: \d\.\d{4} ± \d\.\d{4} over 2 seeds", text)

@@ -39,7 +39,7 @@ def folder_files(folder: Path) -> dict[str, Any]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def lines_of(run: Path) -> list[dict[str, Any]]:
+def untimed_lines(run: Path) -> list[dict[str, Any]]:
     """metrics.jsonl without what the clock says."""
     text = (run / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in TIMED} for line in text]
@@ -50,7 +50,7 @@ def run_files(run: Path) -> dict[str, Any]:
         str(path.relative_to(run)): path.read_bytes() for path in sorted((run / "model").iterdir()) if path.is_file()
     }
     for log in sorted(run.rglob("metrics.jsonl")):
-        contents[str(log.relative_to(run))] = lines_of(log.parent)
+        contents[str(log.relative_to(run))] = untimed_lines(log.parent)
     left = [str(path) for path in run.rglob(".*") if path.name != ".lock"]
     assert not left, left
     return contents

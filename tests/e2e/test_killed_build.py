@@ -13,6 +13,7 @@ import pytest
 
 from bertwright.corpus.checks import verify
 from bertwright.text.wordpiece import train_tokenizer
+from tests.support.folders import contents
 
 KILLS = 10
 SCRIPT = """
@@ -23,10 +24,6 @@ if __name__ == "__main__":
     reading.CHUNK_CHARACTERS = 20_000
     build_corpus(sys.argv[3:], tokenizer=sys.argv[1], out=sys.argv[2], workers=2, shard_tokens=10_000, skip=True)
 """
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def whole_shards(out: Path) -> int:

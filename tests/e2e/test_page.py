@@ -51,7 +51,7 @@ LAYERS, HEADS = SHAPE["layers"], SHAPE["heads"]
 # ---- models and a service --------------------------------------------------------------------------------------------
 
 
-def _table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
+def _write_table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
     folder.mkdir()
     rows = [[*(f"The {PLACES[row]} of {column}" for column in columns), answers[row]] for row in range(8)]
     text = "\n".join("\t".join(row) for row in [[*columns, "label"], *rows]) + "\n"
@@ -60,7 +60,7 @@ def _table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
     return folder
 
 
-def _questions(folder: Path) -> Path:
+def _write_questions(folder: Path) -> Path:
     folder.mkdir()
     articles = []
     for row, noun in enumerate(PLACES):
@@ -79,7 +79,7 @@ def _questions(folder: Path) -> Path:
     return folder
 
 
-def _choices(folder: Path) -> Path:
+def _write_choices(folder: Path) -> Path:
     folder.mkdir()
     endings = ("asks the ferryman", "eats a stone", "paints the moon", "sells the river")
     rows = [
@@ -113,13 +113,13 @@ def trained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: P
     number = ClassificationTask(name="number", text=("sentence",), kind="regression", metrics=("pearson",), **table)
     ner = TASKS["ner"]
     runs = {
-        "mood": (mood, _table(folder / "mood", ("sentence",), ["bad", "good"] * 4)),
-        "pair": (pair, _table(folder / "pair", ("here", "there"), ["no", "yes"] * 4)),
-        "topics": (topics, _table(folder / "topics", ("sentence",), ["sea|town", "town", "sea", ""] * 2)),
-        "number": (number, _table(folder / "number", ("sentence",), [str(row / 4) for row in range(8)])),
-        "ner": (ner, eight_sentences.example_data(ner, folder / "ner")["data"]),
-        "squad": (TASKS["squad2"], _questions(folder / "squad")),
-        "swag": (TASKS["swag"], _choices(folder / "swag")),
+        "mood": (mood, _write_table(folder / "mood", ("sentence",), ["bad", "good"] * 4)),
+        "pair": (pair, _write_table(folder / "pair", ("here", "there"), ["no", "yes"] * 4)),
+        "topics": (topics, _write_table(folder / "topics", ("sentence",), ["sea|town", "town", "sea", ""] * 2)),
+        "number": (number, _write_table(folder / "number", ("sentence",), [str(row / 4) for row in range(8)])),
+        "ner": (ner, eight_sentences.tagging_example(ner, folder / "ner")["data"]),
+        "squad": (TASKS["squad2"], _write_questions(folder / "squad")),
+        "swag": (TASKS["swag"], _write_choices(folder / "swag")),
     }
     numerics = resolve_numerics("fp32", threads=1)  # measuring the machine takes longer than learning eight records
     with pytest.MonkeyPatch.context() as patch:
@@ -162,7 +162,7 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(
+def open_page(
     browser: Any, url: str, *, refused: tuple[int, ...] = (), width: int = 1000, colours: str = "light"
 ) -> Iterator[Any]:
     """The page; at the end: nothing in the console but answers `refused`, and nothing asked of another host."""
@@ -188,7 +188,7 @@ def opened(
 
 @pytest.fixture
 def page(browser: Any, url: str) -> Iterator[Any]:
-    with opened(browser, url) as opened_page:
+    with open_page(browser, url) as opened_page:
         yield opened_page
 
 
@@ -199,7 +199,7 @@ def at(page: Any, model: str, tab: str) -> Any:
     return page.locator(f"#result-{tab}")
 
 
-def answered(page: Any, tab: str) -> None:
+def wait_for_answer(page: Any, tab: str) -> None:
     page.wait_for_function(
         "(tab) => { const it = document.getElementById(`result-${tab}`);"
         " return it.children.length && !it.hasAttribute('aria-busy'); }",
@@ -207,12 +207,12 @@ def answered(page: Any, tab: str) -> None:
     )
 
 
-def typed(page: Any, tab: str, fields: dict[str, str]) -> None:
+def type_into(page: Any, tab: str, fields: dict[str, str]) -> None:
     """Write into the fields and wait for the answer."""
     for name, text in fields.items():
         page.fill(f"#{tab}-{name}", text)
     page.evaluate("(tab) => ask(tab, true)", tab)
-    answered(page, tab)
+    wait_for_answer(page, tab)
 
 
 # ---- the tests -------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_masks_are_filled_as_one_types(page: Any, trained_models: dict[str, Pred
 def test_labels_have_bars(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "mood", "classification")
     assert not page.locator("#classification-second").is_visible()
-    typed(page, "classification", {"first": "The garden of sentence"})
+    type_into(page, "classification", {"first": "The garden of sentence"})
     assert result.locator(".big").inner_text() == "good"
     assert result.locator(".name").all_inner_texts() == ["good", "bad"]
     share = trained_models["mood"]("The garden of sentence").probability
@@ -253,21 +253,21 @@ def test_labels_have_bars(page: Any, trained_models: dict[str, Predictor]) -> No
 
 def test_a_pair_has_two_fields(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "pair", "classification")
-    typed(page, "classification", {"first": "The harbour of here", "second": "The harbour of there"})
+    type_into(page, "classification", {"first": "The harbour of here", "second": "The harbour of there"})
     assert result.locator(".big").inner_text() == "no"
-    typed(page, "classification", {"second": " "})
+    type_into(page, "classification", {"second": " "})
     assert result.inner_text() == "Write both texts."
 
 
 def test_several_labels_and_a_number(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "topics", "classification")
-    typed(page, "classification", {"first": "The harbour of sentence"})
+    type_into(page, "classification", {"first": "The harbour of sentence"})
     assert result.locator(".big").inner_text() == "These apply: sea, town."
-    typed(page, "classification", {"first": "The kitchen of sentence"})
+    type_into(page, "classification", {"first": "The kitchen of sentence"})
     assert result.locator(".big").inner_text() == "No label applies."
 
     result = at(page, "number", "classification")
-    typed(page, "classification", {"first": "The bridge of sentence"})
+    type_into(page, "classification", {"first": "The bridge of sentence"})
     score = trained_models["number"]("The bridge of sentence").score
     assert result.locator(".number").inner_text() == f"{score:.3f}"
 
@@ -276,7 +276,7 @@ def test_entities_are_marked_with_their_types(page: Any, trained_models: dict[st
     result = at(page, "ner", "tagging")
     words, _ = eight_sentences.sentence(0)
     text = " ".join(words)
-    typed(page, "tagging", {"text": text})
+    type_into(page, "tagging", {"text": text})
     entities = trained_models["ner"](text).entities
     assert [one.type for one in entities] == ["PER", "LOC"]
     marks = result.locator("mark")
@@ -289,7 +289,7 @@ def test_places_count_characters(page: Any, trained_models: dict[str, Predictor]
     """Beyond the first plane a character is two units in JavaScript and one in the service."""
     result = at(page, "ner", "tagging")
     text = f"𝔘𝔫𝔦 {' '.join(eight_sentences.sentence(0)[0])}"
-    typed(page, "tagging", {"text": text})
+    type_into(page, "tagging", {"text": text})
     entities = trained_models["ner"](text).entities
     assert entities
     marked = result.locator("mark").evaluate_all("(marks) => marks.map((mark) => mark.firstChild.data)")
@@ -298,12 +298,12 @@ def test_places_count_characters(page: Any, trained_models: dict[str, Predictor]
 
 def test_an_answer_is_marked_in_its_passage(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "squad", "questions")
-    typed(page, "questions", {"question": "Where did they meet?", "context": PASSAGE.format("the harbour")})
+    type_into(page, "questions", {"question": "Where did they meet?", "context": PASSAGE.format("the harbour")})
     assert result.locator("mark").inner_text() == "the harbour"
     assert result.locator(".big").inner_text() == "the harbour"
     assert result.locator(".text").inner_text() == PASSAGE.format("the harbour")
     none = trained_models["squad"](("Where did they meet?", PASSAGE.format("something"))).no_answer
-    typed(page, "questions", {"context": PASSAGE.format("something")})
+    type_into(page, "questions", {"context": PASSAGE.format("something")})
     assert result.locator("mark").count() == 0
     assert result.locator(".big").inner_text() == "The passage holds no answer."
     assert result.locator(".share").inner_text() == f"{100 * none:.1f} %"
@@ -316,14 +316,14 @@ def test_a_choice_is_made(page: Any) -> None:
     page.get_by_role("button", name="Remove continuation 4").click()
     for position, ending in enumerate(endings, 1):
         page.get_by_label(f"Continuation {position}", exact=True).fill(ending)
-    typed(page, "choice", {})
+    type_into(page, "choice", {})
     assert result.locator(".name").all_inner_texts() == endings
     assert result.locator("li.best .name").inner_text() == endings[0]
 
 
 def test_does_the_second_text_follow(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "lm", "next")
-    typed(page, "next", {"first": "The harbour", "second": "the garden"})
+    type_into(page, "next", {"first": "The harbour", "second": "the garden"})
     assert result.locator(".name").all_inner_texts() == ["follows", "does not follow"]
     share = trained_models["lm"].next_sentence("The harbour", "the garden")
     assert result.locator(".share").first.inner_text() == f"{100 * share:.1f} %"
@@ -331,20 +331,20 @@ def test_does_the_second_text_follow(page: Any, trained_models: dict[str, Predic
 
 def test_two_texts_are_compared(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "ner", "compare")
-    typed(page, "compare", {"first": "The harbour", "second": "the garden of the tower"})
+    type_into(page, "compare", {"first": "The harbour", "second": "the garden of the tower"})
     a, b = trained_models["ner"].vectors(["The harbour", "the garden of the tower"]).astype(float)
     cosine = a @ b / np.sqrt((a @ a) * (b @ b))
     assert float(result.locator(".number").inner_text()) == pytest.approx(cosine, abs=1e-3)
     assert result.locator("svg[role=img] line").count() == 2
-    typed(page, "compare", {"second": "The harbour"})
+    type_into(page, "compare", {"second": "The harbour"})
     assert result.locator(".number").inner_text() == "1.000"
 
 
 def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     result = at(page, "lm", "inside")
-    answered(page, "inside")
+    wait_for_answer(page, "inside")
     with page.expect_response("**/v1/inside") as first:
-        typed(page, "inside", {"first": "the harbour", "second": "the garden"})
+        type_into(page, "inside", {"first": "the harbour", "second": "the garden"})
     attention = first.value.json()
     pieces = attention["pieces"]
     cells = [
@@ -390,7 +390,7 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
 
 def test_the_keyboard_is_enough(page: Any) -> None:
     at(page, "lm", "fill")
-    answered(page, "fill")
+    wait_for_answer(page, "fill")
 
     def focused() -> str:
         return str(page.evaluate("document.activeElement.id || document.activeElement.dataset.place"))
@@ -409,7 +409,7 @@ def test_the_keyboard_is_enough(page: Any) -> None:
     assert outline == "solid"  # where one is can be seen
     page.keyboard.press("End")
     assert focused() == "tab-inside"
-    answered(page, "inside")
+    wait_for_answer(page, "inside")
     for _ in range(20):
         page.keyboard.press("Tab")
         if focused() == "from-0":
@@ -446,21 +446,21 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, url: str) -> None:
         "squad": ("questions",),
         "swag": ("choice",),
     }
-    with opened(browser, url, width=360) as page:
+    with open_page(browser, url, width=360) as page:
         page.wait_for_selector("#chooser:not([hidden])")
         for language in ("en", "ko"):
             page.select_option("#language", language)
             for model, names in tabs.items():
                 for name in names:
                     at(page, model, name)
-                    answered(page, name)
+                    wait_for_answer(page, name)
                     wide = page.evaluate("document.documentElement.scrollWidth")
                     assert (language, name, wide) == (language, name, 360)
 
 
 def test_dark_and_light(browser: Any, url: str) -> None:
     shown = "getComputedStyle(document.body).backgroundColor"
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         light = page.evaluate(shown)
         page.select_option("#theme", "dark")
         dark = page.evaluate(shown)
@@ -469,7 +469,7 @@ def test_dark_and_light(browser: Any, url: str) -> None:
         assert page.evaluate(shown) == dark
         page.select_option("#theme", "light")
         assert page.evaluate(shown) == light
-    with opened(browser, url, colours="dark") as page:
+    with open_page(browser, url, colours="dark") as page:
         assert page.evaluate(shown) == dark
 
 
@@ -506,19 +506,19 @@ CONTRAST = """() => {
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_all_text_has_the_contrast_of_wcag(browser: Any, url: str, colours: str) -> None:
-    with opened(browser, url, colours=colours) as page:
+    with open_page(browser, url, colours=colours) as page:
         for model, name in (("lm", "fill"), ("lm", "inside"), ("ner", "tagging"), ("squad", "questions")):
             at(page, model, name)
             if name == "tagging":
-                typed(page, name, {"text": " ".join(eight_sentences.sentence(3)[0])})
+                type_into(page, name, {"text": " ".join(eight_sentences.sentence(3)[0])})
                 assert page.locator("mark").count()
-            answered(page, name)
+            wait_for_answer(page, name)
             assert (name, page.evaluate(CONTRAST)) == (name, [])
 
 
 def test_korean(page: Any) -> None:
     at(page, "lm", "fill")
-    answered(page, "fill")
+    wait_for_answer(page, "fill")
     page.select_option("#language", "ko")
     assert page.evaluate("document.documentElement.lang") == "ko"
     assert page.get_by_role("tab").all_inner_texts() == ["빈칸 채우기", "다음 문장", "두 글 비교", "모델 들여다보기"]
@@ -537,34 +537,37 @@ def test_korean(page: Any) -> None:
 def test_markup_is_shown_as_text(page: Any) -> None:
     at(page, "ner", "tagging")
     words = " ".join(eight_sentences.sentence(2)[0])
-    typed(page, "tagging", {"text": f"{HOSTILE} {words}"})
+    type_into(page, "tagging", {"text": f"{HOSTILE} {words}"})
     at(page, "squad", "questions")
-    typed(page, "questions", {"question": HOSTILE, "context": f"{PASSAGE.format('the tower')} {HOSTILE}"})
+    type_into(page, "questions", {"question": HOSTILE, "context": f"{PASSAGE.format('the tower')} {HOSTILE}"})
     assert page.locator("#result-questions .text").inner_text().endswith(HOSTILE)
     at(page, "lm", "inside")
-    typed(page, "inside", {"first": "<img> <script>", "second": ""})
+    type_into(page, "inside", {"first": "<img> <script>", "second": ""})
     at(page, "lm", "fill")
-    typed(page, "fill", {"text": f"[MASK] {HOSTILE[:40]}"})
+    type_into(page, "fill", {"text": f"[MASK] {HOSTILE[:40]}"})
     assert HOSTILE[:40] in page.locator("#result-fill .text").inner_text()
     at(page, "swag", "choice")
     page.get_by_label("Continuation 1", exact=True).fill(HOSTILE)
-    typed(page, "choice", {})
+    type_into(page, "choice", {})
     assert page.locator("#result-choice .name").first.inner_text() == HOSTILE
     assert page.locator("[id^=result] :is(img, script)").count() == 0
     assert page.title() == "bertwright"
 
 
 def test_a_refusal_is_shown_in_the_services_words(browser: Any, url: str) -> None:
-    with opened(browser, url, refused=(422,)) as page:
+    with open_page(browser, url, refused=(422,)) as page:
         result = at(page, "lm", "fill")
-        typed(page, "fill", {"text": "[MASK]" * 80})
+        type_into(page, "fill", {"text": "[MASK]" * 80})
         assert "this model takes at most 64" in result.get_by_role("alert").inner_text()
-        typed(page, "fill", {"text": "[MASK]"})
+        type_into(page, "fill", {"text": "[MASK]"})
         assert result.get_by_role("alert").count() == 0
 
 
 def test_a_token_is_asked_for(browser: Any, trained_models: dict[str, Predictor]) -> None:
-    with served({"lm": trained_models["lm"]}, token="schlüssel") as url, opened(browser, url, refused=(401,)) as page:
+    with (
+        served({"lm": trained_models["lm"]}, token="schlüssel") as url,
+        open_page(browser, url, refused=(401,)) as page,
+    ):
         page.get_by_role("heading", name="This service asks for a token").wait_for()
         assert "Authorization: Bearer TOKEN" in page.locator("#token-trouble").inner_text()
         page.get_by_label("Token").fill("another")
@@ -573,16 +576,16 @@ def test_a_token_is_asked_for(browser: Any, trained_models: dict[str, Predictor]
         page.get_by_label("Token").fill("schlüssel")
         page.keyboard.press("Enter")
         page.locator("#tab-fill").wait_for()
-        answered(page, "fill")
+        wait_for_answer(page, "fill")
         assert not page.locator("#token-form").is_visible()
         assert page.evaluate("sessionStorage.getItem('bertwright.token')") == "schlüssel"
         assert page.evaluate("localStorage.getItem('bertwright.token')") is None
 
 
 def test_a_busy_service_is_asked_again(browser: Any, url: str) -> None:
-    with opened(browser, url, refused=(503,)) as page:
+    with open_page(browser, url, refused=(503,)) as page:
         result = at(page, "lm", "next")
-        answered(page, "next")
+        wait_for_answer(page, "next")
         refusals = [1, 1]
 
         def refuse(route: Any) -> None:
@@ -619,7 +622,7 @@ def opened_gone(browser: Any, models: dict[str, Predictor]) -> Iterator[Any]:
         with served({"lm": models["lm"]}) as url:
             page.goto(url)
             page.locator("#tab-fill").wait_for()
-            answered(page, "fill")
+            wait_for_answer(page, "fill")
         yield page
     finally:
         context.close()
@@ -627,7 +630,7 @@ def opened_gone(browser: Any, models: dict[str, Predictor]) -> Iterator[Any]:
 
 def test_an_older_answer_never_replaces_a_newer_one(page: Any) -> None:
     result = at(page, "lm", "fill")
-    answered(page, "fill")
+    wait_for_answer(page, "fill")
     held: list[Any] = []
 
     def hold(route: Any) -> None:

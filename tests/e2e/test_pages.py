@@ -125,13 +125,13 @@ def test_a_page_does_what_it_prints(
     with ExitStack() as running:
         for line in [line for page, line in LINES if page == name and not why_not(line)]:
             for start, things in PUT.get(name, {}).items():
-                for place, thing in things.items() if line.startswith(start) else ():
-                    remove(Path(place))
+                for target, thing in things.items() if line.startswith(start) else ():
+                    remove(Path(target))
                     if thing:
-                        Path(place).symlink_to(pages_folder / thing)
+                        Path(target).symlink_to(pages_folder / thing)
             line = with_less(line)
             words = command(line)
-            for path in written(words):
+            for path in outputs_of(words):
                 remove(path)
             if words[:1] in (["serve"], ["demo"]):
                 running.close()
@@ -141,7 +141,7 @@ def test_a_page_does_what_it_prints(
                 assert main([word for pattern in words for word in sorted(glob(pattern)) or [pattern]]) == 0, line
             elif not line.startswith("curl ") or shutil.which("curl"):
                 in_shell(line.replace("localhost:8000", f"localhost:{port}"), environment)
-            assert all(path.exists() for path in written(words)), line
+            assert all(path.exists() for path in outputs_of(words)), line
     known: dict[str, Any] = {"texts": ["a fine film", "a dull film"] * 4, "labels": ["good", "bad"] * 4}
     for code in [code for page, code in CODE if page == name]:
         exec(compile(code, name, "exec"), known)
@@ -166,7 +166,7 @@ def with_less(line: str) -> str:
     return line[: line.index("bertwright ")] + shlex.join(["bertwright", *words])
 
 
-def written(words: list[str]) -> list[Path]:
+def outputs_of(words: list[str]) -> list[Path]:
     """What a command makes anew, so that an earlier one's must be out of its way."""
     if {"--resume", "--plan"} & {*words} or words[:1] == ["paper"]:
         return []

@@ -28,6 +28,7 @@ from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.loop import train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import OptimizerSettings
+from tests.support.folders import read_jsonl
 from tests.support.texts import OWN_TEXT
 
 GOLDEN = Path(__file__).with_name("run.json")
@@ -87,7 +88,7 @@ def float64_losses(corpus: Path, out: Path) -> list[list[float]]:
 def fp32_losses(corpus: Path, out: Path) -> list[list[float]]:
     """The same of a whole run as `bertwright pretrain` makes it, with dropout 0.1."""
     pretrain(settings(dropout=0.1), corpus=corpus, out=out)
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+    lines = read_jsonl(out / "metrics.jsonl")
     return [[round(line["mlm"], 6), round(line["nsp"], 6)] for line in lines]
 
 

@@ -26,17 +26,17 @@ def test_vocabulary_and_shards_are_the_same_bytes(golden_corpus: Path) -> None:
 def test_float64_losses_are_the_same(golden_corpus: Path, tmp_path: Path) -> None:
     with deterministic():
         losses = renew.float64_losses(golden_corpus, tmp_path / "run")
-    assert_same(losses, GOLDEN["float64"], 1e-9)
+    assert_losses_are_golden(losses, GOLDEN["float64"], 1e-9)
 
 
 def test_fp32_losses_of_a_whole_run_are_the_same(golden_corpus: Path, tmp_path: Path) -> None:
     with deterministic():
         losses = renew.fp32_losses(golden_corpus, tmp_path / "run")
-    assert_same(losses, GOLDEN["fp32"], 1e-3)
+    assert_losses_are_golden(losses, GOLDEN["fp32"], 1e-3)
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
 
 
-def assert_same(losses: list[list[float]], golden: list[list[float]], tolerance: float) -> None:
+def assert_losses_are_golden(losses: list[list[float]], golden: list[list[float]], tolerance: float) -> None:
     assert len(losses) == len(golden) == renew.STEPS
     for step, (mine, old) in enumerate(zip(losses, golden, strict=True), start=1):
         assert mine == pytest.approx(old, abs=tolerance), f"step {step}: [masked LM, next sentence] {renew.RENEW}"

@@ -105,7 +105,9 @@ def test_every_task_is_learned_there_and_answered_alike_here(name: str, small_en
         figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data, precision="fp32", device=device)
         assert figures[result["metric"]] == pytest.approx(result["mean"], abs=1e-4)
         (tmp_path / device).mkdir(exist_ok=True)
-        predict_file(str(tmp_path / "run"), str(example.input_file), str(tmp_path / device / example.output), device=device)
+        predict_file(
+            str(tmp_path / "run"), str(example.input_file), str(tmp_path / device / example.output), device=device
+        )
         assert example.answers(tmp_path / device / example.output) == example.right
 
 

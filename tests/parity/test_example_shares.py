@@ -33,7 +33,7 @@ class Rows:
 
 
 @pytest.fixture(scope="module")
-def numbered_corpus(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
     draw = np.random.default_rng(0)
     documents: list[oracle.Document] = []
     piece = 0
@@ -48,12 +48,12 @@ def numbered_corpus(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorp
 
 
 @pytest.fixture(scope="module")
-def epoch_rows(numbered_corpus: oracle.FakeCorpus) -> Rows:
-    examples = Examples(numbered_corpus, ExampleSettings(), length=LENGTH, seed=SEED)  # type: ignore[arg-type]
+def walk(numbered: oracle.FakeCorpus) -> Rows:
+    examples = Examples(numbered, ExampleSettings(), length=LENGTH, seed=SEED)  # type: ignore[arg-type]
     plans = [
         plan_pairs(
-            numbered_corpus.sentence_lengths(),
-            numbered_corpus.document_first(),
+            numbered.sentence_lengths(),
+            numbered.document_first(),
             length=LENGTH,
             seed=SEED,
             epoch=epoch,
@@ -77,18 +77,15 @@ def standard_errors(measured: float, expected: float, num: float) -> float:
     return abs(measured - expected) / (expected * (1 - expected) / num) ** 0.5
 
 
-def test_the_count_of_predictions_is_exact(epoch_rows: Rows) -> None:
-    wanted = [max(1, round(0.15 * length)) for length in epoch_rows.batch.lengths.tolist()]
-    assert epoch_rows.batch.weights.sum(1).tolist() == wanted
+def test_the_count_of_predictions_is_exact(walk: Rows) -> None:
+    wanted = [max(1, round(0.15 * length)) for length in walk.batch.lengths.tolist()]
+    assert walk.batch.weights.sum(1).tolist() == wanted
     assert set(wanted) == {1, 2, 3, 4, 5}
 
 
-def test_of_the_chosen_pieces_so_many_are_masked_kept_and_random(epoch_rows: Rows) -> None:
-    row, column = np.nonzero(epoch_rows.batch.weights)
-    shown, label = (
-        epoch_rows.batch.ids[row, epoch_rows.batch.positions[row, column]],
-        epoch_rows.batch.labels[row, column],
-    )
+def test_of_the_chosen_pieces_so_many_are_masked_kept_and_random(walk: Rows) -> None:
+    row, column = np.nonzero(walk.batch.weights)
+    shown, label = walk.batch.ids[row, walk.batch.positions[row, column]], walk.batch.labels[row, column]
     size = FIRST + PIECES
     masked, kept = (shown == oracle.MASK).mean(), (shown == label).mean()
     assert standard_errors(masked, 0.8 + 0.1 / size, label.size) < 3  # a random entry is [MASK] once in so many
@@ -128,38 +125,36 @@ def expected_rows(corpus: oracle.FakeCorpus) -> NDArray[np.float64]:
     return np.array(expected)
 
 
-def test_rows_and_random_ones_are_as_many_as_the_walk_gives(
-    numbered_corpus: oracle.FakeCorpus, epoch_rows: Rows
-) -> None:
+def test_rows_and_random_ones_are_as_many_as_the_walk_gives(numbered: oracle.FakeCorpus, walk: Rows) -> None:
     """More than half are random: chunks of one sentence always are."""
-    expected = expected_rows(numbered_corpus)
-    document = np.searchsorted(numbered_corpus.document_first(), epoch_rows.plan["a"], side="right") - 1
+    expected = expected_rows(numbered)
+    document = np.searchsorted(numbered.document_first(), walk.plan["a"], side="right") - 1
     counts = np.zeros((EPOCHS, len(expected), 2))
-    np.add.at(counts, (epoch_rows.epoch, document, 0), 1)
-    np.add.at(counts, (epoch_rows.epoch, document, 1), epoch_rows.batch.is_random)
-    assert (epoch_rows.batch.is_random == epoch_rows.plan["random"]).all()
+    np.add.at(counts, (walk.epoch, document, 0), 1)
+    np.add.at(counts, (walk.epoch, document, 1), walk.batch.is_random)
+    assert (walk.batch.is_random == walk.plan["random"]).all()
     beyond = counts - expected  # documents and epochs have draws of their own
     assert (abs(beyond.sum((0, 1))) < 3 * (beyond**2).sum((0, 1)) ** 0.5).all()
     share = expected[:, 1].sum() / expected[:, 0].sum()
     assert 0.55 < share < 0.75
     ratio = beyond[..., 1] - share * beyond[..., 0]
     assert abs(ratio.sum()) < 3 * (ratio**2).sum() ** 0.5
-    assert epoch_rows.batch.is_random.mean() == pytest.approx(share, abs=0.005)
+    assert walk.batch.is_random.mean() == pytest.approx(share, abs=0.005)
 
 
-def test_tokens_are_cut_off_front_and_back_alike(numbered_corpus: oracle.FakeCorpus, epoch_rows: Rows) -> None:
+def test_tokens_are_cut_off_front_and_back_alike(numbered: oracle.FakeCorpus, walk: Rows) -> None:
     """A and B are runs of the text; what they lack of the planned sentences stood before them as often as after."""
-    begins = np.concatenate([[0], np.cumsum(numbered_corpus.sentence_lengths())])
-    every, columns = np.arange(len(epoch_rows.text)), np.arange(LENGTH)
-    in_b = epoch_rows.batch.segments.sum(1)  # with its [SEP]
-    middle = epoch_rows.batch.lengths - in_b - 1
+    begins = np.concatenate([[0], np.cumsum(numbered.sentence_lengths())])
+    every, columns = np.arange(len(walk.text)), np.arange(LENGTH)
+    in_b = walk.batch.segments.sum(1)  # with its [SEP]
+    middle = walk.batch.lengths - in_b - 1
     fronts = cuts = 0
     for side, first, size in (("a", np.ones_like(middle), middle - 1), ("b", middle + 1, in_b - 1)):
         assert (size >= 1).all()
-        numbers = epoch_rows.text - FIRST
+        numbers = walk.text - FIRST
         is_inside = (columns >= first[:, None]) & (columns < (first + size - 1)[:, None])
         assert (((np.roll(numbers, -1, axis=1) - numbers) % PIECES)[is_inside] == 1).all()
-        planned = begins[epoch_rows.plan[side]], begins[epoch_rows.plan[side] + epoch_rows.plan[f"{side}_count"]]
+        planned = begins[walk.plan[side]], begins[walk.plan[side] + walk.plan[f"{side}_count"]]
         front = (numbers[every, first] - planned[0]) % PIECES
         cut = planned[1] - planned[0] - size
         assert (front <= cut).all()

@@ -27,7 +27,7 @@ CLOSE = 1e-12
 """Largest difference of float64 numbers of size 1 that went through the same sums in another order."""
 
 
-def gradients(module: nn.Module) -> dict[str, Tensor]:
+def gradients_of(module: nn.Module) -> dict[str, Tensor]:
     gradients_by_name = {name: parameter.grad for name, parameter in module.named_parameters()}
     assert all(grad is not None for grad in gradients_by_name.values())
     return {name: grad for name, grad in gradients_by_name.items() if grad is not None}
@@ -59,7 +59,7 @@ SPECS = {
 }
 
 
-def encoded(num_rows: int) -> Encoded:
+def ragged_rows(num_rows: int) -> Encoded:
     """Ragged rows of 3 to 30 tokens, in no order of length, their B sometimes absent."""
     draw = np.random.default_rng(5)
     lengths = draw.integers(3, 31, num_rows)
@@ -79,7 +79,7 @@ def test_the_classifier_is_the_plain_bert(kind: str, activation: str) -> None:
     moved(fast)
     plain = Bert(config, "BertForSequenceClassification", num_labels=task.num_outputs).double()
     plain.load_state_dict(fast.state_dict())
-    rows = encoded(45)
+    rows = ragged_rows(45)
     draw = np.random.default_rng(6)
     targets = draw.normal(size=45) if kind == "regression" else draw.integers(0, 3, 45)
     whole = padded(rows, np.arange(45), pad_id=0, targets=targets)
@@ -107,7 +107,7 @@ def test_the_classifier_is_the_plain_bert(kind: str, activation: str) -> None:
         (part / 45).backward()
         total += float(part.detach()) / 45
     assert total == pytest.approx(float(loss.detach()), abs=CLOSE)
-    assert_close(gradients(fast), gradients(plain), CLOSE)
+    assert_close(gradients_of(fast), gradients_of(plain), CLOSE)
 
 
 def test_the_chooser_is_the_plain_bert() -> None:
@@ -119,7 +119,7 @@ def test_the_chooser_is_the_plain_bert() -> None:
     plain.load_state_dict(fast.state_dict())
     counts = (4, 2, 3, 4, 3)
     targets = np.array([3, 0, 2, 1, 0])
-    rows = encoded(sum(counts))
+    rows = ragged_rows(sum(counts))
     choices = Choices(("",) * 5, tuple(("",) * count for count in counts), targets, "", tuple(range(5)))
     order = [2, 0, 4, 1, 3]
     ((loss, _),) = CHOICE.trainable(SWAG, fast).step(choice_batch(rows, choices, order, pad_id=0)).values()
@@ -131,7 +131,7 @@ def test_the_chooser_is_the_plain_bert() -> None:
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=CLOSE)
     loss.backward()
     expected.backward()
-    assert_close(gradients(fast), gradients(plain), CLOSE)
+    assert_close(gradients_of(fast), gradients_of(plain), CLOSE)
 
 
 # ---------------------------------------------------------------- masked places alone
@@ -187,7 +187,7 @@ def test_masked_places_alone_give_the_losses_and_gradients_of_the_whole(
     sum(losses.values(), torch.zeros(())).backward()
     sum(expected.values(), torch.zeros(())).backward()
     mine = {name: p.grad for name, p in fast.named_parameters() if p.grad is not None}
-    assert_close(mine, gradients(plain), tolerance)
+    assert_close(mine, gradients_of(plain), tolerance)
 
 
 def odd_batch(rows: int, length: int, masked: int, vocab_size: int) -> PretrainingBatch:

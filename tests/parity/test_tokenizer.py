@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from bertwright.text.vocabulary import Rules, read_vocabulary
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
-from tests.support.texts import OWN_TEXT
+from tests.support.texts import own_lines
 
 legacy = pytest.importorskip(
     "transformers.models.bert.tokenization_bert_legacy", reason="the oracle; transformers is in the dev extra"
@@ -93,7 +93,7 @@ def without_nfc() -> ModuleType:
 
 
 @cache
-def own(folder: Path, cased: bool, strip_accents: bool) -> tuple[Tokenizer, Original]:
+def learned_with_oracle(folder: Path, cased: bool, strip_accents: bool) -> tuple[Tokenizer, Original]:
     """A vocabulary learned from our own text, and the oracle for it."""
     folder = folder / f"{cased}-{strip_accents}"
     train_tokenizer(own_lines(), vocab_size=800, cased=cased, strip_accents=strip_accents).save(folder)
@@ -105,10 +105,6 @@ def own(folder: Path, cased: bool, strip_accents: bool) -> tuple[Tokenizer, Orig
 def released(vocabulary: Path) -> tuple[Tokenizer, Original]:
     tokenizer = import_vocabulary(vocabulary, cased=vocabulary.name != UNCASED)
     return tokenizer, Original(vocabulary, tokenizer.rules)
-
-
-def own_lines() -> list[str]:
-    return [line for line in OWN_TEXT.read_text("utf-8").splitlines() if line]
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +182,7 @@ RULES = [(False, False), (False, True), (True, False), (True, True)]
 
 @pytest.mark.parametrize(("cased", "strip_accents"), RULES)
 def test_own_vocabularies(tokenizers_folder: Path, cased: bool, strip_accents: bool) -> None:
-    ours, theirs = own(tokenizers_folder, cased, strip_accents)
+    ours, theirs = learned_with_oracle(tokenizers_folder, cased, strip_accents)
     lines = [*own_lines(), *ODD, " ".join(own_lines())]
     assert_same_ids(ours, lines, map(theirs.ids, lines))
     assert_places(ours, theirs, lines)
@@ -195,7 +191,7 @@ def test_own_vocabularies(tokenizers_folder: Path, cased: bool, strip_accents: b
 @pytest.mark.parametrize("longest", [100, 200])
 def test_very_long_words(tokenizers_folder: Path, longest: int) -> None:
     """Letters are counted after folding: a syllable of Hangul is three, an accent none."""
-    pieces = own(tokenizers_folder, False, True)[0].pieces
+    pieces = learned_with_oracle(tokenizers_folder, False, True)[0].pieces
     ours = Tokenizer(pieces, Rules(cased=False, strip_accents=True, longest_word=longest))
     theirs = Original(tokenizers_folder / "False-True" / "vocab.txt", ours.rules)
     assert read_vocabulary(tokenizers_folder / "False-True" / "vocab.txt") == pieces
@@ -231,7 +227,7 @@ TEXTS = st.text(st.one_of(st.sampled_from("abcdeABCDE ,.'#[]\t\u0301Σσ골"), A
 @example(text="\u1100\u1161\u11a8\u0323\u0307s")
 @given(text=TEXTS)
 def test_any_text(tokenizers_folder: Path, cased: bool, strip_accents: bool, text: str) -> None:
-    ours, theirs = own(tokenizers_folder, cased, strip_accents)
+    ours, theirs = learned_with_oracle(tokenizers_folder, cased, strip_accents)
     assert ours.ids([text]) == [theirs.ids(text)]
     assert_places(ours, theirs, [text])
 
@@ -239,7 +235,7 @@ def test_any_text(tokenizers_folder: Path, cased: bool, strip_accents: bool, tex
 @pytest.mark.parametrize("cased", [True, False])
 def test_every_character_of_unicode(tokenizers_folder: Path, cased: bool) -> None:
     """Between two letters; a vocabulary of the words that the oracle makes tells how they were cut."""
-    theirs = own(tokenizers_folder, cased, not cased)[1]
+    theirs = learned_with_oracle(tokenizers_folder, cased, not cased)[1]
     texts = [f"a{char}b" for char in assigned()]
     words = [theirs.words(text) for text in texts]
     known = {word: None for some in words for word in some}
@@ -267,7 +263,7 @@ def assigned() -> Iterator[str]:
 
 def test_the_steps_that_are_not_the_originals(tokenizers_folder: Path) -> None:
     """What the head of this file says, one by one."""
-    ours, theirs = own(tokenizers_folder, True, False)
+    ours, theirs = learned_with_oracle(tokenizers_folder, True, False)
     composing = legacy.BasicTokenizer(do_lower_case=False)
     assert composing.tokenize("e\u0301 Å") == ["é", "Å"]
     assert theirs.words("e\u0301 Å") == ["e\u0301", "Å"]

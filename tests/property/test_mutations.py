@@ -55,7 +55,7 @@ def good(good_files: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(good_files, tmp_path / "files"))
 
 
-def as_pickle(folder: Path, *, old: bool) -> None:
+def save_as_pickle(folder: Path, *, old: bool) -> None:
     from safetensors.torch import load_file
 
     weights = load_file(folder / "model.safetensors")
@@ -65,7 +65,7 @@ def as_pickle(folder: Path, *, old: bool) -> None:
 
 def check(kind: str, folder: Path, seeds: range) -> None:
     if "pickle" in kind:
-        as_pickle(folder, old=kind == "old pickle")
+        save_as_pickle(folder, old=kind == "old pickle")
     outcome = tried(kind, folder, seeds)
     print(f"\n| {kind} | {len(seeds)} | {outcome.read} read | {outcome.refused} refused | {outcome.largest} MB |")
     assert not outcome.wrong, "\n".join(outcome.wrong[:20])

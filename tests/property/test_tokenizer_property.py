@@ -86,7 +86,7 @@ def lines_of(path: Path, count: int) -> list[str]:
 
 
 @cache
-def own(cased: bool, strip_accents: bool) -> Tokenizer:
+def learned_tokenizer(cased: bool, strip_accents: bool) -> Tokenizer:
     return train_tokenizer(lines_of(OWN_TEXT, 100), vocab_size=800, cased=cased, strip_accents=strip_accents)
 
 
@@ -100,13 +100,13 @@ RULES = [(False, False), (False, True), (True, False), (True, True)]
 @example(text="a\fb\x1cc\u2028d\u200be\u00ad\u3000f")
 @given(text=TEXTS)
 def test_ids_are_those_of_the_description(cased: bool, strip_accents: bool, text: str) -> None:
-    tokenizer = own(cased, strip_accents)
+    tokenizer = learned_tokenizer(cased, strip_accents)
     assert tokenizer.ids([text]) == [expected_ids(text, tokenizer)]
 
 
 @pytest.mark.parametrize(("cased", "strip_accents"), RULES)
 def test_fixture_text(cased: bool, strip_accents: bool) -> None:
-    tokenizer = own(cased, strip_accents)
+    tokenizer = learned_tokenizer(cased, strip_accents)
     lines = lines_of(OWN_TEXT, 100)
     assert tokenizer.ids(lines) == [expected_ids(line, tokenizer) for line in lines]
 
@@ -177,7 +177,7 @@ def joined_parts(parts: list[str], pair: tuple[str, str], joined: str) -> list[s
     return result
 
 
-def counted(texts: Iterable[str], rules: Rules) -> dict[str, int]:
+def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
     return Counter(word for text in texts for word in basic_words(text, rules))
 
 
@@ -185,7 +185,7 @@ def counted(texts: Iterable[str], rules: Rules) -> dict[str, int]:
 def test_the_vocabulary_of_the_fixture_is_that_of_plain_pair_joining(cased: bool, strip_accents: bool) -> None:
     lines = lines_of(OWN_TEXT, 100)
     tokenizer = train_tokenizer(lines, vocab_size=700, cased=cased, strip_accents=strip_accents, coverage=1.0)
-    expected = learned_pieces(counted(lines, tokenizer.rules), 700, 2)
+    expected = learned_pieces(count_words(lines, tokenizer.rules), 700, 2)
     assert len(expected) == 700
     assert tokenizer.pieces == expected
 
@@ -195,4 +195,4 @@ def test_the_vocabulary_of_the_fixture_is_that_of_plain_pair_joining(cased: bool
 def test_the_vocabulary_of_any_text(texts: list[str], size: int, least: int) -> None:
     texts = [*texts, "a"]
     tokenizer = train_tokenizer(texts, vocab_size=size, min_count=least, coverage=1.0)
-    assert tokenizer.pieces == learned_pieces(counted(texts, tokenizer.rules), size, least)
+    assert tokenizer.pieces == learned_pieces(count_words(texts, tokenizer.rules), size, least)

@@ -11,7 +11,7 @@ PEOPLE = ("Ada", "Bruno", "Chiara", "Dmitri", "Elif", "Farid", "Gro", "Hana")
 TOWNS = ("Oslo", "Porto", "Quito", "Riga", "Sofia", "Turku", "Ulm", "Vaduz")
 
 
-def vocabulary(text: Path, *, cased: bool = False) -> Tokenizer:
+def names_vocabulary(text: Path, *, cased: bool = False) -> Tokenizer:
     """500 pieces of the text and the names."""
     names = " ".join((*PEOPLE, *TOWNS))
     return train_tokenizer([text.read_text("utf-8"), *[names] * 3], vocab_size=500, cased=cased)
@@ -23,7 +23,7 @@ def sentence(row: int) -> tuple[list[str], list[str]]:
     return words, ["B-PER", "I-PER", "I-PER", "O", "B-LOC", "O", "O"]
 
 
-def example_data(task: Any, folder: Path) -> dict[str, Any]:
+def tagging_example(task: Any, folder: Path) -> dict[str, Any]:
     """Eight records of ner or pos as the conformance suite asks for them: see its Example."""
     plain = {"B-PER": "NAME", "I-PER": "NAME", "B-LOC": "PLACE", "O": "OTHER"}
     rows = [
@@ -79,7 +79,7 @@ def made_of(words: list[list[str]], documents: list[int] | None = None, tags: An
     )
 
 
-class Letters:
+class AlphabetLetters:
     """A tokenizer for tests: one piece per letter, and nothing for what is no letter."""
 
     begin_id, end_id, unk_id = CLS, SEP, UNK

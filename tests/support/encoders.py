@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from bertwright.model.config import EncoderConfig
+from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
+from bertwright.tasks.classification.model import Classifier
 from bertwright.text.wordpiece import Tokenizer
 
 SHAPE: dict[str, Any] = {"hidden": 48, "layers": 2, "heads": 4, "intermediate": 96, "max_positions": 64}
@@ -23,3 +25,16 @@ def write_encoder(folder: Path, tokenizer: Path, *, second_sentence: Any = "none
     architecture = "BertForMaskedLM" if second_sentence == "none" else "BertForPreTraining"
     save_model(folder, model, config=config, tokenizer=tokenizer, architecture=architecture)
     return str(folder)
+
+
+def small_config(vocab_size: int = 200, **changes: Any) -> EncoderConfig:
+    """Return an encoder of one layer of 16, without dropout, with `changes`."""
+    shape = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 32, "max_positions": 128}
+    return EncoderConfig.model_validate({"vocab_size": vocab_size, **shape, **NO_DROPOUT, **changes})
+
+
+def small_classifier(config: EncoderConfig, num_outputs: int) -> Classifier:
+    """Return a classifier of random weights of standard deviation 0.3."""
+    model = Classifier(config, num_outputs)
+    init_weights(model, 0.3, torch.Generator().manual_seed(1))
+    return model

@@ -310,3 +310,9 @@ def random_documents(seed: int, *, num_documents: int, vocab_size: int = 500, lo
         [generator.integers(5, vocab_size, generator.integers(1, longest + 1)).tolist() for _ in range(size)]
         for size in generator.integers(1, 31, num_documents)
     ]
+
+
+def even_corpus(num_documents: int, num_sentences: int, tokens: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of sentences of so many tokens each, and the first sentence of each document."""
+    first = np.arange(num_documents + 1, dtype=np.int64) * num_sentences
+    return np.full(first[-1], tokens, np.int32), first

@@ -57,7 +57,7 @@ def release(folder: Path) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.squeeze()) for name, array in named}
 
 
-def theirs(weights: dict[str, Tensor]) -> Any:
+def transformers_model(weights: dict[str, Tensor]) -> Any:
     settings = transformers.OpenAIGPTConfig(
         n_layer=LAYERS, n_embd=HIDDEN, n_positions=POSITIONS, vocab_size=len(weights["tokens_embed.weight"])
     )
@@ -69,12 +69,12 @@ def theirs(weights: dict[str, Tensor]) -> Any:
 def published(folder: Path) -> dict[str, Tensor]:
     """The same model in Hugging Face's form."""
     weights = release(folder.with_name("release"))
-    theirs(weights).save_pretrained(folder)
+    transformers_model(weights).save_pretrained(folder)
     BPETokenizer(*vocabulary()).save(folder)
     return weights
 
 
-def same(folder: Path, weights: dict[str, Tensor]) -> None:
+def assert_same_as_transformers(folder: Path, weights: dict[str, Tensor]) -> None:
     """The model folder gives the numbers of transformers' model with these weights."""
     texts = [line for line in OWN_TEXT.read_text("utf-8").splitlines() if line][:4]
     saved = open_model(str(folder))
@@ -86,7 +86,7 @@ def same(folder: Path, weights: dict[str, Tensor]) -> None:
     ids = torch.tensor([ids[:POSITIONS] for ids in tokenizer.ids(texts)])
     with torch.inference_mode():
         mine = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)).last
-        other = theirs(weights)(ids, output_hidden_states=True)
+        other = transformers_model(weights)(ids, output_hidden_states=True)
         torch.testing.assert_close(mine, other.hidden_states[-1], atol=1e-5, rtol=1e-5)
         logits = torch.nn.functional.linear(mine, model.words()[0].weight)
         torch.testing.assert_close(logits, other.logits, atol=1e-5, rtol=1e-5)

@@ -53,7 +53,7 @@ def example_data(task: TaskSpec, folder: Path) -> Example:
     return EXAMPLES[kind](task, folder)
 
 
-def sentences(task: Any, folder: Path) -> Example:
+def text_example(task: Any, folder: Path) -> Example:
     """One text or two with a label, or with a number, as tab-separated tables."""
     labels = list(task.labels) or ["no", "yes"]
     right = (
@@ -108,7 +108,7 @@ def sentences(task: Any, folder: Path) -> Example:
     )
 
 
-def choices(task: Any, folder: Path) -> Example:
+def choice_example(task: Any, folder: Path) -> Example:
     """A context and four endings, of which one always goes on rightly, as SWAG's table."""
     endings = ("asks the ferryman", "eats a stone", "paints the moon", "sells the river")
     right = [(3 * row) % 4 for row in range(8)]
@@ -150,7 +150,7 @@ def choices(task: Any, folder: Path) -> Example:
     )
 
 
-def spans(task: Any, folder: Path) -> Example:
+def span_example(task: Any, folder: Path) -> Example:
     """A question and a passage that holds the answer, or, in 2.0, sometimes does not."""
     unanswered = (2, 5) if task.null else ()
     right = ["" if row in unanswered else f"the {noun}" for row, noun in enumerate(PLACES)]
@@ -193,12 +193,12 @@ def spans(task: Any, folder: Path) -> Example:
 
 def tags(task: Any, folder: Path) -> Example:
     """Eight sentences in columns, with entities or with plain tags."""
-    return Example(**eight_sentences.example_data(task, folder))
+    return Example(**eight_sentences.tagging_example(task, folder))
 
 
 EXAMPLES: dict[type[TaskSpec], Callable[[Any, Path], Example]] = {
-    ClassificationTask: sentences,
-    ChoiceTask: choices,
-    SpanTask: spans,
+    ClassificationTask: text_example,
+    ChoiceTask: choice_example,
+    SpanTask: span_example,
     TaggingTask: tags,
 }

@@ -52,7 +52,7 @@ DUMP = "<mediawiki><page><title>T</title><id>1</id><revision><text>Some {} text.
 LAUGHS = '<!DOCTYPE m [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>'
 
 
-def texts(path: Path, content: str | bytes) -> list[str]:
+def paragraphs(path: Path, content: str | bytes) -> list[str]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return [line for document in read_documents(path, TextSettings()) for line in document.paragraphs]
 
@@ -67,25 +67,25 @@ def texts(path: Path, content: str | bytes) -> list[str]:
 )
 def test_a_document_type_is_refused_wherever_it_hides(tmp_path: Path, prolog: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        texts(tmp_path / "a.xml", prolog + DUMP.format("&b;"))
+        paragraphs(tmp_path / "a.xml", prolog + DUMP.format("&b;"))
 
 
 def test_a_page_without_end_is_refused(tmp_path: Path) -> None:
-    assert texts(tmp_path / "a.xml", DUMP.format("good")) == ["Some good text."]
+    assert paragraphs(tmp_path / "a.xml", DUMP.format("good")) == ["Some good text."]
     many = DUMP.format("x").replace("<text>", "<a/>" * 150_000 + "<text>")
     with pytest.raises(
         InputError, match=r"pages of at most 20 MB and 100,000 elements, got a larger one before its first page"
     ):
-        texts(tmp_path / "a.xml", many)
+        paragraphs(tmp_path / "a.xml", many)
     outside = "<mediawiki>" + "<revision><text>x</text></revision>" * 60_000 + "</mediawiki>"
     with pytest.raises(InputError, match="100,000 elements"):
-        texts(tmp_path / "a.xml", outside)
+        paragraphs(tmp_path / "a.xml", outside)
 
 
 def test_of_many_revisions_one_is_held(tmp_path: Path) -> None:
     revision = "<revision><text>Older words.</text></revision>"
     many = DUMP.format("new").replace("<revision>", revision * 60_000 + "<revision>", 1)
-    assert texts(tmp_path / "a.xml", many) == ["Some new text."]
+    assert paragraphs(tmp_path / "a.xml", many) == ["Some new text."]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_of_many_revisions_one_is_held(tmp_path: Path) -> None:
 )
 def test_broken_markup_takes_no_hours(tmp_path: Path, markup: str) -> None:
     text = markup if len(markup) > 1000 else markup * (50_000 // len(markup))
-    assert "Fine words." in texts(
+    assert "Fine words." in paragraphs(
         tmp_path / "a.xml",
         DUMP.format("good").replace(
             "Some good text.", "Fine words.\n" + text.replace("&", "&amp;").replace("<", "&lt;")
@@ -144,17 +144,19 @@ def test_xz_takes_no_more_memory_than_is_allowed(tmp_path: Path) -> None:
     text = b"Some words.\n"
     greedy = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
     with pytest.raises(InputError, match="broken or cut short: Memory usage limit"):
-        texts(
+        paragraphs(
             tmp_path / "a.txt.xz",
             lzma.compress(text, filters=[{**greedy[0], "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}]),
         )
-    assert texts(tmp_path / "b.txt.xz", lzma.compress(text) + lzma.compress(text) + bytes(8)) == ["Some words."] * 2
+    assert (
+        paragraphs(tmp_path / "b.txt.xz", lzma.compress(text) + lzma.compress(text) + bytes(8)) == ["Some words."] * 2
+    )
 
 
 def test_where_a_line_without_end_is_no_utf8(tmp_path: Path) -> None:
     long = "é".encode() * 100_001
     with pytest.raises(InputError, match=r"a\.txt:2: not UTF-8 text: byte 0xff at byte 200004 of the text"):
-        texts(tmp_path / "a.txt", b"a\n" + long + b"\xff" + long)
+        paragraphs(tmp_path / "a.txt", b"a\n" + long + b"\xff" + long)
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ SERVE: dict[str, dict[str, Any]] = {
 }
 
 
-class Caught(Exception):
+class CaughtSettings(Exception):
     """Holds the settings that a command came to."""
 
 
@@ -354,7 +354,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
     """Return a function from a command line to the settings with which the command would run."""
 
     def catch(settings: BaseModel, *_: object, **__: object) -> None:
-        raise Caught(settings)
+        raise CaughtSettings(settings)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
@@ -364,7 +364,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
     monkeypatch.setattr(server, "serve", lambda _, settings, **__: catch(settings))
 
     def parse_line(line: str) -> dict[str, Any]:
-        with pytest.raises(Caught) as caught:
+        with pytest.raises(CaughtSettings) as caught:
             main(line.split())
         settings: BaseModel = caught.value.args[0]
         return settings.model_dump(mode="json")

@@ -20,7 +20,7 @@ def working_folder(tmp_path: Path, own_text: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
-def typed(text: str) -> int:
+def run_line(text: str) -> int:
     return main(text.split())
 
 
@@ -41,7 +41,7 @@ TUNE = "--model random:tiny --tokenizer tok --out run --threads 1 --epochs 1 --b
 def test_what_makes_no_sense_is_refused_at_once(
     working_folder: Path, arguments: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed(f"finetune {arguments} {TUNE}") == 2
+    assert run_line(f"finetune {arguments} {TUNE}") == 2
     assert words in capsys.readouterr().err
     assert not Path("run").exists()
 
@@ -50,7 +50,7 @@ def test_which_file_is_trained_on_is_said_once(working_folder: Path, capsys: pyt
     Path("codah").mkdir()
     rows = "".join(f"Who?,A man {n},sits,stands,{n % 2}\n" for n in range(12))
     Path("codah/codah-train.csv").write_text("sent1,sent2,ending0,ending1,label\n" + rows)
-    assert typed(f"finetune swag --data codah {TUNE}") == 0
+    assert run_line(f"finetune swag --data codah {TUNE}") == 0
     stderr = capsys.readouterr().err
     assert stderr.count("training on codah-train.csv") == 1
     assert stderr.count("no dev file; a tenth of the rows") == 1

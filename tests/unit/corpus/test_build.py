@@ -29,6 +29,7 @@ from bertwright.text.document import Document, OnError, TextSettings
 from bertwright.text.documents import read_sources
 from bertwright.text.sentences import split_sentences
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary
+from tests.support.folders import contents
 
 
 @pytest.fixture
@@ -36,10 +37,6 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut so that a small text makes more chunks than fit under way at once."""
     monkeypatch.setattr(reading, "CHUNK_CHARACTERS", 400)
     monkeypatch.setattr(build, "CHUNKS_PER_WORKER", 2)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def corpus_documents(folder: Path) -> list[list[list[int]]]:

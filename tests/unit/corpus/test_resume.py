@@ -25,6 +25,7 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.text.document import Document, OnError, TextSettings
 from bertwright.text.documents import Input
 from bertwright.text.documents import read_sources as read_really
+from tests.support.folders import contents
 
 
 @pytest.fixture
@@ -41,11 +42,7 @@ def texts(own_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     return paths
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def built(inputs: list[Path], tokenizer: Path, out: Path, **more: Any) -> Manifest:
+def build(inputs: list[Path], tokenizer: Path, out: Path, **more: Any) -> Manifest:
     return build_corpus(inputs, tokenizer=tokenizer, out=out, **({"workers": 1, "shard_tokens": 300} | more))
 
 
@@ -68,7 +65,7 @@ def dying(name: str, after: int) -> Any:
 def test_a_build_goes_on_to_the_same_bytes(
     texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    whole = built(texts, own_tokenizer, tmp_path / "whole")
+    whole = build(texts, own_tokenizer, tmp_path / "whole")
     assert len(whole.shards) > 6
     home = tmp_path / "home"
     home.mkdir()
@@ -76,14 +73,14 @@ def test_a_build_goes_on_to_the_same_bytes(
     for workers, name, after in ((1, "0.txt", 2), (2, "1.txt", 3), (1, "2.txt", 0), (1, "2.txt", 9)):
         monkeypatch.setattr(reading, "read_sources", dying(name, after))
         with pytest.raises(Dies):
-            built(texts, own_tokenizer, home / "corpus", workers=workers)
+            build(texts, own_tokenizer, home / "corpus", workers=workers)
         assert not (home / "corpus" / "manifest.json").exists()
         state = home / "corpus" / ".building" / "build.json"
         kept.append(len(json.loads(state.read_text())["state"]["shards"]) if state.exists() else 0)
     assert kept[0] == 0 < kept[1] < kept[2] < kept[3]
     monkeypatch.setattr(reading, "read_sources", read_really)
     (state.parent / ".build.json.x.tmp").touch()  # as a kill within a write of the state leaves it
-    assert built(texts, own_tokenizer, home / "corpus") == whole
+    assert build(texts, own_tokenizer, home / "corpus") == whole
     assert "continues after" in capsys.readouterr().err
     assert contents(home) == {f"corpus/{name}": data for name, data in contents(tmp_path / "whole").items()}
 
@@ -91,7 +88,7 @@ def test_a_build_goes_on_to_the_same_bytes(
 def stopped(texts: list[Path], tokenizer: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
     monkeypatch.setattr(reading, "read_sources", dying("1.txt", 8))
     with pytest.raises(Dies):
-        built(texts, tokenizer, out, **more)
+        build(texts, tokenizer, out, **more)
     monkeypatch.setattr(reading, "read_sources", read_really)
 
 
@@ -107,10 +104,10 @@ def test_a_build_of_another_configuration_is_not_taken_up(
         (texts, {"settings": TextSettings(language="de"), "skip": True}, "text, on_error"),
     ):
         with pytest.raises(InputError, match=rf"unfinished build with other {named}; remove .*building"):
-            built(inputs, own_tokenizer, out, **more)
+            build(inputs, own_tokenizer, out, **more)
     texts[0].write_text(texts[0].read_text() + "More.")
     with pytest.raises(InputError, match=r"0\.txt: was changed after the unfinished build"):
-        built(texts, own_tokenizer, out)
+        build(texts, own_tokenizer, out)
     assert contents(tmp_path / "corpus" / ".building") == before
 
 
@@ -119,8 +116,8 @@ def test_an_input_that_was_not_yet_read_may_change(
 ) -> None:
     stopped(texts, own_tokenizer, tmp_path / "corpus", monkeypatch)
     texts[2].write_text("Another text. It is short.\n")
-    changed = built(texts, own_tokenizer, tmp_path / "corpus")
-    assert built(texts, own_tokenizer, tmp_path / "fresh") == changed
+    changed = build(texts, own_tokenizer, tmp_path / "corpus")
+    assert build(texts, own_tokenizer, tmp_path / "fresh") == changed
 
 
 def killed_at_the_end(
@@ -149,7 +146,7 @@ def killed_at_the_end(
     with monkeypatch.context() as patched:
         patched.setattr(unfinished, "_move_up", move_up)
         with pytest.raises(Dies):
-            built(texts, tokenizer, out, shard_tokens=10_000)
+            build(texts, tokenizer, out, shard_tokens=10_000)
     assert left == [0]
 
 
@@ -159,11 +156,11 @@ def test_a_build_killed_while_it_ends_is_done(
 ) -> None:
     out = tmp_path / "corpus"
     killed_at_the_end(texts, own_tokenizer, out, done, monkeypatch)
-    manifest = built(texts, own_tokenizer, out, shard_tokens=10_000)
-    assert manifest == built(texts, own_tokenizer, tmp_path / "whole", shard_tokens=10_000)
+    manifest = build(texts, own_tokenizer, out, shard_tokens=10_000)
+    assert manifest == build(texts, own_tokenizer, tmp_path / "whole", shard_tokens=10_000)
     assert contents(out) == contents(tmp_path / "whole")
     with pytest.raises(InputError, match="not an empty folder"):
-        built(texts, own_tokenizer, out)
+        build(texts, own_tokenizer, out)
 
 
 @pytest.mark.parametrize("done", [0, 4, 5])
@@ -185,7 +182,7 @@ def test_a_build_killed_while_it_ends_is_none_of_a_text_that_changed(
         later = time.time_ns() + 10**9
         os.utime(texts[1], ns=(later, later))
     with pytest.raises(InputError, match=r"1\.txt: was changed after the build in .* read it; remove .*corpus to"):
-        built(texts, own_tokenizer, out, shard_tokens=10_000)
+        build(texts, own_tokenizer, out, shard_tokens=10_000)
     assert contents(out) == before
 
 
@@ -194,10 +191,10 @@ def test_a_link_and_the_working_folder_may_be_filled(
 ) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    built(texts, own_tokenizer, tmp_path / "link")
+    build(texts, own_tokenizer, tmp_path / "link")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    built(texts, own_tokenizer, Path())
+    build(texts, own_tokenizer, Path())
     assert contents(tmp_path / "real") == contents(tmp_path / "here")
     assert Corpus.open(tmp_path / "link").num_documents > 5
 
@@ -212,11 +209,11 @@ def test_two_builds_of_one_corpus_at_once_are_refused(
         if not refused:
             refused.append(True)
             with pytest.raises(InputError, match="another process is building this corpus"):
-                built(texts, own_tokenizer, tmp_path / "corpus")
+                build(texts, own_tokenizer, tmp_path / "corpus")
         return really(self, encoded)
 
     monkeypatch.setattr(CorpusWriter, "add", add)
-    built(texts, own_tokenizer, tmp_path / "corpus")
+    build(texts, own_tokenizer, tmp_path / "corpus")
     assert refused
 
 
@@ -233,10 +230,10 @@ def test_a_full_disk_keeps_the_whole_shards(
 
     monkeypatch.setattr(CorpusWriter, "add", add)
     with pytest.raises(RunFailed, match="the disk is full"):
-        built(texts, own_tokenizer, tmp_path / "corpus")
+        build(texts, own_tokenizer, tmp_path / "corpus")
     assert {path.name for path in (tmp_path / "corpus").iterdir()} == {".building"}
-    manifest = built(texts, own_tokenizer, tmp_path / "corpus")
-    assert manifest == built(texts, own_tokenizer, tmp_path / "whole")
+    manifest = build(texts, own_tokenizer, tmp_path / "corpus")
+    assert manifest == build(texts, own_tokenizer, tmp_path / "whole")
 
 
 def run(*command: object, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -289,8 +286,8 @@ def test_what_cannot_be_read_is_left_out_and_counted(
     (tmp_path / "cut.txt.bz2").write_bytes(packed[: len(packed) * 2 // 3])
     inputs = [tmp_path / "records.jsonl", tmp_path / "cut.txt.bz2", texts[1]]
     with pytest.raises(InputError, match=r"records\.jsonl:11"):
-        built(inputs, own_tokenizer, tmp_path / "stop")
-    manifest = built(inputs, own_tokenizer, tmp_path / "skip", skip=True)
+        build(inputs, own_tokenizer, tmp_path / "stop")
+    manifest = build(inputs, own_tokenizer, tmp_path / "skip", skip=True)
     assert (manifest.skipped.files, manifest.skipped.records) == (1, 2)
     messages = manifest.skipped.first
     assert [part in message for part, message in zip((":11:", ":41:", "cut.txt.bz2"), messages, strict=True)] == [
@@ -298,32 +295,32 @@ def test_what_cannot_be_read_is_left_out_and_counted(
     ] * 3
     good = [tmp_path / "good.jsonl", texts[1]]
     good[0].write_text("\n".join(line for n, line in enumerate(lines) if n not in (10, 40)))
-    expected = built(good, own_tokenizer, tmp_path / "good")
+    expected = build(good, own_tokenizer, tmp_path / "good")
     assert manifest.documents > expected.documents  # what could be read of the file that was cut short is there
     assert len(manifest.sources) == 3
 
     monkeypatch.setattr(reading, "read_sources", dying("records.jsonl", 45))
     with pytest.raises(Dies):
-        built(inputs, own_tokenizer, tmp_path / "again", skip=True)
+        build(inputs, own_tokenizer, tmp_path / "again", skip=True)
     monkeypatch.setattr(reading, "read_sources", read_really)
-    assert built(inputs, own_tokenizer, tmp_path / "again", skip=True) == manifest
+    assert build(inputs, own_tokenizer, tmp_path / "again", skip=True) == manifest
     assert contents(tmp_path / "again") == contents(tmp_path / "skip")
 
 
 def test_nothing_but_bad_text_is_an_error_all_the_same(own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"no text was found .*bad\.txt:1: not UTF-8"):
-        built([tmp_path / "bad.txt"], own_tokenizer, tmp_path / "corpus", skip=True)
+        build([tmp_path / "bad.txt"], own_tokenizer, tmp_path / "corpus", skip=True)
     assert not (tmp_path / "corpus").exists()
 
 
 def test_a_link_that_leads_nowhere_is_named_or_left_out(texts: list[Path], own_tokenizer: Path, tmp_path: Path) -> None:
     (texts[0].parent / "gone.txt").symlink_to("nowhere")
     with pytest.raises(InputError, match=r"gone\.txt: the link leads to no file"):
-        built([texts[0].parent], own_tokenizer, tmp_path / "stop")
-    manifest = built([texts[0].parent], own_tokenizer, tmp_path / "skip", skip=True)
+        build([texts[0].parent], own_tokenizer, tmp_path / "stop")
+    manifest = build([texts[0].parent], own_tokenizer, tmp_path / "skip", skip=True)
     assert manifest.skipped.files == 1
-    assert manifest.documents == built(texts, own_tokenizer, tmp_path / "good").documents
+    assert manifest.documents == build(texts, own_tokenizer, tmp_path / "good").documents
 
 
 def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:

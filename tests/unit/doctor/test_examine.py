@@ -150,7 +150,7 @@ def test_no_finding_is_without_advice_but_where_all_is_well(level: Any, advice: 
         Finding("model", "a", level, 1, "text", advice)
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+def run_doctor(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     code = main(["doctor", "--quick", "--json", *map(str, arguments)])
     out = capsys.readouterr().out
     return code, json.loads(out.splitlines()[-1]) if out else {}
@@ -162,7 +162,7 @@ def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.C
     table = tmp_path / "train.tsv"
     rows = [f"{text}\t{'good' if 'river' in text else 'bad'}" for text in random_sentences(30)]
     table.write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    code, result = command(capsys, "--model", model, "--corpus", tmp_path / "corpus", "--data", table)
+    code, result = run_doctor(capsys, "--model", model, "--corpus", tmp_path / "corpus", "--data", table)
     assert code == 0, result
     assert set(result) == {"findings", "errors", "warnings"}
     assert list(dict.fromkeys(each["part"] for each in result["findings"])) == [
@@ -185,10 +185,10 @@ def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.C
 
 
 def test_an_error_is_exit_code_one_and_a_warning_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, result = command(capsys, "--model", tmp_path / "absent")
+    code, result = run_doctor(capsys, "--model", tmp_path / "absent")
     assert (code, result["errors"]) == (1, 1)
     write_corpus(tmp_path / "lower", [[" ".join(WORDS)] * 3, [" ".join(WORDS[::-1])]], tokenizer=CASED)
-    code, result = command(capsys, "--corpus", tmp_path / "lower")
+    code, result = run_doctor(capsys, "--corpus", tmp_path / "lower")
     assert (code, result["errors"]) == (0, 0)
     assert result["warnings"] >= 1
 
@@ -197,7 +197,7 @@ def test_a_tokenizer_that_does_not_open_is_one_finding_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "one.tsv").write_text("text\tlabel\na b\tx\nc d\ty\n")
-    code, result = command(capsys, "--quick", "--data", tmp_path / "one.tsv", "--tokenizer", tmp_path / "nope")
+    code, result = run_doctor(capsys, "--quick", "--data", tmp_path / "one.tsv", "--tokenizer", tmp_path / "nope")
     assert code == 1
     (error,) = (each for each in result["findings"] if each["name"] == "tokenizer")
     assert "nope/tokenizer.json: there is no such file" in error["text"]
@@ -206,7 +206,7 @@ def test_a_tokenizer_that_does_not_open_is_one_finding_of_all(
 
 def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)], tokenizer=CASED)
-    code, result = command(capsys, "--model", write_model(tmp_path / "model"), "--corpus", tmp_path / "corpus")
+    code, result = run_doctor(capsys, "--model", write_model(tmp_path / "model"), "--corpus", tmp_path / "corpus")
     assert code == 1
     (error,) = (each for each in result["findings"] if each["level"] == "error")
     assert (error["part"], error["name"]) == ("corpus", "tokenizer")
@@ -225,7 +225,7 @@ def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytes
     ],
 )
 def test_a_request_without_sense_is_exit_code_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(capsys, *arguments) == (2, {})
+    assert run_doctor(capsys, *arguments) == (2, {})
 
 
 def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,10 +256,10 @@ def test_more_tokens_than_positions_are_an_error(tmp_path: Path) -> None:
 
 def test_random_weights_take_the_vocabulary_of_the_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)])
-    code, result = command(capsys, "--model", "random:tiny", "--corpus", tmp_path / "corpus")
+    code, result = run_doctor(capsys, "--model", "random:tiny", "--corpus", tmp_path / "corpus")
     assert code == 0
     assert levels([Finding(**each) for each in result["findings"] if each["part"] == "model"]) == {}
     tokenizer = next(each for each in result["findings"] if each["name"] == "tokenizer")
     assert tokenizer["value"]["model"] == LOWER.hash
-    code, result = command(capsys, "--model", "random:tiny")
+    code, result = run_doctor(capsys, "--model", "random:tiny")
     assert (code, result["errors"]) == (1, 1)

@@ -117,7 +117,7 @@ def test_a_subset_is_made_once_and_anew_of_other_files(paper_data: Path, tmp_pat
 # ---------------------------------------------------------------- corpora
 
 
-def sentences(corpus: Corpus) -> list[bytes]:
+def corpus_sentences(corpus: Corpus) -> list[bytes]:
     count = np.ones(corpus.num_sentences, np.int32)
     shard, start, length = corpus.locate(np.arange(corpus.num_sentences), count)
     return [corpus.views[s][a : a + n].tobytes() for s, a, n in zip(shard, start, length, strict=True)]
@@ -128,8 +128,8 @@ def test_shuffled_sentences_are_the_same_in_another_order(own_corpus: Path, tmp_
     shuffle_sentences(own_corpus, tmp_path / "b")
     shuffle_sentences(own_corpus, tmp_path / "c", seed=1)
     before, after = Corpus.open(own_corpus), Corpus.open(tmp_path / "a")
-    assert sorted(sentences(before)) == sorted(sentences(after))
-    assert sentences(before) != sentences(after)
+    assert sorted(corpus_sentences(before)) == sorted(corpus_sentences(after))
+    assert corpus_sentences(before) != corpus_sentences(after)
     assert before.document_first().tolist() == after.document_first().tolist()
     assert before.tokenizer_hash == after.tokenizer_hash
     assert Corpus.open(tmp_path / "b").fingerprint == after.fingerprint != Corpus.open(tmp_path / "c").fingerprint

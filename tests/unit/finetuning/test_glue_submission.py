@@ -32,7 +32,7 @@ SPELLED = {
 }
 
 
-def write(path: Path, columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+def write_tsv(path: Path, columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [columns, *rows]))
 
@@ -44,7 +44,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for count, part in enumerate(SUBMISSION_FILES, start=3):
         text = ("sentence1", "sentence2") if part.file == "AX" else get_task(part.task).text
         rows = [(n, *(f"{column} {n} of {part.file}" for column in text)) for n in range(count)]
-        write(home / part.folder / f"{part.stem}.tsv", ("index", *text), rows)
+        write_tsv(home / part.folder / f"{part.stem}.tsv", ("index", *text), rows)
     return home
 
 
@@ -95,7 +95,7 @@ def test_long_texts_are_answered_as_predict_does(glue: Path, glue_models: dict[s
     """A model that gives up the middle of what is too long does so here too."""
     rows = [(n, "one word more " * (5 + n), "and then the end " * (9 - n) + "of it") for n in range(4)]
     shutil.copytree(glue, tmp_path / "glue")
-    write(tmp_path / "glue" / "STS-B" / "test.tsv", ("index", "sentence1", "sentence2"), rows)
+    write_tsv(tmp_path / "glue" / "STS-B" / "test.tsv", ("index", "sentence1", "sentence2"), rows)
     answers = {}
     for long in ("truncate", "head-tail"):
         model = tmp_path / long

@@ -72,7 +72,7 @@ def test_every_combination_runs_and_the_best_is_kept(search_arguments: dict[str,
     assert best["learning_rate"] == 1e-3
     alone = finetune(FAST.model_copy(update=best), SST2, out=tmp_path / "alone", **search_arguments)
     assert alone["scores"] == result["rows"][0]["scores"]
-    assert weights(tmp_path / "s" / "model") == weights(tmp_path / "alone" / "model")
+    assert ExactWeights(tmp_path / "s" / "model") == ExactWeights(tmp_path / "alone" / "model")
     assert re.search(r"learning rate +epochs +accuracy on dev\n +0\.001 +[14] +[01]\.", result["text"])
     assert json.loads((tmp_path / "s" / "grid.json").read_text())["result"]["rows"] == result["rows"]
 
@@ -188,12 +188,12 @@ def test_what_has_finished_is_found_where_it_lies_now(search_arguments: dict[str
 
 def test_frozen_layers_stay_and_new_ones_begin_anew(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     finetune(FAST, SST2, out=tmp_path / "first", **search_arguments)
-    before = weights(tmp_path / "first" / "model")
+    before = ExactWeights(tmp_path / "first" / "model")
     again = {"model": str(tmp_path / "first"), "data": search_arguments["data"]}
     for frozen, new in ((1, 0), (0, 1), (1, 1), (2, 0)):
         settings = FAST.model_copy(update={"frozen_layers": frozen, "new_layers": new, "learning_rate": 1e-6})
         finetune(settings, SST2, out=tmp_path / f"{frozen}{new}", **again)
-        after = weights(tmp_path / f"{frozen}{new}" / "model")
+        after = ExactWeights(tmp_path / f"{frozen}{new}" / "model")
         for name, tensor in after.items():
             change = float((tensor - before[name]).abs().max())
             layer = int(name.split(".")[3]) if ".layer." in name else -1 if "embeddings" in name else None
@@ -227,7 +227,7 @@ def test_a_frozen_run_that_was_stopped_ends_in_the_same_bytes(search_arguments: 
             finetune(settings, SST2, out=tmp_path / "torn", **search_arguments)
     assert saves
     finetune(settings, SST2, out=tmp_path / "torn", resume=True, **search_arguments)
-    whole, torn = weights(tmp_path / "whole" / "model"), weights(tmp_path / "torn" / "model")
+    whole, torn = ExactWeights(tmp_path / "whole" / "model"), ExactWeights(tmp_path / "torn" / "model")
     assert all(torch.equal(torn[name], tensor) for name, tensor in whole.items())
 
 
@@ -244,7 +244,7 @@ def test_a_model_without_a_pooler_gets_one_and_it_is_said(
     assert "pooler.dense.weight" in (open_model(str(tmp_path / "second")).weights or {})
 
 
-class weights(dict[str, torch.Tensor]):
+class ExactWeights(dict[str, torch.Tensor]):
     """The tensors of a model folder; two are equal where every bit is."""
 
     def __init__(self, folder: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from bertwright.errors import InputError, Stopped
@@ -25,6 +24,7 @@ from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.kinds import kind_of
 from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.loop import Signals
+from tests.support.folders import weights_in
 from tests.support.task_examples import example_data
 from tests.support.texts import PLACES
 
@@ -62,10 +62,6 @@ def sst2_data(tmp_path: Path) -> Path:
     return example_data(SST2, tmp_path).data
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
-
-
 def test_it_begins_anew_with_every_seed_and_the_model_below_as_it_was(
     pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path
 ) -> None:
@@ -73,7 +69,7 @@ def test_it_begins_anew_with_every_seed_and_the_model_below_as_it_was(
     for seed in (0, 1):
         settings = STILL.model_copy(update={"first_seed": seed})
         finetune(settings, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / f"run-{seed}")
-        heads.append(weights(tmp_path / f"run-{seed}"))
+        heads.append(weights_in(tmp_path / f"run-{seed}" / "model"))
     start = open_model(pretrained_models["bert"]).weights or {}
     for name, tensor in start.items():
         if name.startswith("encoder."):
@@ -93,7 +89,7 @@ def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_dat
     finetune(learned, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / "first")
     still = STILL.model_copy(update={"bilstm": None})
     finetune(still, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "second")
-    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    before, after = weights_in(tmp_path / "first" / "model"), weights_in(tmp_path / "second" / "model")
     for name, tensor in before.items():
         if name.startswith("encoder."):
             torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-9)
@@ -170,8 +166,8 @@ def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
     assert list((tmp_path / "torn" / "seed-0" / "checkpoints").iterdir())
     finetune(settings, spec, out=tmp_path / "torn", resume=True, **arguments)
     finetune(settings.model_copy(update={"activation_checkpointing": True}), spec, out=tmp_path / "again", **arguments)
-    whole = weights(tmp_path / "whole")
-    for other in map(weights, (tmp_path / "torn", tmp_path / "again")):
+    whole = weights_in(tmp_path / "whole" / "model")
+    for other in (weights_in(tmp_path / name / "model") for name in ("torn", "again")):
         assert other.keys() == whole.keys()
         assert all(torch.equal(other[name], tensor) for name, tensor in whole.items())
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from bertwright import load
 from bertwright.cli import main
@@ -29,6 +29,7 @@ from bertwright.model.bert import ARCHITECTURES, open_architecture
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from tests.support.folders import update_json, weights_in
 from tests.support.gpt_files import release
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
@@ -55,22 +56,18 @@ def publish(folder: Path, pieces: list[str], kind: str = "BertForPreTraining", *
     return model
 
 
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
 def as_pickle(folder: Path) -> None:
-    torch.save(weights_of(folder), folder / "pytorch_model.bin")
+    torch.save(weights_in(folder), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
 def as_old_pickle(folder: Path) -> None:
-    torch.save(weights_of(folder), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    torch.save(weights_in(folder), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     (folder / "model.safetensors").unlink()
 
 
 def as_shards(folder: Path, ending: str = "safetensors") -> None:
-    weights, base = weights_of(folder), "model" if ending == "safetensors" else "pytorch_model"
+    weights, base = weights_in(folder), "model" if ending == "safetensors" else "pytorch_model"
     names, places = sorted(weights), {}
     for number in (1, 2, 3):
         file = f"{base}-{number:05}-of-00003.{ending}"
@@ -90,7 +87,7 @@ def as_of_2018(folder: Path) -> None:
     """gamma and beta, the decoder written out, position ids among the weights, no model_type, no architectures."""
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
-        for name, tensor in weights_of(folder).items()
+        for name, tensor in weights_in(folder).items()
     }
     old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"]
     old["bert.embeddings.position_ids"] = torch.arange(40)[None]
@@ -102,12 +99,12 @@ def as_of_2018(folder: Path) -> None:
 
 
 def as_wrapped(folder: Path) -> None:
-    torch.save({f"module.{name}": tensor for name, tensor in weights_of(folder).items()}, folder / "pytorch_model.bin")
+    torch.save({f"module.{name}": tensor for name, tensor in weights_in(folder).items()}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
 def as_halves(folder: Path) -> None:
-    halves = {name: tensor.half() for name, tensor in weights_of(folder).items()}
+    halves = {name: tensor.half() for name, tensor in weights_in(folder).items()}
     save_file(halves, folder / "model.safetensors")
 
 
@@ -118,7 +115,7 @@ def test_every_layout_of_weights_gives_the_same_folder(tmp_path: Path, pieces: l
     publish(tmp_path / "m", pieces)
     plain = import_model(str(tmp_path / "m"), tmp_path / "plain")
     assert (plain["architecture"], plain["vocabulary"], plain["cased"]) == ("BertForPreTraining", len(pieces), True)
-    assert plain["parameters"] == sum(tensor.numel() for tensor in weights_of(tmp_path / "m").values())
+    assert plain["parameters"] == sum(tensor.numel() for tensor in weights_in(tmp_path / "m").values())
     stored(tmp_path / "m")
     report = import_model(str(tmp_path / "m"), tmp_path / "own")
     assert report["found"] != plain["found"]
@@ -129,10 +126,10 @@ def test_every_layout_of_weights_gives_the_same_folder(tmp_path: Path, pieces: l
 
 def test_half_precision_becomes_fp32(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces)
-    whole = weights_of(tmp_path / "m")
+    whole = weights_in(tmp_path / "m")
     as_halves(tmp_path / "m")
     import_model(str(tmp_path / "m"), tmp_path / "own")
-    for name, tensor in weights_of(tmp_path / "own").items():
+    for name, tensor in weights_in(tmp_path / "own").items():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, whole[name].half().float())
 
@@ -265,7 +262,7 @@ def test_a_problem_that_the_outputs_cannot_answer_is_refused(tmp_path: Path, pie
     ):
         folder = tmp_path / f"{problem}{outputs}"
         publish(folder, pieces, "BertForSequenceClassification", num_labels=outputs)
-        change(folder, problem_type=problem)
+        change_config(folder, problem_type=problem)
         with pytest.raises(InputError, match=words):
             import_model(str(folder), tmp_path / "own")
     assert not (tmp_path / "own").exists()
@@ -322,24 +319,23 @@ class Bomb:
         return Path.touch, (self.target,)
 
 
-def change(folder: Path, **config: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
+def change_config(folder: Path, **config: Any) -> None:
+    update_json(folder / "config.json", **config)
 
 
-def cut(path: Path, share: float = 0.5) -> None:
+def truncate_file(path: Path, share: float = 0.5) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
 
 
-def without(folder: Path, name: str) -> None:
-    weights = weights_of(folder)
+def remove_weight(folder: Path, name: str) -> None:
+    weights = weights_in(folder)
     del weights[name]
     save_file(weights, folder / "model.safetensors")
 
 
 def with_tensor(folder: Path, name: str, tensor: torch.Tensor) -> None:
-    save_file({**weights_of(folder), name: tensor}, folder / "model.safetensors")
+    save_file({**weights_in(folder), name: tensor}, folder / "model.safetensors")
 
 
 def without_shard(folder: Path) -> None:
@@ -362,17 +358,17 @@ def with_swapped_shards(folder: Path) -> None:
 
 
 def with_code(folder: Path) -> None:
-    torch.save({**weights_of(folder), "bomb": Bomb(folder / "exploded")}, folder / "pytorch_model.bin")
+    torch.save({**weights_in(folder), "bomb": Bomb(folder / "exploded")}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
 def cut_pickle(folder: Path) -> None:
     as_pickle(folder)
-    cut(folder / "pytorch_model.bin")
+    truncate_file(folder / "pytorch_model.bin")
 
 
 def whole_object(folder: Path) -> None:
-    torch.save({"state_dict": weights_of(folder), "epoch": 3}, folder / "pytorch_model.bin")
+    torch.save({"state_dict": weights_in(folder), "epoch": 3}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
@@ -389,7 +385,7 @@ def with_nonsense(folder: Path) -> None:
 WORDS = "bert.embeddings.word_embeddings.weight"
 BAD = {
     "no weights": (lambda m: (m / "model.safetensors").unlink(), "holds no weights: expected model.safetensors"),
-    "truncated safetensors": (lambda m: cut(m / "model.safetensors"), "broken or truncated safetensors file"),
+    "truncated safetensors": (lambda m: truncate_file(m / "model.safetensors"), "broken or truncated safetensors file"),
     "truncated pickle": (cut_pickle, "pytorch_model.bin: broken or truncated"),
     "code in a pickle": (with_code, "holds more than tensors, so it is not opened"),
     "a pickle of more than weights": (whole_object, "expected a state dict of named tensors"),
@@ -399,7 +395,7 @@ BAD = {
     ),
     "a shard elsewhere": (with_an_outside_shard, "which is not in the same folder"),
     "swapped shards": (with_swapped_shards, "which model.safetensors.index.json says it holds"),
-    "a missing tensor": (lambda m: without(m, "bert.pooler.dense.bias"), "missing: pooler.dense.bias"),
+    "a missing tensor": (lambda m: remove_weight(m, "bert.pooler.dense.bias"), "missing: pooler.dense.bias"),
     "a surplus tensor": (
         lambda m: with_tensor(m, "bert.adapter.weight", torch.ones(1)),
         "do not belong to a BERT: bert.adapter",
@@ -412,10 +408,10 @@ BAD = {
         lambda m: with_tensor(m, "cls.predictions.bias", torch.ones(9)),
         r"masked_lm.bias is \(9,\), not",
     ),
-    "fewer layers said": (lambda m: change(m, num_hidden_layers=1), "unknown: encoder.layers.1"),
-    "another architecture": (lambda m: change(m, model_type="roberta"), "model_type is 'roberta'"),
+    "fewer layers said": (lambda m: change_config(m, num_hidden_layers=1), "unknown: encoder.layers.1"),
+    "another architecture": (lambda m: change_config(m, model_type="roberta"), "model_type is 'roberta'"),
     "an untied decoder": (
-        lambda m: with_tensor(m, "cls.predictions.decoder.weight", weights_of(m)[WORDS] + 1),
+        lambda m: with_tensor(m, "cls.predictions.decoder.weight", weights_in(m)[WORDS] + 1),
         "only models that tie the two",
     ),
     "no tokenizer": (lambda m: (m / "tokenizer.json").unlink(), "tokenizer.json: there is no such file"),
@@ -431,18 +427,21 @@ BAD = {
         lambda m: with_tensor(m, "pooler.dense.bias", torch.ones(32)),
         "is stored twice, under two names and with different values",
     ),
-    "no model type": (lambda m: change(m, model_type=None), "model_type is None"),
-    "an odd activation": (lambda m: change(m, hidden_act=[]), r"hidden_act is \[\]; allowed are gelu"),
-    "an odd note": (lambda m: change(m, bertwright=3), "bertwright is 3; it must be an object"),
+    "no model type": (lambda m: change_config(m, model_type=None), "model_type is None"),
+    "an odd activation": (lambda m: change_config(m, hidden_act=[]), r"hidden_act is \[\]; allowed are gelu"),
+    "an odd note": (lambda m: change_config(m, bertwright=3), "bertwright is 3; it must be an object"),
     "an odd class": (
-        lambda m: change(m, architectures="BertModel"),
+        lambda m: change_config(m, architectures="BertModel"),
         "class name in architectures, got 'BertModel'",
     ),
-    "an odd size": (lambda m: change(m, hidden_size="wide"), "hidden_size is 'wide'"),
-    "an enormous size": (lambda m: change(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
-    "a negative padding": (lambda m: change(m, pad_token_id=-1), "pad_token_id is -1"),
-    "odd labels": (lambda m: change(m, id2label={"0": [1]}), "id2label must name the labels 0 to 0, each a text"),
-    "half a character": (lambda m: change(m, id2label={"0": "\ud800"}), "half of a surrogate pair"),
+    "an odd size": (lambda m: change_config(m, hidden_size="wide"), "hidden_size is 'wide'"),
+    "an enormous size": (lambda m: change_config(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
+    "a negative padding": (lambda m: change_config(m, pad_token_id=-1), "pad_token_id is -1"),
+    "odd labels": (
+        lambda m: change_config(m, id2label={"0": [1]}),
+        "id2label must name the labels 0 to 0, each a text",
+    ),
+    "half a character": (lambda m: change_config(m, id2label={"0": "\ud800"}), "half of a surrogate pair"),
     "a deep hole": (lambda m: (m / "config.json").write_text("[" * 100_000), "nested too deeply"),
     "a pointer": (with_pointer, "a Git LFS pointer, not the weights"),
     "no pickle": (with_nonsense, "pytorch_model.bin: "),
@@ -473,7 +472,7 @@ def test_what_is_not_whole_is_refused_and_nothing_written(tmp_path: Path, pieces
 
 def test_a_classifier_of_unknown_kind_is_refused(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=3)
-    change(tmp_path / "m", architectures=None)
+    change_config(tmp_path / "m", architectures=None)
     with pytest.raises(InputError, match="fit BertForSequenceClassification, BertForMultipleChoice, BertForTok"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
 
@@ -497,10 +496,10 @@ def test_another_kind_of_tokenizer_is_refused(tmp_path: Path, pieces: list[str])
 
 def test_labels_that_are_alike_are_refused(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=3)
-    change(tmp_path / "m", id2label={"0": "a", "1": "a", "2": "b"})
+    change_config(tmp_path / "m", id2label={"0": "a", "1": "a", "2": "b"})
     with pytest.raises(InputError, match="its labels are a, a, b; name each differently"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
-    change(tmp_path / "m", id2label={"0": "a", "1": " ", "2": "b"})
+    change_config(tmp_path / "m", id2label={"0": "a", "1": " ", "2": "b"})
     with pytest.raises(InputError, match="one of its labels is empty"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
     assert import_model(str(tmp_path / "m"), tmp_path / "own", labels=["x", "y", "z"])["labels"] == ["x", "y", "z"]
@@ -508,7 +507,7 @@ def test_labels_that_are_alike_are_refused(tmp_path: Path, pieces: list[str]) ->
 
 def test_a_folder_of_ours_keeps_the_labels_of_its_task(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=2)
-    change(tmp_path / "m", id2label={"0": "bad", "1": "good"})
+    change_config(tmp_path / "m", id2label={"0": "bad", "1": "good"})
     import_model(str(tmp_path / "m"), tmp_path / "ours")
     with pytest.raises(InputError, match=r"--label no, yes: .*ours was fine-tuned by bertwright for the labels bad"):
         import_model(str(tmp_path / "ours"), tmp_path / "other", labels=["no", "yes"])
@@ -536,10 +535,10 @@ def test_labels_must_fit(tmp_path: Path, pieces: list[str]) -> None:
     for labels in (["a", "b"], ["a", "b", "b"]):
         with pytest.raises(InputError, match="for 3 outputs; give each output a different name"):
             import_model(str(tmp_path / "m"), tmp_path / "own", labels=labels)
-    change(tmp_path / "m", id2label={"0": "a", "2": "c"})
+    change_config(tmp_path / "m", id2label={"0": "a", "2": "c"})
     with pytest.raises(InputError, match="id2label must name the labels 0 to 1"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
-    change(tmp_path / "m", id2label={"0": "a", "1": "c"})
+    change_config(tmp_path / "m", id2label={"0": "a", "1": "c"})
     with pytest.raises(InputError, match="id2label names 2 labels, but there are 3 outputs"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
     publish(tmp_path / "p", pieces)
@@ -623,7 +622,7 @@ def test_a_gpt_is_recognised(tmp_path: Path) -> None:
 REVISION = "2e" * 20
 
 
-class Hub(BaseHTTPRequestHandler):
+class ModelHub(BaseHTTPRequestHandler):
     """The part of the Hub that a download needs; `requested` holds the paths."""
 
     folder: ClassVar[Path]
@@ -669,8 +668,8 @@ def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: l
     publish(tmp_path / "m", pieces)
     import_model(str(tmp_path / "m"), tmp_path / "plain")
     (tmp_path / "m" / "tf_model.h5").write_bytes(b"weights of another framework")
-    Hub.folder = tmp_path / "m"
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+    ModelHub.folder = tmp_path / "m"
+    with ThreadingHTTPServer(("127.0.0.1", 0), ModelHub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         here = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")}
         offline = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "0"}
@@ -688,8 +687,8 @@ def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: l
         assert absent.returncode == 2, absent.stderr
         assert "hub:own/absent: the Hub has no such model" in absent.stderr
         completed = run("hub:own/bert")
-        assert completed.returncode == 0, (completed.stderr, Hub.requested)
-        assert not any(name.endswith("tf_model.h5") for name in Hub.requested)
+        assert completed.returncode == 0, (completed.stderr, ModelHub.requested)
+        assert not any(name.endswith("tf_model.h5") for name in ModelHub.requested)
         shutil.rmtree(tmp_path / "own")
         assert run(f"hub:own/bert@{REVISION}").returncode == 0
         server.shutdown()

@@ -122,7 +122,7 @@ def random_batch(kind: str, rows: int, length: int) -> tuple[Tensor, Tensor, Ten
     return ids * mask, ((torch.arange(length) >= length // 2) & mask).long(), mask
 
 
-def answers(session: Any, ids: Tensor, segments: Tensor, mask: Tensor) -> list[NDArray[np.float32]]:
+def session_outputs(session: Any, ids: Tensor, segments: Tensor, mask: Tensor) -> list[NDArray[np.float32]]:
     feeds = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": segments}
     outputs: list[NDArray[np.float32]] = session.run(None, {name: values.numpy() for name, values in feeds.items()})
     return outputs
@@ -154,12 +154,12 @@ def test_every_architecture_answers_as_pytorch_at_other_shapes(exported: Exports
         ids, segments, mask = random_batch(kind, rows, length)
         with torch.inference_mode():
             wanted = model(ids, segments, mask)
-        for values, output in zip(wanted.values(), answers(session, ids, segments, mask), strict=True):
+        for values, output in zip(wanted.values(), session_outputs(session, ids, segments, mask), strict=True):
             assert output.shape == values.shape
             real = mask.numpy() if values.shape[:2] == mask.shape else slice(None)
             np.testing.assert_allclose(output[real], values.numpy()[real], atol=1e-5, rtol=0)
     with pytest.raises(Exception, match=r"broadcast|dimension"):  # no wrong answer where there are no positions
-        answers(session, *random_batch(kind, 1, POSITIONS + 1))
+        session_outputs(session, *random_batch(kind, 1, POSITIONS + 1))
 
 
 def test_attention_is_one_node_a_layer_also_after_onnx_runtime_has_optimised(exported: Exports, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None
     for batch in onnx_compare.comparison_batches(model, rows, apart):
         with torch.inference_mode():
             wanted = model(batch.ids, batch.segments, batch.mask)
-        others = answers(session, batch.ids.long(), batch.segments.long(), batch.mask)
+        others = session_outputs(session, batch.ids.long(), batch.segments.long(), batch.mask)
         for (name, exact), other in zip(wanted.items(), map(torch.from_numpy, others), strict=True):
             if exact.shape[:2] == batch.mask.shape and name.endswith(("state", "prediction_logits", "logits")):
                 for one, another, mask in zip(exact, other, batch.mask, strict=True):
@@ -418,7 +418,7 @@ def test_weights_that_do_not_fit_into_the_file_lie_beside_it(
     assert list(result["files"]) == names
     moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
     ids, segments, mask = random_batch("BertForNextSentencePrediction", 3, 9)
-    one, other = (answers(open_session(moved / name), ids, segments, mask)[0] for name in (names[0], names[2]))
+    one, other = (session_outputs(open_session(moved / name), ids, segments, mask)[0] for name in (names[0], names[2]))
     np.testing.assert_allclose(one, other, atol=0.3)
     (moved / names[1]).unlink()
     with pytest.raises(Exception, match=r"model\.onnx\.data"):

@@ -20,23 +20,33 @@ from bertwright.model.families.gpt import GPT_ARCHITECTURE
 from bertwright.model.folder import open_model
 from bertwright.model.hf_config import describe_model, read_description
 from bertwright.text.bpe import BPETokenizer
-from tests.support.gpt_files import HIDDEN, LAYERS, POSITIONS, Code, edited, published, same, theirs, vocabulary
+from tests.support.gpt_files import (
+    HIDDEN,
+    LAYERS,
+    POSITIONS,
+    Code,
+    assert_same_as_transformers,
+    edited,
+    published,
+    transformers_model,
+    vocabulary,
+)
 
 
 def test_the_form_of_hugging_face_is_read(tmp_path: Path) -> None:
     weights = published(tmp_path / "theirs")
     said = import_gpt(tmp_path / "theirs", tmp_path / "out")
     assert said["found"] == "a GPT-1 in Hugging Face's layout, model.safetensors"
-    same(tmp_path / "out", weights)
+    assert_same_as_transformers(tmp_path / "out", weights)
 
 
 def test_shards_with_an_index_are_read(tmp_path: Path) -> None:
     weights = published(tmp_path / "theirs")
     (tmp_path / "theirs" / "model.safetensors").unlink()
-    theirs(weights).save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
+    transformers_model(weights).save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
     said = import_gpt(tmp_path / "theirs", tmp_path / "out")
     assert re.fullmatch(r"a GPT-1 in Hugging Face's layout, [2-9] shards of model\.safetensors", said["found"])
-    same(tmp_path / "out", weights)
+    assert_same_as_transformers(tmp_path / "out", weights)
 
 
 def test_its_old_files_with_constants_among_the_weights_are_read(tmp_path: Path) -> None:
@@ -50,7 +60,7 @@ def test_its_old_files_with_constants_among_the_weights_are_read(tmp_path: Path)
     said = import_gpt(tmp_path / "theirs", tmp_path / "out")
     assert said["found"] == "a GPT-1 in Hugging Face's layout, pytorch_model.bin"
     assert said["left_out"] == list(constants)
-    same(tmp_path / "out", weights)
+    assert_same_as_transformers(tmp_path / "out", weights)
 
 
 def weights_with(edit: Callable[[dict[str, Tensor]], Any]) -> Callable[[Path], None]:

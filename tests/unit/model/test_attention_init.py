@@ -27,7 +27,7 @@ def begun(body: Encoder, start: Start, seed: int = 0) -> Encoder:
     return body.eval()
 
 
-def rows() -> torch.Tensor:
+def rows_with_repeats() -> torch.Tensor:
     """Four rows of 40 pieces, in each of which the pieces of places 3 to 6 stand at 23 to 26 again, all others once."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.stack([5 + torch.randperm(195, generator=generator)[:40] for _ in range(4)])
@@ -47,7 +47,7 @@ def shares(body: Encoder, layer: int, ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("start", ["local", "matching"])
 def test_the_first_layer_looks_at_the_neighbours(start: Start) -> None:
     def beside(body: Encoder, offset: int, head: int) -> float:
-        return float(shares(body, 0, rows())[:, head].diagonal(offset, 1, 2).mean())
+        return float(shares(body, 0, rows_with_repeats())[:, head].diagonal(offset, 1, 2).mean())
 
     assert beside(started("random"), -1, 0) < 0.1
     assert beside(started(start), -1, 0) > 0.5
@@ -60,19 +60,19 @@ def test_a_head_of_the_second_looks_at_the_same_piece_elsewhere() -> None:
     there, back = (slice(3, 7), slice(23, 27)), (slice(23, 27), slice(3, 7))
 
     def same(body: Encoder, layer: int, head: int, places: tuple[slice, slice] = there) -> float:
-        return float(shares(body, layer, rows())[:, head, places[0], places[1]].diagonal(0, 1, 2).mean())
+        return float(shares(body, layer, rows_with_repeats())[:, head, places[0], places[1]].diagonal(0, 1, 2).mean())
 
     body = started("matching")
     assert same(body, 1, 1) > FIVE_TIMES
     assert same(body, 1, 1, back) > FIVE_TIMES
-    assert float(shares(body, 1, rows())[:, 1].diagonal(0, 1, 2).mean()) < 0.1  # not at itself
+    assert float(shares(body, 1, rows_with_repeats())[:, 1].diagonal(0, 1, 2).mean()) < 0.1  # not at itself
     assert max(same(body, 1, 0), same(body, 2, 1), same(started("local"), 1, 1)) < 0.05
     assert same(started("matching", attends="left"), 1, 1, back) > FIVE_TIMES
     assert same(started("matching", attends="right"), 1, 1) > FIVE_TIMES
 
 
 def test_what_is_no_piece_of_a_text_is_not_looked_for() -> None:
-    ids = rows()
+    ids = rows_with_repeats()
     ids[:, [3, 23]] = SPECIAL[4]
     attention = shares(started("matching"), 1, ids)[:, 1]
     assert float(attention[:, 3, 23].mean()) < 0.05
@@ -82,8 +82,8 @@ def test_what_is_no_piece_of_a_text_is_not_looked_for() -> None:
 def test_gpt_1_begins_where_its_states_have_gone_through_layer_norm() -> None:
     shape = size_config("4x128", 200, **SHAPE).model_dump(exclude_defaults=True)
     body = begun(build_backbone(GPTConfig.model_validate(shape)), "matching")
-    assert float(shares(body, 1, rows())[:, 0].diagonal(-1, 1, 2).mean()) > 0.4
-    assert float(shares(body, 2, rows())[:, 1, 23:27, 3:7].diagonal(0, 1, 2).mean()) > FIVE_TIMES
+    assert float(shares(body, 1, rows_with_repeats())[:, 0].diagonal(-1, 1, 2).mean()) > 0.4
+    assert float(shares(body, 2, rows_with_repeats())[:, 1, 23:27, 3:7].diagonal(0, 1, 2).mean()) > FIVE_TIMES
     shallow = build_backbone(GPTConfig.model_validate({**shape, "layers": 2}))
     begun(shallow, "local")
     with pytest.raises(InputError, match="start matching needs at least 3 layers, and this model has 2"):
@@ -94,7 +94,7 @@ def test_gpt_1_begins_where_its_states_have_gone_through_layer_norm() -> None:
 def test_heads_of_other_widths(start: Start) -> None:
     for size in ("2x128x1", "2x90x3", "2x128x32"):
         body = begun(Encoder(size_config(size, 200, **SHAPE)), start)
-        looks = float(shares(body, 0, rows())[:, 0].diagonal(-1, 1, 2).mean())
+        looks = float(shares(body, 0, rows_with_repeats())[:, 0].diagonal(-1, 1, 2).mean())
         assert looks > (0.3 if body.config.heads < 32 else 0.05), size  # all alike: 0.025
     for size in ("2x128x64", "2x75x3"):
         with pytest.raises(InputError, match=f"start {start} needs heads of width 4 or more and an even hidden size;"):

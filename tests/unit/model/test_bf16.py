@@ -13,7 +13,7 @@ from bertwright.training.loop import autocast
 from tests.support import tiny_run
 
 
-def gradients(model: PretrainingModel, inputs: Inputs, kind: Precision) -> dict[str, torch.Tensor]:
+def gradients_in(model: PretrainingModel, inputs: Inputs, kind: Precision) -> dict[str, torch.Tensor]:
     numerics = Numerics(precision=kind, compiled=False, threads=1, peak_flops=1.0)
     model.train().zero_grad(set_to_none=True)
     with autocast(numerics):
@@ -23,7 +23,7 @@ def gradients(model: PretrainingModel, inputs: Inputs, kind: Precision) -> dict[
 
 
 def assert_alike(model: PretrainingModel, inputs: Inputs) -> None:
-    plain, fast = (gradients(model, inputs, kind) for kind in DTYPES)
+    plain, fast = (gradients_in(model, inputs, kind) for kind in DTYPES)
     assert set(plain) == set(fast)
     for name, gradient in plain.items():
         assert fast[name].dtype == torch.float32

@@ -22,7 +22,7 @@ SINGLE = ExampleSettings(second_sentence="none")
 UNCHANGED = MaskingSettings(mask=0.0, same=1.0, random=0.0)
 
 
-def assert_same(one: PretrainingBatch, other: PretrainingBatch) -> None:
+def assert_same_batches(one: PretrainingBatch, other: PretrainingBatch) -> None:
     for name in NAMES:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
 
@@ -155,7 +155,7 @@ def test_the_first_rows_come_in_the_order_of_the_walk(corpus):
     examples = Examples(corpus, ExampleSettings(), length=64, seed=0)
     batches = list(examples.first(25, batch_size=10))
     assert [len(batch.ids) for batch in batches] == [10, 10, 5]
-    assert_same(batches[2], examples.batch(0, np.arange(20, 25)))
+    assert_same_batches(batches[2], examples.batch(0, np.arange(20, 25)))
     everything = examples.first(10**9, batch_size=512)
     assert sum(len(batch.ids) for batch in everything) == examples.num_rows(0)
 
@@ -260,7 +260,7 @@ def test_a_plan_is_walked_once_and_read_from_its_file(large_corpus, monkeypatch)
     first = Examples(large_corpus, ExampleSettings(), length=64, seed=0).step_batch(3, 10)
     (path,) = plan_files(large_corpus)
     monkeypatch.setattr("bertwright.objectives.pair_index.plan_pairs", lambda *_, **__: pytest.fail("walked again"))
-    assert_same(first, Examples(large_corpus, ExampleSettings(), length=64, seed=0).step_batch(3, 10))
+    assert_same_batches(first, Examples(large_corpus, ExampleSettings(), length=64, seed=0).step_batch(3, 10))
     monkeypatch.undo()
     for settings, length, seed, part in [
         (ExampleSettings(), 65, 0, "all"),
@@ -283,7 +283,7 @@ def test_a_broken_plan_is_made_again_with_a_word(large_corpus, capsys):
     whole = path.read_bytes()
     for content in (whole[:1000], b"", b"nonsense" * 100):
         path.write_bytes(content)
-        assert_same(expected, Examples(large_corpus, ExampleSettings(), length=32, seed=7).step_batch(0, 10))
+        assert_same_batches(expected, Examples(large_corpus, ExampleSettings(), length=32, seed=7).step_batch(0, 10))
         assert "it is not used" in capsys.readouterr().err
         assert path.read_bytes() == whole
 
@@ -292,7 +292,7 @@ def test_where_plans_cannot_be_written_they_stay_in_memory(tmp_path, large_corpu
     expected = Examples(large_corpus, ExampleSettings(), length=16, seed=0).step_batch(0, 10)
     elsewhere = oracle.FakeCorpus(large_corpus.documents, folder=tmp_path, num_shards=1)
     (tmp_path / "plans").write_text("not a folder")
-    assert_same(expected, Examples(elsewhere, ExampleSettings(), length=16, seed=0).step_batch(0, 10))
+    assert_same_batches(expected, Examples(elsewhere, ExampleSettings(), length=16, seed=0).step_batch(0, 10))
     assert "stays in memory" in capsys.readouterr().err
 
 

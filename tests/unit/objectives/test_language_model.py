@@ -44,7 +44,7 @@ def shape(system: System) -> SingleBackboneConfig:
     return type(config).model_validate({**config.model_dump(), **small})
 
 
-def made(system: System, kind: torch.dtype = torch.float64) -> LanguageModel:
+def random_language_model(system: System, kind: torch.dtype = torch.float64) -> LanguageModel:
     model = LanguageModel(shape(system)).to(kind)
     init_weights(model, 0.3, torch.Generator().manual_seed(1))
     if isinstance(model.output.bias, torch.nn.Parameter):
@@ -58,7 +58,7 @@ def batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
     return TokenBatch(ids, np.zeros_like(ids), np.array(lengths, np.int32))
 
 
-def plain_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
+def plain_language_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
     """The loss of each prediction, row by row, from logits everywhere: the left half of each row's tokens is asked."""
     losses = []
     words = model.encoder.words()[0].weight
@@ -74,9 +74,9 @@ def plain_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
 @pytest.mark.parametrize("system", LANGUAGE)
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
 def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -> None:
-    model, rows = made(system, kind), batch()
+    model, rows = random_language_model(system, kind), batch()
     tokens = to_tokens(rows, model.config)
-    expected = list(chain.from_iterable(plain_losses(model, rows)))
+    expected = list(chain.from_iterable(plain_language_losses(model, rows)))
     (loss, name) = language_losses(model, tokens)["lm"]
     assert name == "predictions"
     assert len(expected) == len(tokens.labels) == sum(length - 1 for length in LENGTHS)
@@ -89,11 +89,12 @@ def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -
 
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_a_token_changes_no_loss_on_the_side_that_does_not_see_it(system: System) -> None:
-    model, rows = made(system), batch((11,))
+    model, rows = random_language_model(system), batch((11,))
     ids = rows.ids.copy()
     ids[0, 5] = ids[0, 5] % (VOCAB - 6) + 6
     before, after = (
-        np.array(plain_losses(model, changed)[0]) for changed in (rows, TokenBatch(ids, rows.segments, rows.lengths))
+        np.array(plain_language_losses(model, changed)[0])
+        for changed in (rows, TokenBatch(ids, rows.segments, rows.lengths))
     )
     moved = np.abs(before - after) > 1e-9
     # Prediction n is of token n + 1 from those up to n, or of token n from those behind it.
@@ -107,20 +108,20 @@ def test_a_token_changes_no_loss_on_the_side_that_does_not_see_it(system: System
 
 @pytest.mark.parametrize("kind", ["lstm", "bert"])
 def test_right_is_left_on_reversed_rows(kind: str) -> None:
-    left, right = made(f"{kind}-left"), made(f"{kind}-right")  # type: ignore[arg-type]
+    left, right = random_language_model(f"{kind}-left"), random_language_model(f"{kind}-right")  # type: ignore[arg-type]
     right.load_state_dict(left.state_dict())
     rows = batch((11,))
     if kind == "bert":  # positions are learned from the left: without them it is the same model
         for model in (left, right):
             torch.nn.init.zeros_(model.encoder.embeddings.position.weight)  # type: ignore[union-attr]
     turned = TokenBatch(rows.ids[:, ::-1].copy(), rows.segments, rows.lengths)
-    mine, theirs = plain_losses(left, rows)[0], plain_losses(right, turned)[0]
+    mine, theirs = plain_language_losses(left, rows)[0], plain_language_losses(right, turned)[0]
     assert mine == pytest.approx(theirs[::-1], rel=1e-9)
 
 
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -> None:
-    model, rows = made(system, torch.float32), batch()
+    model, rows = random_language_model(system, torch.float32), batch()
     tokens = to_tokens(rows, model.config)
     language_losses(model, tokens)["lm"][0].backward()
     mine = {name: part.grad for name, part in model.named_parameters()}
@@ -132,7 +133,7 @@ def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -
 
 
 def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
-    model = made("bert-left", torch.float32)
+    model = random_language_model("bert-left", torch.float32)
     tokens = to_tokens(batch((1, 1)), model.config)
     loss = language_losses(model, tokens)["lm"][0]
     loss.backward()
@@ -141,13 +142,13 @@ def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
 
 
 def test_flops_by_hand() -> None:
-    model, tokens = made("bert-left"), to_tokens(batch(), shape("bert-left"))
+    model, tokens = random_language_model("bert-left"), to_tokens(batch(), shape("bert-left"))
     width, inner = 32, 128
     body = 4 * (2 * (2 * LENGTH * (4 * width**2 + 2 * width * inner) + 4 * LENGTH**2 * width))
     predictions = sum(length - 1 for length in LENGTHS)
     assert language_flops(model, tokens) == 3.0 * (body + 2 * predictions * width * (VOCAB + width))
     body = 4 * (2 * (2 * LENGTH * (8 * 48 * width + 48 * width)))
-    assert language_flops(made("lstm-left"), tokens) == 3.0 * (body + 2 * predictions * width * VOCAB)
+    assert language_flops(random_language_model("lstm-left"), tokens) == 3.0 * (body + 2 * predictions * width * VOCAB)
 
 
 def test_what_sees_both_sides_is_no_language_model() -> None:
@@ -160,9 +161,9 @@ def test_what_sees_both_sides_is_no_language_model() -> None:
 
 @pytest.mark.parametrize("system", ["bert-left", "lstm-right"])
 def test_figures_are_means_over_all_predictions(system: System) -> None:
-    model, rows = made(system), batch()
+    model, rows = random_language_model(system), batch()
     characters = np.arange(VOCAB) % 4  # a quarter of the pieces are no text
-    losses = list(chain.from_iterable(plain_losses(model, rows)))
+    losses = list(chain.from_iterable(plain_language_losses(model, rows)))
     labels = to_tokens(rows, model.config).labels
     with torch.inference_mode():
         metrics = language_metrics(model, cut(rows, 3), characters)
@@ -191,7 +192,7 @@ def test_characters_of_pieces() -> None:
 
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_folders_come_back(system: System, tmp_path: Path) -> None:
-    model = made(system, torch.float32)
+    model = random_language_model(system, torch.float32)
     architecture = language_architecture(model.config)
     save_model(tmp_path / "m", model, config=model.config, tokenizer=tmp_path, architecture=architecture)
     saved = open_model(str(tmp_path / "m"))
@@ -204,7 +205,7 @@ def test_folders_come_back(system: System, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("system", "kind"), [("bert-left", "BertLMHeadModel"), ("gpt", "OpenAIGPTLMHeadModel")])
 def test_transformers_computes_the_same_logits(system: System, kind: str, tmp_path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    model = made(system, torch.float32)
+    model = random_language_model(system, torch.float32)
     assert language_architecture(model.config) == kind
     save_model(tmp_path / "m", model, config=model.config, tokenizer=tmp_path, architecture=kind)
     theirs, said = getattr(transformers, kind).from_pretrained(tmp_path / "m", output_loading_info=True)
@@ -223,7 +224,7 @@ def test_only_language_models_are_opened_as_such(tmp_path: Path) -> None:
     saved = open_model("random:gpt:tiny", tokenizer=tmp_path, vocab_size=30)
     with pytest.raises(InputError, match="random weights have learned nothing"):
         open_language_model(saved)
-    model = torch.nn.ModuleDict({"encoder": made("bert-left", torch.float32).encoder})
+    model = torch.nn.ModuleDict({"encoder": random_language_model("bert-left", torch.float32).encoder})
     config = shape("bert-left").model_copy(update={"attends": "both"})
     save_model(tmp_path / "m", model, config=config, tokenizer=tmp_path, architecture="BertModel")
     with pytest.raises(InputError, match="expected a language model"):

@@ -14,13 +14,13 @@ from bertwright.objectives.settings import ExampleSettings
 from tests.support.example_oracle import FakeCorpus, random_documents
 
 
-def examples(folder: Path, seed: int) -> Examples:
+def examples_of(folder: Path, seed: int) -> Examples:
     corpus = FakeCorpus(random_documents(seed, num_documents=40), folder=folder)
     return Examples(corpus, ExampleSettings(), length=32, seed=0)  # type: ignore[arg-type]
 
 
 def test_steps_take_the_next_rows_of_each(tmp_path: Path) -> None:
-    parts = [examples(tmp_path, seed) for seed in (1, 2, 3)]
+    parts = [examples_of(tmp_path, seed) for seed in (1, 2, 3)]
     mixture = Mixture(parts, [6, 3, 1])
     taken = [0, 0, 0]
     for step in range(60):
@@ -42,7 +42,7 @@ def test_steps_take_the_next_rows_of_each(tmp_path: Path) -> None:
 
 
 def test_the_rows_for_measuring_come_from_all(tmp_path: Path) -> None:
-    parts = [examples(tmp_path, seed) for seed in (1, 2)]
+    parts = [examples_of(tmp_path, seed) for seed in (1, 2)]
     batches = list(Mixture(parts, [1, 3]).first(20, batch_size=4))
     expected = [*parts[0].first(5, 4), *parts[1].first(15, 4)]
     assert len(batches) == len(expected) == 6
@@ -64,7 +64,7 @@ def test_counts_follow_the_weights_and_only_grow(weights: list[float], n: int, m
 
 
 def test_passes_are_those_of_each_corpus(tmp_path: Path) -> None:
-    parts = [examples(tmp_path, seed) for seed in (1, 2)]
+    parts = [examples_of(tmp_path, seed) for seed in (1, 2)]
     rows = 1000 * parts[0].num_rows(0)
     passes = Mixture(parts, [1e-9, 1]).passes(rows)
     assert passes[0] < 0.01

@@ -13,14 +13,10 @@ from bertwright.objectives.sentence_pairs import plan_order
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from tests.support import example_oracle as oracle
 from tests.support import tiny_run
+from tests.support.example_oracle import even_corpus
 
 ORDER = ExampleSettings(second_sentence="order")
 UNCHANGED = MaskingSettings(mask=0.0, same=1.0, random=0.0)
-
-
-def even_corpus(num_documents: int, num_sentences: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    first = np.arange(num_documents + 1, dtype=np.int64) * num_sentences
-    return np.full(first[-1], tokens, np.int32), first
 
 
 def test_swapped_or_not_a_row_is_two_neighbouring_runs_of_one_document():

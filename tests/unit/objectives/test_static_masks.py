@@ -16,7 +16,7 @@ def whole_epoch(examples: Examples, epoch: int) -> PretrainingBatch:
     return examples.batch(epoch, np.arange(examples.num_rows(epoch)))
 
 
-def same(one: PretrainingBatch, other: PretrainingBatch) -> bool:
+def same_batches(one: PretrainingBatch, other: PretrainingBatch) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in NAMES)
 
 
@@ -27,11 +27,11 @@ def test_epoch_e_and_e_plus_k_have_the_same_rows_and_others_do_not(corpus, secon
     dynamic = Examples(corpus, ExampleSettings(second_sentence=second_sentence), length=48, seed=4)
     for epoch in range(3):
         version = whole_epoch(dynamic, epoch)  # the versions are the first epochs of a dynamic run
-        assert same(whole_epoch(static, epoch), version)
-        assert same(whole_epoch(static, epoch + 3), version)
-        assert same(whole_epoch(static, epoch + 30), version)
-        assert not same(whole_epoch(static, epoch + 1), version)
-        assert not same(whole_epoch(dynamic, epoch + 3), version)
+        assert same_batches(whole_epoch(static, epoch), version)
+        assert same_batches(whole_epoch(static, epoch + 3), version)
+        assert same_batches(whole_epoch(static, epoch + 30), version)
+        assert not same_batches(whole_epoch(static, epoch + 1), version)
+        assert not same_batches(whole_epoch(dynamic, epoch + 3), version)
 
 
 def test_the_order_of_a_repeated_epoch_is_another_one(corpus):
@@ -49,7 +49,7 @@ def test_the_order_of_a_repeated_epoch_is_another_one(corpus):
 
 def test_one_static_mask_is_one_version_and_none_is_dynamic(corpus):
     single = Examples(corpus, ExampleSettings(static_masks=1), length=48, seed=0)
-    assert same(whole_epoch(single, 0), whole_epoch(single, 7))
+    assert same_batches(whole_epoch(single, 0), whole_epoch(single, 7))
     assert ExampleSettings().static_masks == 0
     with pytest.raises(ValidationError):
         ExampleSettings(static_masks=-1)
@@ -72,12 +72,12 @@ def test_the_newest_two_plans_are_kept_and_of_older_ones_their_number_of_rows(la
     counts = [examples.num_rows(epoch) for epoch in range(4)]
     assert epochs_on_disk(large_corpus, "npy") == [0, 2, 3]  # 0: of the other length
     assert epochs_on_disk(large_corpus, "rows") == [0, 1]
-    assert same(reader.batch(0, np.arange(10)), first)
+    assert same_batches(reader.batch(0, np.arange(10)), first)
     again = Examples(large_corpus, settings, length=64, seed=0)
     with monkeypatch.context() as patched:
         patched.setattr("bertwright.objectives.pair_index.plan_pairs", lambda *_, **__: pytest.fail("walked again"))
         assert [again.num_rows(epoch) for epoch in range(4)] == counts
-    assert same(again.batch(0, np.arange(10)), first)  # asked for all the same, it is walked again
+    assert same_batches(again.batch(0, np.arange(10)), first)  # asked for all the same, it is walked again
 
 
 def test_a_note_of_rows_that_cannot_be_read_is_not_believed(large_corpus):

@@ -32,13 +32,14 @@ from bertwright.training.checkpoint import save_checkpoint
 from bertwright.training.hardware import Numerics
 from bertwright.training.optimizer import build_optimizer
 from bertwright.training.settings import OptimizerSettings
+from tests.support.folders import read_jsonl
 
 PHASES = (Phase(length=16, share=0.75), Phase(length=32, share=0.25))
 OPTIONS = ["--lengths", "16:0.75,32:0.25", "--batch-size", "6", "--threads", "1", "--precision", "fp32"]
 TIMINGS = Timings(steps=(0.5, 1.0), evaluation=0.5, checkpoint=0.25)
 
 
-def settings_of(**changes: Any) -> PretrainSettings:
+def short_settings(**changes: Any) -> PretrainSettings:
     return PretrainSettings.model_validate(
         {"phases": PHASES, "steps": 40, "batch_size": 6, "threads": 1, "precision": "fp32", **changes}
     )
@@ -79,7 +80,9 @@ def test_memory_of_large_by_hand() -> None:
     ],
 )
 def test_activations_are_what_autograd_keeps(own_corpus: Path, system: str, size: str, length: int) -> None:
-    settings = settings_of(system=system, size=size, phases=(Phase(length=length, share=1.0),), micro_tokens=4 * length)
+    settings = short_settings(
+        system=system, size=size, phases=(Phase(length=length, share=1.0),), micro_tokens=4 * length
+    )
     data = Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
@@ -109,7 +112,7 @@ def test_activations_are_what_autograd_keeps(own_corpus: Path, system: str, size
 def test_a_checkpoint_is_as_large_as_planned(
     own_corpus: Path, tmp_path: Path, method: Literal["adamw", "muon"]
 ) -> None:
-    settings, data = settings_of(optimizer=OptimizerSettings(method=method)), Corpus.open(own_corpus)
+    settings, data = short_settings(optimizer=OptimizerSettings(method=method)), Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     optimizer = build_optimizer(model, settings.optimizer, blocks=trainable_of(model).blocks)
     saved = save_checkpoint(tmp_path, model, optimizer, step=1, notes={})
@@ -129,7 +132,7 @@ def test_a_plan_by_hand_that_leaves_no_file(own_corpus: Path, tmp_path: Path, mo
     monkeypatch.setattr(plans, "_SMALL", 1)  # a run would now write its plans beside this small corpus
     monkeypatch.setattr(dry_run, "measure_timings", lambda *_, **__: TIMINGS)
     before = files_under(own_corpus)
-    settings = settings_of(held_out_share=0.2, evaluations=4, log_every=10, save_minutes=0.2)
+    settings = short_settings(held_out_share=0.2, evaluations=4, log_every=10, save_minutes=0.2)
     report = plan_pretraining(settings, corpus=own_corpus, out=tmp_path / "run")
     assert files_under(own_corpus) == before
     assert not list(tmp_path.iterdir())
@@ -147,7 +150,7 @@ def test_a_plan_by_hand_that_leaves_no_file(own_corpus: Path, tmp_path: Path, mo
 
 
 def test_epochs_count_the_rows_of_the_walk(own_corpus: Path, tmp_path: Path) -> None:
-    report = plan_pretraining(settings_of(), corpus=own_corpus, out=tmp_path / "run")
+    report = plan_pretraining(short_settings(), corpus=own_corpus, out=tmp_path / "run")
     data = Corpus.open(own_corpus)
     for phase, rows in zip(report["phases"], (180, 60), strict=True):
         walked = plan_pairs(data.sentence_lengths(), data.document_first(), length=phase["length"], seed=0, epoch=0)
@@ -174,13 +177,16 @@ def test_the_run_does_the_planned_steps(
         said = capsys.readouterr().err
         assert "--evaluations 20: there is no validation data" in said
         assert "--sharding fsdp2: has no effect with one process" in said
-        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        lines = read_jsonl(tmp_path / name / "metrics.jsonl")
         # 6 s; 20 evaluations and a checkpoint are more than half of them, so half remains: 3 s / (0.75·0.5 + 0.25·1)
         assert planned["steps"] == lines[-1]["step"] == {"steps": 3, "minutes": 5}[name]
 
 
 def test_minutes_pay_for_evaluations_and_checkpoints(own_corpus: Path) -> None:
-    settings, data = settings_of(steps=None, minutes=10.0, evaluations=100, save_minutes=2.0), Corpus.open(own_corpus)
+    settings, data = (
+        short_settings(steps=None, minutes=10.0, evaluations=100, save_minutes=2.0),
+        Corpus.open(own_corpus),
+    )
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     # 600 s less 100 evaluations of 0.5 s and 6 checkpoints of 0.25 s, by 0.625 s a step
@@ -213,9 +219,9 @@ def test_a_measured_peak_over_the_limit_is_refused(
 ) -> None:
     monkeypatch.setattr(measure, "usable_bytes", lambda _: 2**20)
     with pytest.raises(InputError, match="1 MiB are available"):
-        plan_pretraining(settings_of(), corpus=own_corpus, out=tmp_path / "run")
+        plan_pretraining(short_settings(), corpus=own_corpus, out=tmp_path / "run")
     with pytest.raises(InputError, match="1 MiB are available"):  # and so is the run itself, before its first step
-        run.pretrain(settings_of(), corpus=own_corpus, out=tmp_path / "run")
+        run.pretrain(short_settings(), corpus=own_corpus, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -239,7 +245,7 @@ def test_a_run_of_steps_needs_the_disk_of_the_checkpoints_that_it_will_write(
     rate = Numerics(precision="fp32", threads=1, peak_flops=1e9)
     data = Corpus.open(own_corpus)
     for steps in (40, 10**7):
-        settings = settings_of(steps=steps)
+        settings = short_settings(steps=steps)
         config = encoder_config(settings, data.tokenizer.vocab_size)
         resources.refuse_unfit(
             settings, config, numerics=rate, out=tmp_path / "run", tokenizer=own_corpus / "tokenizer", processes=1
@@ -268,7 +274,7 @@ def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePl
     ],
 )
 def test_warnings(own_corpus: Path, changes: dict[str, Any], phases: list[PhasePlan], wanted: str) -> None:
-    settings, data = settings_of(**changes), Corpus.open(own_corpus)
+    settings, data = short_settings(**changes), Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     said = list(plan_warnings(settings, trained, settings.steps or 0, phases))
@@ -280,7 +286,7 @@ def test_warnings(own_corpus: Path, changes: dict[str, Any], phases: list[PhaseP
 
 def test_good_settings_give_no_warning_but_that_of_the_small_vocabulary(own_corpus: Path) -> None:
     good = {"learning_rate": 2e-3, "bias_correction": True, "warmup": 0.05}
-    settings, data = settings_of(optimizer=good, start="local", batch_size=32, steps=9825), Corpus.open(own_corpus)
+    settings, data = short_settings(optimizer=good, start="local", batch_size=32, steps=9825), Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     (said,) = plan_warnings(settings, trained, 9825, [phase(9825, 9825 * 32, 300_000)])

@@ -13,21 +13,21 @@ from bertwright.pretraining.settings import RECIPES, PretrainSettings, resolve_s
 from bertwright.quickstart import run as quickstart
 
 
-class Caught(Exception):
+class CaughtSettings(Exception):
     """Holds the settings that a command came to."""
 
 
 @pytest.fixture
-def caught_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
+def settings_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Options → the settings with which the command would run."""
 
     def catch(settings: PretrainSettings, **_: object) -> None:
-        raise Caught(settings)
+        raise CaughtSettings(settings)
 
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
 
     def ask(*options: str) -> PretrainSettings:
-        with pytest.raises(Caught) as caught:
+        with pytest.raises(CaughtSettings) as caught:
             main(["pretrain", "--corpus", "c", "--out", "o", *options])
         settings: PretrainSettings = caught.value.args[0]
         return settings
@@ -36,9 +36,9 @@ def caught_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("name", "size"), [("paper-base", "base"), ("paper-large", "large")])
-def test_the_papers_figures(caught_settings: Any, name: str, size: str) -> None:
+def test_the_papers_figures(settings_of: Any, name: str, size: str) -> None:
     """Section A.2 of the paper and, for epsilon, clipping and bias correction, the code it was trained with."""
-    settings = caught_settings("--recipe", name)
+    settings = settings_of("--recipe", name)
     assert settings.size == size
     assert settings.batch_size == 256
     assert settings.steps == 1_000_000
@@ -57,25 +57,25 @@ def test_the_papers_figures(caught_settings: Any, name: str, size: str) -> None:
     assert settings.start == "random"
 
 
-def test_what_is_given_beats_the_recipe(caught_settings: Any) -> None:
+def test_what_is_given_beats_the_recipe(settings_of: Any) -> None:
     plain, changed = (
-        caught_settings("--recipe", "paper-base"),
-        caught_settings("--recipe", "paper-base", "--batch-size", "32"),
+        settings_of("--recipe", "paper-base"),
+        settings_of("--recipe", "paper-base", "--batch-size", "32"),
     )
     assert changed == plain.model_copy(update={"batch_size": 32})
-    assert caught_settings("--recipe", "paper-base", "--size", "large") == caught_settings("--recipe", "paper-large")
+    assert settings_of("--recipe", "paper-base", "--size", "large") == settings_of("--recipe", "paper-large")
     # also where what is given is a general default
-    assert caught_settings("--recipe", "two-cores", "--start", "random", "--learning-rate", "1e-4").start == "random"
-    assert caught_settings("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.learning_rate == 1e-4
-    assert caught_settings("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.warmup == 0.05
-    assert caught_settings("--recipe", "two-cores").optimizer.bias_correction
-    assert not caught_settings("--recipe", "two-cores", "--no-bias-correction").optimizer.bias_correction
+    assert settings_of("--recipe", "two-cores", "--start", "random", "--learning-rate", "1e-4").start == "random"
+    assert settings_of("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.learning_rate == 1e-4
+    assert settings_of("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.warmup == 0.05
+    assert settings_of("--recipe", "two-cores").optimizer.bias_correction
+    assert not settings_of("--recipe", "two-cores", "--no-bias-correction").optimizer.bias_correction
 
 
-def test_steps_take_the_place_of_minutes_and_the_other_way_round(caught_settings: Any) -> None:
+def test_steps_take_the_place_of_minutes_and_the_other_way_round(settings_of: Any) -> None:
     minutes, steps = (
-        caught_settings("--recipe", "paper-base", "--minutes", "3"),
-        caught_settings("--recipe", "two-cores", "--steps", "7"),
+        settings_of("--recipe", "paper-base", "--minutes", "3"),
+        settings_of("--recipe", "two-cores", "--steps", "7"),
     )
     assert (minutes.steps, minutes.minutes) == (None, 3.0)
     assert (steps.steps, steps.minutes) == (7, None)
@@ -111,7 +111,7 @@ def test_every_recipe_is_valid_and_frozen() -> None:
     assert resolve_settings(None, {"steps": 3}) == PretrainSettings(steps=3)
 
 
-def test_two_cores_is_the_measured_run(caught_settings: Any) -> None:
+def test_two_cores_is_the_measured_run(settings_of: Any) -> None:
     """The settings of the first `tiny` of the README, as its run.json has them."""
     measured = json.loads("""{"size": "tiny", "phases": [{"length": 128, "share": 1.0}], "batch_size": 32,
         "micro_tokens": 8192, "steps": null, "minutes": 56.0, "seed": 0, "optimizer": {"learning_rate": 0.002,
@@ -119,7 +119,7 @@ def test_two_cores_is_the_measured_run(caught_settings: Any) -> None:
         "bias_correction": true}, "activation": "gelu", "dropout": 0.1, "initializer_range": 0.05, "start": "local",
         "held_out_share": 0.0, "held_out_rows": 2048, "evaluations": 8, "save_minutes": 3.0, "log_every": 50,
         "precision": "auto", "compile": false, "threads": 1}""")
-    here = caught_settings(
+    here = settings_of(
         *("--recipe", "two-cores", "--minutes", "56", "--evaluations", "8", "--save-minutes", "3", "--threads", "1")
     )
     stored, understood = (
@@ -128,12 +128,12 @@ def test_two_cores_is_the_measured_run(caught_settings: Any) -> None:
     assert {name: stored[name] for name in measured} == {name: understood[name] for name in measured}
 
 
-def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(caught_settings: Any) -> None:
-    anew, begun = (caught_settings("--recipe", "two-hours", *more) for more in ((), ("--init-from", "small-wiki")))
+def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(settings_of: Any) -> None:
+    anew, begun = (settings_of("--recipe", "two-hours", *more) for more in ((), ("--init-from", "small-wiki")))
     assert {"size", "initializer_range"} <= anew.model_fields_set
     assert not {"size", "initializer_range", "activation"} & begun.model_fields_set
     assert begun.optimizer == anew.optimizer
-    assert caught_settings("--recipe", "two-hours", "--init-from", "small-wiki", "--size", "2x128").size == "2x128"
+    assert settings_of("--recipe", "two-hours", "--init-from", "small-wiki", "--size", "2x128").size == "2x128"
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_what_no_run_can_have_is_named_with_its_value(
     assert re.search(words, capsys.readouterr().err)
 
 
-def test_what_quickstart_says_to_do_by_hand_is_what_it_does(caught_settings: Any) -> None:
+def test_what_quickstart_says_to_do_by_hand_is_what_it_does(settings_of: Any) -> None:
     settings = quickstart._pretraining(2.2, validation_fraction=0.1)
     printed = " ".join(quickstart._by_hand(Path("q"), None, settings)).replace("\\", "")
     command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", printed)
     assert command
     aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned
-    assert caught_settings(*command[1].split()).model_dump(exclude=aside) == settings.model_dump(exclude=aside)
+    assert settings_of(*command[1].split()).model_dump(exclude=aside) == settings.model_dump(exclude=aside)

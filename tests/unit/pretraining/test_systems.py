@@ -22,13 +22,13 @@ from bertwright.pretraining.systems import refuse_vocabulary
 from bertwright.text.bpe import train_bpe
 
 
-def settings(**changes: Any) -> PretrainSettings:
+def one_step_settings(**changes: Any) -> PretrainSettings:
     return PretrainSettings.model_validate({"steps": 1, **changes})
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_settings_come_back_from_a_record(system: System) -> None:
-    requested_settings = settings(system=system)
+    requested_settings = one_step_settings(system=system)
     assert requested_settings.examples.second_sentence == ("next" if system == "bert" else "none")
     assert requested_settings.activation == ("gelu_tanh" if system == "gpt" else "gelu")
     assert PretrainSettings.model_validate(requested_settings.model_dump(mode="json")) == requested_settings
@@ -51,7 +51,7 @@ def test_settings_come_back_from_a_record(system: System) -> None:
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        settings(**{"system": "bert-left", **changes})
+        one_step_settings(**{"system": "bert-left", **changes})
 
 
 def test_gpts_paper() -> None:
@@ -69,17 +69,19 @@ def test_gpts_paper() -> None:
 
 
 def test_shapes_of_a_size() -> None:
-    shapes = {system: encoder_config(settings(system=system, size="mini", dropout=0.2), 99) for system in SYSTEMS}
+    shapes = {
+        system: encoder_config(one_step_settings(system=system, size="mini", dropout=0.2), 99) for system in SYSTEMS
+    }
     assert {type(shape) for shape in shapes.values()} == {EncoderConfig, GPTConfig, LSTMConfig}
     assert all(shape.hidden_dropout == 0.2 for shape in shapes.values())
     assert all(size_name(shape) == "mini" for shape in shapes.values())
     assert size_name(shapes["lstm-left"].model_copy(update={"cells": 999})) == "4x256 of 999 cells"
     assert size_name(shapes["gpt"].model_copy(update={"heads": 2})) == "4x256x2"
-    assert encoder_config(settings(system="gpt", size="4x256x2"), 99) == shapes["gpt"].model_copy(
+    assert encoder_config(one_step_settings(system="gpt", size="4x256x2"), 99) == shapes["gpt"].model_copy(
         update={"heads": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
     )
     with pytest.raises(InputError, match="size 4x256x2: an LSTM has no heads"):
-        encoder_config(settings(system="lstm-left", size="4x256x2"), 99)
+        encoder_config(one_step_settings(system="lstm-left", size="4x256x2"), 99)
     assert size_name(PairConfig(left=shapes["lstm-left"], right=shapes["lstm-right"])) == "4x512"
 
 
@@ -116,7 +118,7 @@ def test_an_initial_model_of_another_system_is_refused(
     save_model(tmp_path / "m", model, config=config, tokenizer=tokenizer, architecture="BertwrightLanguageModel")
     with pytest.raises(InputError, match=message):
         prepare_pretraining(
-            settings(phases=[{"length": 16, "share": 1.0}], **changes),
+            one_step_settings(phases=[{"length": 16, "share": 1.0}], **changes),
             corpus=own_corpus,
             out=tmp_path / "run",
             held_out=None,
@@ -127,11 +129,11 @@ def test_an_initial_model_of_another_system_is_refused(
 def test_a_composition_is_not_pretrained() -> None:
     pair = PairConfig(left=system_config("lstm-left", "tiny", 9), right=system_config("lstm-right", "tiny", 9))
     with pytest.raises(InputError, match="a composition of models"):
-        encoder_config(settings(), 9, SavedModel("m", pair, {}, Path()))
+        encoder_config(one_step_settings(), 9, SavedModel("m", pair, {}, Path()))
 
 
 def test_memory_of_a_language_model_holds_a_block_of_logits() -> None:
-    run_settings = settings(system="bert-left", micro_tokens=8192, phases=[{"length": 128, "share": 1.0}])
+    run_settings = one_step_settings(system="bert-left", micro_tokens=8192, phases=[{"length": 128, "share": 1.0}])
     shape = encoder_config(run_settings, 30_000)
     kept = 64 * 128 * (2 * (18 * 128 + 3 * 2 * 128) + (2 + 6) * 128)
     assert activation_bytes(run_settings, shape, length=128, precision="fp32") == 4 * (kept + 1024 * 30_000)

@@ -31,12 +31,12 @@ from bertwright.quickstart.task import MASK, make_task, masker, write_task
 # --- prose -----------------------------------------------------------------------------------------------------------
 
 
-def sentences(text: str) -> list[str]:
+def prose_sentences(text: str) -> list[str]:
     return list(prose("\n" + textwrap.dedent(text)))
 
 
 def test_wrapped_lines_are_joined_and_sentences_parted() -> None:
-    parts = sentences("""
+    parts = prose_sentences("""
         Open the gate and let
         the sheep walk out. Close the gate
         when the last one has passed.
@@ -52,7 +52,7 @@ def test_wrapped_lines_are_joined_and_sentences_parted() -> None:
 
 def test_a_dotted_name_is_no_sentence_boundary() -> None:
     text = "The weights come from farm.fields.Barley unless others are given."
-    assert sentences(text) == [text]
+    assert prose_sentences(text) == [text]
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_a_dotted_name_is_no_sentence_boundary() -> None:
 def test_what_is_not_prose_is_dropped_and_its_neighbours_are_kept(block: str) -> None:
     before, after = "The sheep are counted before it gets dark.", "The farmer goes home when that is done."
     closing = "\n\nNotes\n-----\n" if "\n---" in block else "\n\n"
-    assert sentences(f"{before}\n\n{block}{closing}{after}") == [before, after]
+    assert prose_sentences(f"{before}\n\n{block}{closing}{after}") == [before, after]
 
 
 def test_a_literal_block_ends_with_its_indentation() -> None:
-    parts = sentences("""
+    parts = prose_sentences("""
         The sheep are counted like this, one by one::
 
             there are some words in this literal block.
@@ -94,7 +94,7 @@ def test_a_literal_block_ends_with_its_indentation() -> None:
 
 
 def test_admonitions_keep_their_text() -> None:
-    parts = sentences("""
+    parts = prose_sentences("""
         .. versionadded:: 1.2
             The second gate was built in this version.
         .. note:: Sheep that sleep are not
@@ -117,7 +117,7 @@ def test_admonitions_keep_their_text() -> None:
     ],
 )
 def test_parameter_lists_lose_names_and_types_and_keep_sentences(table: str) -> None:
-    assert sentences(table) == ["The field in which the sheep are counted now."]
+    assert prose_sentences(table) == ["The field in which the sheep are counted now."]
 
 
 @pytest.mark.parametrize(
@@ -335,12 +335,12 @@ def farms(*, modules: int = 40) -> Documentation:
     return documentation(*libraries)
 
 
-def draw(docs: Documentation, *, seed: int = 0) -> library_task.LibraryTask:
+def drawn_task(docs: Documentation, *, seed: int = 0) -> library_task.LibraryTask:
     return make_task(docs, train_sentences=20, test_sentences=30, dev_sentences=10, seed=seed)
 
 
 def test_task_is_balanced_and_masked() -> None:
-    task = draw(farms())
+    task = drawn_task(farms())
     assert task.labels == ("torch", "sympy", "networkx")
     assert task.left_out == ()
     for split, size in ((task.train, 20), (task.dev, 10), (task.test, 30)):
@@ -354,7 +354,7 @@ def test_task_is_balanced_and_masked() -> None:
 
 def test_no_module_is_in_two_splits_and_the_corpus_holds_no_held_out_sentence() -> None:
     docs, mask = farms(), masker()
-    task = draw(docs)
+    task = drawn_task(docs)
     home = {mask(text): module.name for module in docs.modules for text in module.sentences[:-1]}
     modules = {name: {home[each.sentence] for each in getattr(task, name)} for name in ("train", "dev", "test")}
     assert modules["dev"] | modules["test"] == set(task.held_out)
@@ -373,26 +373,26 @@ def test_a_sentence_of_two_places_is_in_no_split() -> None:
     docs = Documentation((torch, replace(sympy, modules=(*sympy.modules, twin)), networkx))
     twice = set(map(masker(), copied))
     for seed in range(5):
-        task = draw(docs, seed=seed)
+        task = drawn_task(docs, seed=seed)
         drawn = {each.sentence for each in (*task.train, *task.dev, *task.test)}
         assert not drawn & twice
         assert not any("says this one sentence" in each for each in drawn)
 
 
 def test_task_is_a_function_of_documentation_and_seed() -> None:
-    assert draw(farms(), seed=3) == draw(farms(), seed=3)
-    assert draw(farms(), seed=3).test != draw(farms(), seed=4).test
+    assert drawn_task(farms(), seed=3) == drawn_task(farms(), seed=3)
+    assert drawn_task(farms(), seed=3).test != drawn_task(farms(), seed=4).test
 
 
 def test_a_library_with_too_little_is_left_out_by_name() -> None:
     torch, sympy, networkx = farms().libraries
     short = replace(networkx, modules=networkx.modules[:3])
-    task = draw(Documentation((torch, sympy, short)))
+    task = drawn_task(Documentation((torch, sympy, short)))
     assert task.labels == ("torch", "sympy")
     assert task.left_out == ("networkx",)
     assert not any(name.startswith("networkx") for name in task.held_out)
     with pytest.raises(InputError, match=r"at least two of the libraries.*20 \+ 10 \+ 30 .*got 1"):
-        draw(Documentation((torch, short)))
+        drawn_task(Documentation((torch, short)))
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_names_are_masked(text: str, masked: str) -> None:
 
 
 def test_task_files_are_plain_tables(tmp_path: Path) -> None:
-    task = draw(farms())
+    task = drawn_task(farms())
     write_task(task, tmp_path)
     for name in ("train", "dev", "test"):
         head, *rows = (tmp_path / f"{name}.tsv").read_text("utf-8").splitlines()

@@ -51,7 +51,7 @@ def published_bert(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> 
     return folder, model
 
 
-def expected(folder: Path, model: Any, text: str) -> tuple[np.ndarray[Any, Any], list[str], list[list[int]]]:
+def hidden_states_of(folder: Path, model: Any, text: str) -> tuple[np.ndarray[Any, Any], list[str], list[list[int]]]:
     words = transformers.AutoTokenizer.from_pretrained(str(folder))
     encoded = words(text, return_tensors="pt", return_offsets_mapping=True, truncation=True, max_length=50)
     offsets = encoded.pop("offset_mapping")[0].tolist()
@@ -74,7 +74,7 @@ def test_the_command_gives_the_hidden_states_of_transformers(published_bert: tup
         }
         assert printed["tokens"] == sum(len(archive[f"tokens_{number}"]) for number in range(4))
         for number, text in enumerate(TEXTS):
-            states, tokens, offsets = expected(folder, model, text)
+            states, tokens, offsets = hidden_states_of(folder, model, text)
             assert archive[f"tokens_{number}"].tolist() == tokens
             assert archive[f"offsets_{number}"].tolist() == offsets
             assert archive[f"hidden_{number}"].shape == states.shape
@@ -94,7 +94,7 @@ def test_layers_and_pools(published_bert: tuple[Path, Any], tmp_path: Path) -> N
             assert archive["layers"].tolist() == [3, 0]
             assert archive["vectors"].shape == (4, 2, 32)
             for number, text in enumerate(TEXTS):
-                states = expected(folder, model, text)[0][[3, 0]]
+                states = hidden_states_of(folder, model, text)[0][[3, 0]]
                 np.testing.assert_allclose(archive["vectors"][number], reduce(states), atol=1e-5, rtol=1e-5)
 
 

@@ -31,7 +31,7 @@ from tests.support.served import TEXTS, broken
 needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this processor has no VNNI")
 
 
-def same(first: Any, second: Any) -> bool:
+def same_answer(first: Any, second: Any) -> bool:
     return first.label == second.label and all(
         math.isclose(share, second.probabilities[name], abs_tol=1e-5) for name, share in first.probabilities.items()
     )
@@ -67,10 +67,10 @@ def test_every_form_of_input_gives_the_same(models: dict[str, Predictor]) -> Non
     ):
         results = model(inputs)
         assert isinstance(results, list)
-        assert all(map(same, results, one))
+        assert all(map(same_answer, results, one))
     results = model(text for text in TEXTS)
     assert isinstance(results, Iterator)
-    assert all(map(same, results, one))
+    assert all(map(same_answer, results, one))
     assert model([]) == []
     assert list(model(iter(()))) == []
     assert model.labels == ("no", "yes", "who knows")
@@ -96,17 +96,17 @@ def test_long_lists_keep_their_order(models: dict[str, Predictor]) -> None:
     texts = [" ".join(["the"] * (1 + number % 17)) for number in range(2500)]
     results = models["sst"](texts)
     assert len(results) == 2500
-    assert all(same(results[number], results[number + 17]) for number in range(0, 2400, 31))
+    assert all(same_answer(results[number], results[number + 17]) for number in range(0, 2400, 31))
 
 
 def test_pairs(models: dict[str, Predictor]) -> None:
     model, second = models["pair"], TEXTS[::-1]
     both = model(list(zip(TEXTS, second, strict=True)))
-    assert all(map(same, model(TEXTS, second), both))
-    assert all(map(same, model(pd.Series(TEXTS), pa.array(second)), both))
-    assert all(map(same, model(iter(TEXTS), iter(second)), both))
-    assert same(model((TEXTS[0], second[0])), both[0])
-    assert same(model(TEXTS[0], second[0]), both[0])
+    assert all(map(same_answer, model(TEXTS, second), both))
+    assert all(map(same_answer, model(pd.Series(TEXTS), pa.array(second)), both))
+    assert all(map(same_answer, model(iter(TEXTS), iter(second)), both))
+    assert same_answer(model((TEXTS[0], second[0])), both[0])
+    assert same_answer(model(TEXTS[0], second[0]), both[0])
     with pytest.raises(InputError, match="columns of 4 and 3 values"):
         model(TEXTS, second[:3])
     with pytest.raises(InputError, match="ended before the other"):
@@ -128,9 +128,9 @@ def test_tables(models: dict[str, Predictor]) -> None:
     for table_input in (pd.DataFrame(columns, index=[7, 7, 3, 0]), table, batch, OtherTable(columns)):
         results = models["pair"](table_input)
         assert len(results) == 4
-        assert all(map(same, results, pairs))
+        assert all(map(same_answer, results, pairs))
     one = models["sst"](TEXTS)
-    assert all(map(same, models["sst"](pd.DataFrame({"text": TEXTS, "more": TEXTS[::-1]})), one))
+    assert all(map(same_answer, models["sst"](pd.DataFrame({"text": TEXTS, "more": TEXTS[::-1]})), one))
     assert models["pair"](table.slice(0, 0)) == []
 
 
@@ -288,7 +288,7 @@ def test_threads_share_a_model(models: dict[str, Predictor]) -> None:
     for thread in threads:
         thread.join()
     assert all(
-        same(one, other)
+        same_answer(one, other)
         for turns in results.values()
         for turn in turns
         for one, other in zip(turn, expected, strict=True)

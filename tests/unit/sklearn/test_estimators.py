@@ -124,7 +124,7 @@ EXPECTED: dict[type, dict[str, str]] = {
 }
 
 
-def expected(estimator: Any) -> dict[str, str]:
+def expected_failures(estimator: Any) -> dict[str, str]:
     return EXPECTED.get(type(estimator), {})
 
 
@@ -135,7 +135,7 @@ with warnings.catch_warnings():  # of texts there is little to check: see above
             *(Classifier("small", **ONCE), Regressor("small", **ONCE), Vectorizer("small", max_length=16)),
             *(BertClassifier("small"), BertRegressor("small"), BertTagger("small"), BertVectorizer("small")),
         ],
-        expected_failed_checks=expected,
+        expected_failed_checks=expected_failures,
         xfail_strict=True,
     )
 

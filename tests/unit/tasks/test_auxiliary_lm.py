@@ -1,6 +1,5 @@
 """The next-token loss beside a task's: what it is, whose head it uses, when it is there, and who is refused it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import get_spec
 from bertwright.text.wordpiece import train_tokenizer
+from tests.support.folders import read_jsonl
 from tests.support.task_examples import example_data
 from tests.support.texts import PLACES
 
@@ -165,7 +165,7 @@ def run(settings: FinetuneSettings, model: str, folder: Path, **more: Any) -> tu
         example_data(get_spec("sst2"), folder)
     out = folder / f"run-{len(list(folder.iterdir()))}"
     finetune(settings, get_spec("sst2"), model=model, data=data, out=out, **more)
-    lines = [json.loads(line) for line in (out / "seed-0" / "metrics.jsonl").read_text().splitlines()]
+    lines = read_jsonl(out / "seed-0" / "metrics.jsonl")
     return [line for line in lines if "loss" in line], out
 
 

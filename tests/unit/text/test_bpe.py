@@ -15,7 +15,7 @@ from bertwright.errors import InputError
 from bertwright.text.bpe import BPETokenizer, read_bpe
 from bertwright.text.wordpiece import Tokenizer
 from tests.support import bpe_oracle
-from tests.support.texts import OWN_TEXT
+from tests.support.texts import own_lines
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -33,27 +33,23 @@ ODD = (
 )
 
 
-def lines() -> list[str]:
-    return [line for line in OWN_TEXT.read_text("utf-8").splitlines() if line]
-
-
-def words_of(text: str) -> list[str]:
+def english_words(text: str) -> list[str]:
     """Lower-cased words and single punctuation characters of plain English."""
     return re.findall(r"[a-z0-9]+|[^a-z0-9\s]", text.lower())
 
 
 @cache
-def own() -> BPETokenizer:
-    return BPETokenizer(*bpe_oracle.learn(words_of(" ".join(lines())), 250))
+def oracle_bpe() -> BPETokenizer:
+    return BPETokenizer(*bpe_oracle.learn(english_words(" ".join(own_lines())), 250))
 
 
 def test_ids_are_those_of_the_plain_loop() -> None:
-    tokenizer = own()
-    texts = [line for line in lines() if line.isascii()]
+    tokenizer = oracle_bpe()
+    texts = [line for line in own_lines() if line.isascii()]
     assert len(texts) > 20
     seen = set()
     for text, ids in zip(texts, tokenizer.ids(texts), strict=True):
-        expected = [piece for word in words_of(text) for piece in bpe_oracle.cut(word, tokenizer.merges)]
+        expected = [piece for word in english_words(text) for piece in bpe_oracle.cut(word, tokenizer.merges)]
         assert [tokenizer.pieces[id] for id in ids] == expected
         seen.update(expected)
     assert len(seen) > 150
@@ -78,8 +74,8 @@ def test_merges_apply_in_their_order_and_ends_of_words_are_other_letters() -> No
 
 
 def test_offsets_point_into_the_text() -> None:
-    tokenizer = own()
-    texts = [*lines(), *ODD]
+    tokenizer = oracle_bpe()
+    texts = [*own_lines(), *ODD]
     for text, ids, (again, spans) in zip(texts, tokenizer.ids(texts), tokenizer.offsets(texts), strict=True):
         assert again == ids
         for id, (start, end) in zip(ids, spans, strict=True):
@@ -89,10 +85,10 @@ def test_offsets_point_into_the_text() -> None:
 
 
 def test_decode_gives_the_words_back() -> None:
-    tokenizer = own()
-    for text in lines():
+    tokenizer = oracle_bpe()
+    for text in own_lines():
         if text.isascii():
-            assert tokenizer.decode(tokenizer.ids([text])[0]).split() == words_of(text)
+            assert tokenizer.decode(tokenizer.ids([text])[0]).split() == english_words(text)
     assert tokenizer.decode([tokenizer.unk_id]) == "<unk>"
 
 
@@ -102,10 +98,13 @@ def test_the_unknown_piece_in_a_text_is_ordinary_text() -> None:
 
 
 def test_transformers_opens_what_is_saved_with_equal_ids(tmp_path: Path) -> None:
-    tokenizer = own()
+    tokenizer = oracle_bpe()
     tokenizer.save(tmp_path / "tok")
     assert {file.name for file in (tmp_path / "tok").iterdir()} == FILES
-    texts = [*lines(), *(text for text in ODD if "<unk>" not in text)]  # there "<unk>" in a text is read as the piece
+    texts = [
+        *own_lines(),
+        *(text for text in ODD if "<unk>" not in text),
+    ]  # there "<unk>" in a text is read as the piece
     expected = tokenizer.ids(texts)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "tok")
     assert type(theirs).__name__.startswith("OpenAIGPTTokenizer")
@@ -118,13 +117,13 @@ def test_transformers_opens_what_is_saved_with_equal_ids(tmp_path: Path) -> None
 
 
 def test_every_published_form_is_read(tmp_path: Path) -> None:
-    tokenizer = own()
+    tokenizer = oracle_bpe()
     tokenizer.save(tmp_path / "both")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "both").save_pretrained(tmp_path / "theirs")
     assert not (tmp_path / "theirs" / "merges.txt").exists()
     shutil.copytree(tmp_path / "both", tmp_path / "lists", ignore=shutil.ignore_patterns("tokenizer*"))
     shutil.copytree(tmp_path / "theirs", tmp_path / "old")
-    change(tmp_path / "old" / "tokenizer.json", lambda described: old_spelling(described))
+    edit_json(tmp_path / "old" / "tokenizer.json", lambda described: old_spelling(described))
     for form in ("both", "theirs", "lists", "old"):
         read = BPETokenizer.load(tmp_path / form)
         assert (read.hash, read.pieces, read.merges) == (tokenizer.hash, tokenizer.pieces, tokenizer.merges)
@@ -141,7 +140,7 @@ def old_spelling(described: Any) -> None:
         model.pop(name, None)
 
 
-def change(path: Path, edit: Callable[[Any], None]) -> None:
+def edit_json(path: Path, edit: Callable[[Any], None]) -> None:
     value = json.loads(path.read_text("utf-8"))
     edit(value)
     path.write_text(json.dumps(value), "utf-8")
@@ -168,8 +167,8 @@ def change(path: Path, edit: Callable[[Any], None]) -> None:
     ],
 )
 def test_other_descriptions_are_refused(tmp_path: Path, edit: Callable[[Any], None], words: str) -> None:
-    own().save(tmp_path / "tok")
-    change(tmp_path / "tok" / "tokenizer.json", edit)
+    oracle_bpe().save(tmp_path / "tok")
+    edit_json(tmp_path / "tok" / "tokenizer.json", edit)
     with pytest.raises(InputError, match=r"tokenizer\.json: .*" + words):
         BPETokenizer.load(tmp_path / "tok")
 
@@ -231,7 +230,7 @@ def test_a_bert_tokenizer_and_an_empty_folder_are_refused(tmp_path: Path) -> Non
         InputError, match=r"no GPT-1 tokenizer; expected tokenizer\.json, or vocab\.json and merges\.txt"
     ):
         BPETokenizer.load(tmp_path)
-    own().save(tmp_path / "gpt")
+    oracle_bpe().save(tmp_path / "gpt")
     with pytest.raises(InputError, match=r"a BERT tokenizer"):
         Tokenizer.load(tmp_path / "gpt")
     with pytest.raises(InputError, match="the piece 'a' has two ids, 1 and 2"):

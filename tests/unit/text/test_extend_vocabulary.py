@@ -19,6 +19,7 @@ from bertwright.text import extend_vocabulary as extension
 from bertwright.text.extend_vocabulary import Extension, extend_tokenizer, new_pieces, split_piece
 from bertwright.text.vocabulary import SPECIAL, Base, Rules
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from tests.support.texts import pieces_of
 
 LETTERS = "abcdefgh골목길"
 RULES = Rules(cased=False, strip_accents=False)
@@ -32,10 +33,6 @@ def extended(add: int, text: list[str] = TEXT) -> Extension:
 
 
 IDS = {piece: id for id, piece in enumerate(OLD.pieces)}
-
-
-def names(tokenizer: Tokenizer, text: str) -> list[str]:
-    return [tokenizer.pieces[id] for id in tokenizer.ids([text])[0]]
 
 
 def size_of(text: list[str], pieces: list[str]) -> int:
@@ -59,7 +56,7 @@ def test_the_pieces_that_shorten_most_come_first_and_old_ids_stay() -> None:
     extended_tokenizer = extended(2).tokenizer
     assert extended_tokenizer.pieces[: OLD.vocab_size] == OLD.pieces
     assert extended_tokenizer.pieces[OLD.vocab_size :] == ["efg", "골목길"]
-    assert names(extended_tokenizer, "efgh 골목길 abcd") == ["efg", "##h", "골목길", "ab", "##cd"]
+    assert pieces_of(extended_tokenizer, "efgh 골목길 abcd") == ["efg", "##h", "골목길", "ab", "##cd"]
     assert extended(3).tokenizer.pieces[OLD.vocab_size + 2 :] == ["abcd"]
 
 

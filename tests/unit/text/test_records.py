@@ -26,7 +26,7 @@ TEXTS = ["One line.\nAnother\xa0line.", "", None, "  ", "Last \U0001f642."]
 PARAGRAPHS = [("One line.", "Another line."), ("Last \U0001f642.",)]
 
 
-def written(path: Path, column: Any, **more: Any) -> Path:
+def write_parquet(path: Path, column: Any, **more: Any) -> Path:
     parquet.write_table(pa.table({"id": list(range(len(column))), "text": column}), path, **more)
     return path
 
@@ -36,7 +36,7 @@ def written(path: Path, column: Any, **more: Any) -> Path:
 )
 def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: pa.DataType) -> None:
     column = pa.array(TEXTS, pa.string()).cast(kind)
-    documents = list(read_documents(written(tmp_path / "a.parquet", column, row_group_size=2), TextSettings()))
+    documents = list(read_documents(write_parquet(tmp_path / "a.parquet", column, row_group_size=2), TextSettings()))
     assert [document.paragraphs for document in documents] == PARAGRAPHS
     assert [document.location[-14:] for document in documents] == ["parquet: row 1", "parquet: row 5"]
     (tmp_path / "a.parquet").rename(tmp_path / "named otherwise")
@@ -59,7 +59,7 @@ def test_what_parquet_cannot_give_is_said(
     from bertwright.text import document
 
     monkeypatch.setattr(document, "LONGEST", 100)
-    path = written(tmp_path / "a.parquet", column)
+    path = write_parquet(tmp_path / "a.parquet", column)
     with pytest.raises(InputError, match=rf"a\.parquet: .*{message}"):
         list(read_documents(path, TextSettings(**settings)))
 
@@ -74,7 +74,7 @@ def test_broken_parquet_is_named_and_bad_rows_are_told(tmp_path: Path) -> None:
             list(read_documents(path, TextSettings()))
     bad = pa.array([b"fine", b"\xff", b"good"], pa.binary()).view(pa.string())
     errors: list[InputError] = []
-    sources = list(read_sources(written(path, bad), TextSettings(), errors.append))
+    sources = list(read_sources(write_parquet(path, bad), TextSettings(), errors.append))
     assert len(sources) == 2
     assert [str(error).removeprefix(str(path))[:7] for error in errors] == [": row 2"]
 
@@ -82,7 +82,7 @@ def test_broken_parquet_is_named_and_bad_rows_are_told(tmp_path: Path) -> None:
 REVISION = "1f" * 20
 
 
-class Hub(BaseHTTPRequestHandler):
+class DatasetHub(BaseHTTPRequestHandler):
     """As much of the Hub as reading a dataset of one Parquet file takes."""
 
     files: ClassVar[dict[str, bytes]] = {}
@@ -144,8 +144,8 @@ def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A Hub that serves one dataset, and the environment in which it is the Hub."""
     data = io.BytesIO()
     parquet.write_table(pa.table({"text": [f"Talk {n} was long. Nobody slept." for n in range(40)]}), data)
-    Hub.files = {"README.md": b"", "train.parquet": data.getvalue()}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    DatasetHub.files = {"README.md": b"", "train.parquet": data.getvalue()}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), DatasetHub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     home = tmp_path / "hub"
     yield {

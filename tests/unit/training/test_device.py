@@ -106,17 +106,15 @@ def test_validation_metrics_are_computed_on_the_models_device(system: System, tm
 
 
 @pytest.fixture(scope="module")
-def encoder_with_dropout(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
+def dropout_encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
     """A model folder with a small random encoder, and dropout."""
     folder = tmp_path_factory.mktemp("encoder") / "m"
     return write_encoder(folder, places_tokenizer, hidden_dropout=0.1, attention_dropout=0.1)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_task_is_trained_and_evaluated_on_the_models_device(
-    name: str, encoder_with_dropout: str, tmp_path: Path
-) -> None:
-    saved = open_model(encoder_with_dropout)
+def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, dropout_encoder: str, tmp_path: Path) -> None:
+    saved = open_model(dropout_encoder)
     example = example_data(TASKS[name], tmp_path)
     work = kind_of(TASKS[name]).prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
     model = work.build(saved.config).train()
@@ -129,10 +127,8 @@ def test_a_task_is_trained_and_evaluated_on_the_models_device(
 
 
 @pytest.mark.parametrize("name", ["sst2", "ner"])
-def test_features_are_computed_and_read_on_the_models_device(
-    name: str, encoder_with_dropout: str, tmp_path: Path
-) -> None:
-    saved, example = open_model(encoder_with_dropout), example_data(TASKS[name], tmp_path)
+def test_features_are_computed_and_read_on_the_models_device(name: str, dropout_encoder: str, tmp_path: Path) -> None:
+    saved, example = open_model(dropout_encoder), example_data(TASKS[name], tmp_path)
     kind = kind_of(TASKS[name])
     bound = kind.prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
     positions = kind.feature_positions(*bound.train)
@@ -146,21 +142,21 @@ def test_features_are_computed_and_read_on_the_models_device(
             compute()
 
 
-def test_features_are_learned_in_bf16(encoder_with_dropout: str, tmp_path: Path) -> None:
+def test_features_are_learned_in_bf16(dropout_encoder: str, tmp_path: Path) -> None:
     """`auto` chooses bf16 on nearly every GPU."""
     task, example = TASKS["sst2"], example_data(TASKS["sst2"], tmp_path)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="bf16", features="last")
-    result = finetune.finetune(settings, task, model=encoder_with_dropout, data=example.data, out=tmp_path / "run")
+    result = finetune.finetune(settings, task, model=dropout_encoder, data=example.data, out=tmp_path / "run")
     assert 0.0 <= result["mean"] <= 1.0
 
 
 def test_a_missing_gpu_is_an_error(
-    tmp_path: Path, own_corpus: Path, encoder_with_dropout: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_corpus: Path, dropout_encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     rows = tmp_path / "rows.tsv"
     rows.write_text("sentence\tlabel\n" + "good\t1\nbad\t0\n" * 20)
-    options = ["--model", encoder_with_dropout, "--device", "cuda"]
+    options = ["--model", dropout_encoder, "--device", "cuda"]
     for command in (
         ["finetune", "sst2", *options, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
         ["evaluate", "sst2", *options, "--data", str(rows)],
@@ -285,7 +281,7 @@ def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
 
 
 def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
-    tmp_path: Path, encoder_with_dropout: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dropout_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = TASKS["sst2"]
     example = example_data(task, tmp_path)
@@ -303,7 +299,7 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
     monkeypatch.setattr(finetune, "train", full)
     monkeypatch.setattr(finetune, "measure_step_seconds", seconds)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
-    where: Any = {"model": encoder_with_dropout, "data": example.data, "out": tmp_path / "run"}
+    where: Any = {"model": dropout_encoder, "data": example.data, "out": tmp_path / "run"}
     with pytest.raises(
         RunFailed, match=r"--activation-checkpointing needs less memory; .* or start again with --batch-size 2, whose"
     ):
@@ -343,7 +339,7 @@ def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) ->
 
 
 def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_together(
-    tmp_path: Path, encoder_with_dropout: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dropout_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is killed between the save of the best epoch and the next checkpoint; resumed, its metrics differ."""
     task = TASKS["sst2"]
@@ -354,7 +350,7 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
 
     monkeypatch.setattr(BoundTask, "evaluate", lambda *_: {"accuracy": measured.pop(0)})
     settings = FinetuneSettings(epochs=3, batch_size=8, max_length=40, threads=1, precision="fp32", seeds=1)
-    where: Any = {"model": encoder_with_dropout, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
+    where: Any = {"model": dropout_encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
     log = RunFolder.log
     monkeypatch.setattr(RunFolder, "log", lambda run, line: (log if len(measured) > 1 else killed)(run, line))
     measured += [0.5, 0.75, 0.25]
@@ -369,10 +365,10 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
 
 
 def test_a_search_resumes_on_another_device_where_that_is_allowed(
-    tmp_path: Path, encoder_with_dropout: str, capsys: Any
+    tmp_path: Path, dropout_encoder: str, capsys: Any
 ) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data
-    command = ["finetune", "sst2", "--model", encoder_with_dropout, "--data", str(data), "--out", str(tmp_path / "run")]
+    command = ["finetune", "sst2", "--model", dropout_encoder, "--data", str(data), "--out", str(tmp_path / "run")]
     command += ["--epochs", "1", "--max-length", "40", "--threads", "1", "--seeds", "1", "--grid", "batch-size=4,8"]
     assert main(command) == 0
     record = json.loads((tmp_path / "run" / "grid.json").read_text())
@@ -384,11 +380,11 @@ def test_a_search_resumes_on_another_device_where_that_is_allowed(
 
 
 def test_a_full_gpu_is_an_error_without_traceback_in_evaluation(
-    tmp_path: Path, encoder_with_dropout: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dropout_encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data
     settings = FinetuneSettings(epochs=1, max_length=40, threads=1, precision="fp32")
-    finetune.finetune(settings, TASKS["sst2"], model=encoder_with_dropout, data=data, out=tmp_path / "run")
+    finetune.finetune(settings, TASKS["sst2"], model=dropout_encoder, data=data, out=tmp_path / "run")
 
     def full(*_: Any, **__: Any) -> None:
         raise FULL

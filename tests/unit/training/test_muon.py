@@ -40,7 +40,7 @@ def optimizer_of(module: Model, settings: OptimizerSettings = MUON) -> AdamW:
     return build_optimizer(module, settings, blocks=module.inner.blocks())
 
 
-def learn(module: Model, optimizer: AdamW, steps: range) -> None:
+def take_steps(module: Model, optimizer: AdamW, steps: range) -> None:
     """Steps with gradients that are a function of the step."""
     for step in steps:
         for number, parameter in enumerate(module.parameters()):
@@ -114,7 +114,7 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
-    learn(module, optimizer_of(module), range(1))
+    take_steps(module, optimizer_of(module), range(1))
     fused = module.inner.blocks()[0].attention.qkv.weight.detach()
     lengths = [float(torch.linalg.matrix_norm(part, 2)) / 0.02 for part in fused.chunk(3)]
     assert all(0.9 < length < 1.25 for length in lengths)
@@ -125,8 +125,8 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
 def test_parameters_outside_of_muon_move_as_without_it() -> None:
     with_it, without = Model(), Model()
     without.load_state_dict(with_it.state_dict())
-    learn(with_it, optimizer_of(with_it), range(3))
-    learn(without, build_optimizer(without, MUON.model_copy(update={"method": "adamw"})), range(3))
+    take_steps(with_it, optimizer_of(with_it), range(3))
+    take_steps(without, build_optimizer(without, MUON.model_copy(update={"method": "adamw"})), range(3))
     pairs = zip(with_it.named_parameters(), without.parameters(), strict=True)
     same = {name: torch.equal(one, other) for (name, one), other in pairs}
     assert {name for name, equal in same.items() if not equal} == {
@@ -139,13 +139,13 @@ def test_parameters_outside_of_muon_move_as_without_it() -> None:
 def test_a_run_resumes_with_its_momentum(tmp_path: Path) -> None:
     whole = Model()
     first, second = copy.deepcopy(whole), copy.deepcopy(whole)
-    learn(whole, optimizer_of(whole), range(6))
+    take_steps(whole, optimizer_of(whole), range(6))
     optimizer = optimizer_of(first)
-    learn(first, optimizer, range(3))
+    take_steps(first, optimizer, range(3))
     save_checkpoint(tmp_path, first, optimizer, step=3, notes={})
     resumed = optimizer_of(second)
     assert load_checkpoint(tmp_path, second, resumed) == (3, {})
-    learn(second, resumed, range(3, 6))
+    take_steps(second, resumed, range(3, 6))
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name]), name
 

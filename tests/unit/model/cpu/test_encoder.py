@@ -32,7 +32,7 @@ def kernels_or_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     return str(request.param)
 
 
-def classifier(**changes: Any) -> Classifier:
+def noisy_classifier(**changes: Any) -> Classifier:
     config = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0, **changes)
     model = Classifier(config, 16).eval()
     generator = torch.Generator().manual_seed(0)
@@ -55,7 +55,7 @@ def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], kernels_or_torch: str) -> None:
-    model = classifier()
+    model = noisy_classifier()
     inputs = batch(*shape)
     with torch.inference_mode():
         torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
@@ -64,7 +64,7 @@ def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], kernels_or_torch
 @needs_bytes
 @pytest.mark.parametrize("shape", SHAPES)
 def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: str) -> None:
-    model = classifier()
+    model = noisy_classifier()
     inputs = batch(*shape)
     with torch.inference_mode():
         similarity = torch.cosine_similarity(packed_copy(model, "int8")(inputs), model(inputs))
@@ -74,7 +74,7 @@ def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: s
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 @pytest.mark.parametrize("changes", [{}, {"activation": "gelu_tanh"}])
 def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes: dict[str, Any]) -> None:
-    model = packed_copy(classifier(**changes), kind)
+    model = packed_copy(noisy_classifier(**changes), kind)
     layers = [part for part in model.modules() if isinstance(part, PackedLayer)]
     for shape in ((1, 1), (1, 9), (3, 11), (2, 16), (17, 1)):
         inputs = batch(*shape)
@@ -92,7 +92,7 @@ def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
-    model = packed_copy(classifier(), kind)
+    model = packed_copy(noisy_classifier(), kind)
     inputs = batch(6, 31)
     with torch.inference_mode():
         together = model(inputs)
@@ -109,14 +109,14 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
 
 @pytest.mark.parametrize("changes", [{"heads": 2}, {"activation": "gelu_tanh"}])
 def test_other_heads_and_the_other_gelu(changes: dict[str, Any], kernels_or_torch: str) -> None:
-    model = classifier(**changes)
+    model = noisy_classifier(**changes)
     inputs = batch(4, 19)
     with torch.inference_mode():
         torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
 def test_every_layer_comes_out_for_features(kernels_or_torch: str) -> None:
-    model = classifier()
+    model = noisy_classifier()
     inputs = batch(4, 19)
     encoders = [part.get_submodule("encoder") for part in (model, packed_copy(model, "fp32"))]
     with torch.inference_mode():
@@ -151,11 +151,11 @@ def test_a_row_of_zeros_becomes_zeros(kernels_or_torch: str) -> None:
 
 def test_nothing_to_answer() -> None:
     encoded = Encoded(ids=(), first=np.zeros(0, dtype=np.int64), cut=np.zeros(0, dtype=np.bool_))
-    assert predict_logits(packed_copy(classifier(), "fp32"), encoded).shape == (0, 16)
+    assert predict_logits(packed_copy(noisy_classifier(), "fp32"), encoded).shape == (0, 16)
 
 
 def test_the_model_itself_stays_as_it_was() -> None:
-    model = classifier()
+    model = noisy_classifier()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     packed = packed_copy(model, "fp32")
     with torch.inference_mode():
@@ -227,7 +227,7 @@ def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 @pytest.mark.parametrize("shape", [(1, 10), (4, 100)])
 def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, int]) -> None:
-    model, inputs = packed_copy(classifier(), kind), batch(*shape)
+    model, inputs = packed_copy(noisy_classifier(), kind), batch(*shape)
     with torch.inference_mode():
         usual = model(inputs)
         torch.set_default_dtype(torch.float64)
@@ -239,7 +239,7 @@ def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, i
 
 @pytest.mark.parametrize("few", [0, 64])
 def test_no_rows_are_answered_with_none(few: int) -> None:
-    layer = packed_copy(classifier(), "fp32").get_submodule("encoder").layers[0]
+    layer = packed_copy(noisy_classifier(), "fp32").get_submodule("encoder").layers[0]
     layer.most_fused = few
     with torch.inference_mode():
         assert layer(torch.zeros(0, 7, 256), torch.ones(0, 1, 1, 7, dtype=torch.bool)).shape == (0, 7, 256)
@@ -253,7 +253,7 @@ def test_the_built_steps_leave_small_numbers_to_the_process() -> None:
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A product is compiled for each number of rows, and kept: a service would grow with every new one."""
-    model, product = packed_copy(classifier(), kind), PackedProduct if kind == "fp32" else Int8Product
+    model, product = packed_copy(noisy_classifier(), kind), PackedProduct if kind == "fp32" else Int8Product
     sizes: set[int] = set()
     forward = product.forward
 

@@ -14,11 +14,9 @@ from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.examples import TextExamples, row_weights, weigh
-from bertwright.tasks.classification.model import Classifier, padded
+from bertwright.tasks.classification.model import padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
@@ -26,40 +24,18 @@ from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import OptimizerSettings
+from tests.support.encoders import small_classifier, small_config
+from tests.support.examples import text_examples
+from tests.support.letters import Letters
 
 NUMERICS = Numerics(precision="fp32", compiled=False, threads=1, peak_flops=1e9)
-SHAPE = EncoderConfig(
-    vocab_size=200,
-    hidden=16,
-    layers=1,
-    heads=2,
-    intermediate=32,
-    max_positions=64,
-    hidden_dropout=0,
-    attention_dropout=0,
-)
+SHAPE = small_config()
 BALANCED = with_labels(with_options(get_task("classify"), class_weights="balanced"), ["a", "b", "c"])
 LABELS = np.array([0, 0, 0, 1, 0, 2, 0, 1, 0, 1])  # six, three and one
 
 
-class Letters:
-    """A tokenizer for tests: one token per letter."""
-
-    begin_id, between_id, end_id = 1, 2, 2
-
-    def ids(self, texts: Any) -> list[list[int]]:
-        return [[ord(letter) for letter in text] for text in texts]
-
-
 def examples(targets: Any) -> TextExamples:
-    texts = tuple("abcdefghij"[: number % 7 + 1] for number in range(len(targets)))
-    return TextExamples(texts, None, np.asarray(targets), "made up", tuple(range(len(targets))))
-
-
-def classifier(num_outputs: int = 3) -> Classifier:
-    model = Classifier(SHAPE, num_outputs)
-    init_weights(model, 0.3, torch.Generator().manual_seed(1))
-    return model
+    return text_examples(("abcdefghij"[: number % 7 + 1] for number in range(len(targets))), targets)
 
 
 def weighed_rows(task: ClassificationTask) -> tuple[Any, Any, Any]:
@@ -88,7 +64,7 @@ def test_weights_are_those_of_scikit_learn() -> None:
 def test_loss_and_gradient_are_those_of_torchs_weighted_cross_entropy() -> None:
     task = weigh(BALANCED, examples(LABELS))
     encoded, targets, weights = weighed_rows(task)
-    model = classifier()
+    model = small_classifier(SHAPE, 3)
     of_task = CLASSIFICATION.trainable(task, model)
     whole = padded(encoded, range(10), pad_id=0, targets=targets, weights=weights)
     expected = F.cross_entropy(model(whole), torch.from_numpy(LABELS), weight=torch.tensor(task.weights))
@@ -118,7 +94,7 @@ def test_the_loop_divides_by_weights_below_one(tmp_path: Path) -> None:
     """One row of the commonest label: its weight is 10/18, and the logged mean is the plain loss of that row."""
     task = weigh(BALANCED, examples(LABELS))
     encoded, targets, weights = weighed_rows(task)
-    model = classifier()
+    model = small_classifier(SHAPE, 3)
     batch = padded(encoded, [0], pad_id=0, targets=targets, weights=weights)
     assert CLASSIFICATION.trainable(task, model).counts(batch)["rows"] == pytest.approx(10 / 18)
     expected = F.cross_entropy(model(batch), torch.tensor([0])).item()

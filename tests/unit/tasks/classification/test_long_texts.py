@@ -15,45 +15,18 @@ from bertwright.cli import main
 from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.tasks.classification.encoding import decode, encode, shortened, windows
 from bertwright.tasks.classification.examples import row_weights
-from bertwright.tasks.classification.model import Classifier, padded, predict_logits
+from bertwright.tasks.classification.model import padded, predict_logits
 from bertwright.tasks.classification.spec import get_task, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.wordpiece import Tokenizer
+from tests.support.encoders import small_classifier, small_config
+from tests.support.folders import read_jsonl
+from tests.support.letters import Letters
 
 FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
-
-
-class Letters:
-    """A tokenizer for tests: one token per letter."""
-
-    begin_id, between_id, end_id = 1, 2, 2
-
-    def ids(self, texts: Any) -> list[list[int]]:
-        return [[ord(letter) for letter in text] for text in texts]
-
-
-def small(vocab_size: int = 200) -> EncoderConfig:
-    return EncoderConfig(
-        vocab_size=vocab_size,
-        hidden=16,
-        layers=1,
-        heads=2,
-        intermediate=32,
-        max_positions=128,
-        hidden_dropout=0,
-        attention_dropout=0,
-    )
-
-
-def classifier(config: EncoderConfig, num_outputs: int) -> Classifier:
-    model = Classifier(config, num_outputs)
-    init_weights(model, 0.3, torch.Generator().manual_seed(1))
-    return model
 
 
 def test_head_and_tail_keep_a_quarter_and_the_rest() -> None:
@@ -150,7 +123,7 @@ def test_the_loss_is_the_mean_over_texts_of_the_mean_over_windows(name: str) -> 
         "multilabel": np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1]], dtype=np.float32),
     }[name]
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "abcdefghi"], max_length=8, long="windows")
-    model = classifier(small(), task.num_outputs)
+    model = small_classifier(small_config(), task.num_outputs)
     goals, weights = np.repeat(targets, rows.num_rows, axis=0), row_weights(task, targets, rows)
     of_task = CLASSIFICATION.trainable(task, model)
     batches = [padded(rows, part, pad_id=0, targets=goals, weights=weights) for part in ([0, 2, 6], [1, 3, 4, 5])]
@@ -163,7 +136,7 @@ def test_the_loss_is_the_mean_over_texts_of_the_mean_over_windows(name: str) -> 
 
 
 def test_logits_are_the_mean_over_the_windows() -> None:
-    model = classifier(small(), 3)
+    model = small_classifier(small_config(), 3)
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "", "abcdefghi"], max_length=8, long="windows")
     averaged = predict_logits(model, rows)
     with torch.inference_mode():
@@ -215,7 +188,7 @@ def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, own_tokenizer:
     words = Tokenizer.load(own_tokenizer)
     num_pieces = len(words.ids(["word " * 40])[0])
     task = with_options(get_task("sst2"), long="windows")
-    work = CLASSIFICATION.prepare(task, tmp_path, words, small(words.vocab_size), 16)
+    work = CLASSIFICATION.prepare(task, tmp_path, words, small_config(words.vocab_size), 16)
     each = 1 + -(-(num_pieces - 14) // 7)
     assert len(work.lengths) == 8 * each
     batch = work.batch(np.arange(8 * each))
@@ -246,9 +219,9 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, own_tokeniz
             seconds.append(time.process_time() - begin)
         assert sum(len(row) for row in rows.ids) < 4.2 * len(ids)  # of a pair, half of each row is the first text
         assert seconds[1] < 0.2 + 24 * seconds[0]  # eight times the tokens; squared, it would be 64 times
-    config = small(words.vocab_size)
+    config = small_config(words.vocab_size)
     task = with_labels(with_options(get_task("classify"), long="windows"), ["a", "b"])
-    model = classifier(config, 2)
+    model = small_classifier(config, 2)
     extra = {"task": task.model_dump(mode="json"), "max_length": 128}
     save_model(
         tmp_path / "m",
@@ -261,7 +234,7 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, own_tokeniz
     )
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("short", megabyte)))
     predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
-    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    answers = read_jsonl(tmp_path / "out.jsonl")
     logits = predict_logits(model.eval(), encode(words, [megabyte], max_length=128, long="windows"))
     probabilities = decode(task, logits).probabilities
     assert probabilities is not None

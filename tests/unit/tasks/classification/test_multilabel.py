@@ -16,25 +16,26 @@ from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.import_model import import_model
-from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.tables.reader import read_table
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import add_predictions, decode, encode, score
-from bertwright.tasks.classification.examples import TextExamples, learn, read_examples, split_dev
-from bertwright.tasks.classification.model import Classifier, padded
+from bertwright.tasks.classification.examples import learn, read_examples, split_dev
+from bertwright.tasks.classification.model import padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.metrics import collapsed, measure
 from bertwright.text.wordpiece import Tokenizer
+from tests.support.encoders import small_classifier, small_config
+from tests.support.examples import text_examples
+from tests.support.folders import read_jsonl
 
 TASK = get_task("multilabel")
 COLOURS = with_labels(TASK, ["blue", "green", "red"])
 SETTINGS = FinetuneSettings(epochs=12, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
 
 
-def table(path: Path, rows: list[tuple[str, list[str]]]) -> Path:
+def write_labelled(path: Path, rows: list[tuple[str, list[str]]]) -> Path:
     """A table of texts and their labels, in the format of its ending."""
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in rows))
@@ -49,7 +50,7 @@ ROWS = [("a sky", ["blue"]), ("a plain text", []), ("a flag", ["red", "blue"]), 
 
 @pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl"])
 def test_labels_are_learned_and_read_in_every_format(tmp_path: Path, ending: str) -> None:
-    path = table(tmp_path / f"a.{ending}", ROWS)
+    path = write_labelled(tmp_path / f"a.{ending}", ROWS)
     task = learn(TASK, path)
     assert task.labels == ("blue", "green", "red")
     targets = read_examples(task, path).targets
@@ -121,14 +122,14 @@ def test_what_are_no_labels_is_named_with_its_line(tmp_path: Path, name: str, co
 
 def test_columns_without_labels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.tsv: expected labels in column 'label', got no label"):
-        learn(TASK, table(tmp_path / "a.tsv", [("x", []), ("y", [])]))
-    alone = learn(TASK, table(tmp_path / "a.tsv", [("x", ["only"]), ("y", [])]))
+        learn(TASK, write_labelled(tmp_path / "a.tsv", [("x", []), ("y", [])]))
+    alone = learn(TASK, write_labelled(tmp_path / "a.tsv", [("x", ["only"]), ("y", [])]))
     assert (alone.labels, alone.num_outputs) == (("only",), 1)
     with pytest.raises(
         InputError,
         match=r"a\.tsv: expected labels in column 'label', got 40 different values in 40 places; set --label-column",
     ):
-        learn(TASK, table(tmp_path / "a.tsv", [("x", [f"word {n}", f"text {n}"]) for n in range(20)]))
+        learn(TASK, write_labelled(tmp_path / "a.tsv", [("x", [f"word {n}", f"text {n}"]) for n in range(20)]))
 
 
 def test_metrics_are_those_of_scikit_learn() -> None:
@@ -176,26 +177,11 @@ def test_the_same_answer_to_everything_is_named() -> None:
     assert collapsed(same, same, COLOURS.labels) is None
 
 
-def small(vocab_size: int) -> EncoderConfig:
-    return EncoderConfig(
-        vocab_size=vocab_size,
-        hidden=16,
-        layers=1,
-        heads=2,
-        intermediate=32,
-        max_positions=40,
-        hidden_dropout=0,
-        attention_dropout=0,
-        initializer_range=0.3,
-    )
-
-
 def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, own_tokenizer: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
     words = Tokenizer.load(own_tokenizer)
-    config = small(words.vocab_size)
-    model = Classifier(config, 3)
-    init_weights(model, 0.3, torch.Generator().manual_seed(1))
+    config = small_config(words.vocab_size, max_positions=40, initializer_range=0.3)
+    model = small_classifier(config, 3)
     extra = {"task": COLOURS.model_dump(mode="json"), "max_length": 40}
     save_model(
         tmp_path / "m",
@@ -251,9 +237,9 @@ def test_a_classifier_of_several_labels_is_imported_and_answers(tmp_path: Path, 
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     texts = ["the sky over the river", "a leaf", "the end of the road"]
-    table(tmp_path / "in.jsonl", [(text, []) for text in texts])
+    write_labelled(tmp_path / "in.jsonl", [(text, []) for text in texts])
     predict_file(str(tmp_path / "own"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
-    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    answers = read_jsonl(tmp_path / "out.jsonl")
     for text, answer in zip(texts, answers, strict=True):
         with torch.inference_mode():
             ids = [words.cls_id, *words.ids([text])[0], words.sep_id]
@@ -267,7 +253,7 @@ def test_answers_are_written_as_labels_are_read(tmp_path: Path) -> None:
     logits = np.array([[1.0, -1, 1], [-1, -1, -1]])
     rows = [("a flag", []), ("a text", [])]
     for ending, wanted in (("tsv", ["blue|red", ""]), ("csv", ["blue|red", ""]), ("jsonl", [["blue", "red"], []])):
-        read = read_table(table(tmp_path / f"a.{ending}", rows))
+        read = read_table(write_labelled(tmp_path / f"a.{ending}", rows))
         answered = add_predictions(COLOURS, read, decode(COLOURS, logits))
         assert list(answered.column("predicted_label")) == wanted
         assert answered.columns[2:] == (
@@ -291,7 +277,7 @@ def test_every_label_has_its_share_of_dev_and_equal_texts_stay_together() -> Non
     targets = random.random((1000, 3)) < shares
     texts = [f"text {number % 900}" for number in range(1000)]
     targets[900:] = targets[:100]
-    examples_given = TextExamples(tuple(texts), None, targets, "made up", tuple(range(1000)))
+    examples_given = text_examples(texts, targets)
     train, dev = split_dev(examples_given)
     assert dev.targets is not None
     assert len(train) + len(dev) == 1000
@@ -301,12 +287,12 @@ def test_every_label_has_its_share_of_dev_and_equal_texts_stay_together() -> Non
     assert abs(dev.targets[:, 2].sum() - 0.1 * targets[:, 2].sum()) <= 1  # the rarest is cut to within a group
     turned = examples_given.select(random.permutation(1000))
     assert set(split_dev(turned)[1].texts_a) == set(dev.texts_a)
-    none = TextExamples(tuple(texts), None, targets & False, "made up", tuple(range(1000)))
+    none = text_examples(texts, targets & False)
     assert abs(len(split_dev(none)[1]) - 100) <= 3
 
 
 def test_baselines_refuse_several_labels() -> None:
-    labelled = TextExamples(("a", "b"), None, np.eye(3, dtype=bool)[:2], "made up", (1, 2))
+    labelled = text_examples("ab", np.eye(3, dtype=bool)[:2])
     for baseline in (majority_baseline, bag_of_words_baseline):
         with pytest.raises(InputError, match="made up: the baselines need one label or one number per row"):
             baseline(COLOURS, labelled, labelled)
@@ -336,7 +322,7 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
     data = tmp_path / "data"
     data.mkdir()
     for name in ("train", "dev"):
-        table(data / f"{name}.{ending}", rows)
+        write_labelled(data / f"{name}.{ending}", rows)
     result = finetune(SETTINGS, TASK, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=own_tokenizer)
     assert (result["metric"], result["mean"], result["collapsed"]) == ("micro_f1", 1.0, [])
     figures = evaluate_task(TASK, model=str(tmp_path / "run"), data=data)
@@ -358,7 +344,7 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
         evaluate_task(get_task("classify"), model=str(tmp_path / "run"), data=data / f"dev.{ending}")
     with pytest.raises(InputError, match="the model's labels are green, red; sst2 has negative, positive"):
         evaluate_task(get_task("sst2"), model=str(tmp_path / "run"), data=data)
-    other = table(tmp_path / "other.tsv", [("x", ["green"]), ("y", ["pink"])])
+    other = write_labelled(tmp_path / "other.tsv", [("x", ["green"]), ("y", ["pink"])])
     assert main(["evaluate", "multilabel", "--model", str(tmp_path / "run"), "--data", str(other)]) == 2
     assert "other.tsv:3: unknown label 'pink' in column 'label'; allowed: green, red" in capsys.readouterr().err
 
@@ -374,7 +360,7 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
 def test_what_features_do_not_learn_is_refused(
     tmp_path: Path, own_tokenizer: Path, task: ClassificationTask, words: str
 ) -> None:
-    path = table(tmp_path / "train.tsv", [(f"text {n}", ["red"] if n % 2 else ["green"]) for n in range(20)])
+    path = write_labelled(tmp_path / "train.tsv", [(f"text {n}", ["red"] if n % 2 else ["green"]) for n in range(20)])
     settings = SETTINGS.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match=f"--features: .*{task.name} .*{words}"):
         finetune(settings, task, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=own_tokenizer)
@@ -383,7 +369,7 @@ def test_what_features_do_not_learn_is_refused(
 
 def test_a_table_alone_is_split_and_learned(tmp_path: Path, own_tokenizer: Path) -> None:
     labels = [["red"], [], ["green", "red"], ["green"]]
-    path = table(tmp_path / "all.csv", [(f"text {n} of {n % 4}", labels[n % 4]) for n in range(40)])
+    path = write_labelled(tmp_path / "all.csv", [(f"text {n} of {n % 4}", labels[n % 4]) for n in range(40)])
     settings = SETTINGS.model_copy(update={"epochs": 1})
     result = finetune(settings, TASK, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=own_tokenizer)
     assert set(result["seeds"][0]["scores"]) == {"micro_f1", "macro_f1", "exact_match"}

@@ -87,18 +87,21 @@ def test_rows_may_have_any_number_of_choices(tmp_path: Path) -> None:
     assert [len(choices) for choices in read_choices(SWAG, as_csv(tmp_path / "b.csv", table)).choices] == [4, 3]
 
 
-def broken(**change: Any) -> list[dict[str, Any]]:
+def broken_rows(**change: Any) -> list[dict[str, Any]]:
     return [swag_rows(1)[0], {**swag_rows(2)[1], **change}]
 
 
 LINE = {"context": "A", "choices": ["b", "c"], "label": 0}
 BAD: dict[str, tuple[Any, str]] = {
-    "an index out of range": (broken(label=4), r"t\.csv:3: expected a number from 0 to 3 in 'label', got 4"),
-    "a negative index": (broken(label=-1), r"t\.csv:3: expected the number of the right choice in 'label', got '-1'"),
-    "no index": (broken(label=""), r"t\.csv:3: expected the number of the right choice in 'label', got ''"),
-    "one choice": (broken(ending1="", ending2="", ending3=""), r"t\.csv:3: expected at least two choices, got 1"),
+    "an index out of range": (broken_rows(label=4), r"t\.csv:3: expected a number from 0 to 3 in 'label', got 4"),
+    "a negative index": (
+        broken_rows(label=-1),
+        r"t\.csv:3: expected the number of the right choice in 'label', got '-1'",
+    ),
+    "no index": (broken_rows(label=""), r"t\.csv:3: expected the number of the right choice in 'label', got ''"),
+    "one choice": (broken_rows(ending1="", ending2="", ending3=""), r"t\.csv:3: expected at least two choices, got 1"),
     "a hole": (
-        broken(ending1=""),
+        broken_rows(ending1=""),
         r"t\.csv:3: expected a choice in 'ending1', got an empty cell before another choice",
     ),
     "no such columns": (

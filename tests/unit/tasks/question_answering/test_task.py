@@ -49,7 +49,7 @@ NONE = ("Who sells the bread?", "How many boats?", "Why did they leave?")
 """What 2.0 asks about passages that do not tell."""
 
 
-def squad(*, null: bool) -> dict[str, Any]:
+def facts_as_squad(*, null: bool) -> dict[str, Any]:
     """The facts in SQuAD's layout; in 2.0 three more questions stand at the wrong passage."""
     articles = []
     for row, (question, context, answer) in enumerate(FACTS):
@@ -74,7 +74,7 @@ def facts_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def saved_as(folder: Path, *, null: bool) -> Path:
     folder.mkdir(parents=True)
     for name in ("train-own.json", "dev-own.json"):
-        (folder / name).write_text(json.dumps(squad(null=null)), "utf-8")
+        (folder / name).write_text(json.dumps(facts_as_squad(null=null)), "utf-8")
     return folder
 
 
@@ -211,7 +211,7 @@ def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], t
 def test_questions_that_are_cut_are_counted_by_every_command(
     trained: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = squad(null=trained["task"].null)
+    long = facts_as_squad(null=trained["task"].null)
     long["data"][0]["paragraphs"][0]["qas"][0]["question"] = "When does the ferry leave? " * 9
     for name in ("train-long.json", "dev-long.json"):
         (tmp_path / name).write_text(json.dumps(long), "utf-8")
@@ -384,7 +384,7 @@ def test_the_commands_go_end_to_end(tmp_path: Path, facts_tokenizer: Path, capsy
 
 def test_a_training_run_names_what_is_wrong(tmp_path: Path, facts_tokenizer: Path) -> None:
     data = saved_as(tmp_path / "data", null=False)
-    broken = squad(null=False)
+    broken = facts_as_squad(null=False)
     broken["data"][3]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 4
     (data / "train-own.json").write_text(json.dumps(broken))
     with pytest.raises(

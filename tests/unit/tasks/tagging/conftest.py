@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.eight_sentences import vocabulary
+from tests.support.eight_sentences import names_vocabulary
 
 
 @pytest.fixture
 def cased_tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    vocabulary(own_text, cased=True).save(tmp_path / "tok")
+    names_vocabulary(own_text, cased=True).save(tmp_path / "tok")
     return tmp_path / "tok"

@@ -36,7 +36,7 @@ ENTITIES = [Entity("ORG", 0, 1), Entity("MISC", 2, 3), Entity("PER", 5, 7), Enti
 
 
 @st.composite
-def spans(draw):
+def entity_spans(draw):
     """Entities that do not overlap, left to right, and the length of their sentence."""
     entities, at = [], 0
     for _ in range(draw(st.integers(0, 6))):
@@ -74,7 +74,7 @@ def test_one_sentence_in_every_scheme(scheme):
         assert in_scheme(EXAMPLE[scheme], scheme, other) == tuple(EXAMPLE[other])
 
 
-@given(spans())
+@given(entity_spans())
 def test_conversions_lose_nothing(drawn):
     entities, length = drawn
     for scheme in SCHEMES:
@@ -86,7 +86,7 @@ def test_conversions_lose_nothing(drawn):
             assert in_scheme(in_scheme(tags, scheme, other), other, scheme) == tags
 
 
-@given(spans())
+@given(entity_spans())
 def test_the_scheme_is_found_where_there_is_an_entity(drawn):
     entities, length = drawn
     for scheme in SCHEMES:

@@ -28,7 +28,7 @@ from bertwright.tasks.tagging.entities import entities_of
 from bertwright.tasks.tagging.model import windows_of
 from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, possible, with_tag_columns
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
-from tests.support.eight_sentences import example_data, sentence, vocabulary
+from tests.support.eight_sentences import names_vocabulary, sentence, tagging_example
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
 
@@ -37,7 +37,7 @@ SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length
 def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     """A model that knows the eight sentences, learned with documents around them."""
     folder = tmp_path_factory.mktemp("tagger")
-    vocabulary(own_text).save(folder / "tok")
+    names_vocabulary(own_text).save(folder / "tok")
     rows = [
         {"tokens": words, "tags": tags, "document": row // 2}
         for row, (words, tags) in enumerate(map(sentence, range(8)))
@@ -53,7 +53,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     return str(folder / "run")
 
 
-def answered(model: str, source: Path, **flags: Any) -> str:
+def predict_text(model: str, source: Path, **flags: Any) -> str:
     target = source.parent / f"answers-{source.name}"
     predict_file(model, str(source), str(target), **flags)
     return target.read_bytes().decode()
@@ -66,36 +66,36 @@ def test_columns_come_back_with_one_more(tagger: str, write: Any) -> None:
     text = f"-DOCSTART-\t-X-\tO\r\n\r\n# said\r\n{body}\r\n \r\n{body}".removesuffix("\r\n")
     tagged = "".join(f"{word}\tx\t?\t{tag}\r\n" for word, tag in zip(words, tags, strict=True))
     expected = f"-DOCSTART-\t-X-\tO\tO\r\n\r\n# said\r\n{tagged}\r\n \r\n{tagged}".removesuffix("\r\n") + "\n"
-    assert answered(tagger, write("a.conll", text)) == expected
+    assert predict_text(tagger, write("a.conll", text)) == expected
     alone = "".join(f"{word}\n" for word in words)
     expected = "".join(f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True))
-    assert answered(tagger, write("b.txt", alone)) == expected
+    assert predict_text(tagger, write("b.txt", alone)) == expected
     named = "".join(f"7 {word} \n" for word in words)
     expected = "".join(f"7 {word} {tag}\n" for word, tag in zip(words, tags, strict=True))
-    assert answered(tagger, write("c.conll", named), text=("2",)) == expected
+    assert predict_text(tagger, write("c.conll", named), text=("2",)) == expected
 
 
 def test_rows_of_conllu_that_are_no_words_get_a_line(tagger: str, write: Any) -> None:
     words, tags = sentence(0)
     rows = ["1-2\tx\t_\t_", *(f"{position}\t{word}\t_\t_" for position, word in enumerate(words, 1))]
     expected = [f"{row}\t{tag}" for row, tag in zip(rows, ["_", *tags], strict=True)]
-    assert answered(tagger, write("a.conllu", "\n".join(rows) + "\n")).splitlines() == expected
+    assert predict_text(tagger, write("a.conllu", "\n".join(rows) + "\n")).splitlines() == expected
 
 
 def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
     words, tags = sentence(5)
     rows = [{"id": "ü", "tokens": words}, {"tokens": words, "tags": ["?"] * 7}, {"tokens": []}]
     source = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    assert [json.loads(line) for line in answered(tagger, source).splitlines()] == [
+    assert [json.loads(line) for line in predict_text(tagger, source).splitlines()] == [
         {**rows[0], "tags": tags},
         {**rows[1], "predicted_tags": tags},
         {"tokens": [], "tags": []},
     ]
     twice = write("c.jsonl", json.dumps({"tokens": words, "tags": ["?"] * 7, "predicted_tags": ["?"] * 7}) + "\n")
     with pytest.raises(InputError, match=r"c\.jsonl:1: the field 'predicted_tags' exists already; rename it first"):
-        answered(tagger, twice)
+        predict_text(tagger, twice)
     only = write("b.jsonl", '{"tokens": []}\n')
-    assert json.loads(answered(tagger, only)) == {"tokens": [], "tags": []}
+    assert json.loads(predict_text(tagger, only)) == {"tokens": [], "tags": []}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_an_ending_that_says_otherwise_is_refused(
 
 def test_a_sentence_of_any_length_has_all_its_answers(tagger: str, write: Any) -> None:
     words, tags = sentence(1)
-    lines = answered(tagger, write("a.conll", "".join(f"{word}\n" for word in words * 100))).splitlines()
+    lines = predict_text(tagger, write("a.conll", "".join(f"{word}\n" for word in words * 100))).splitlines()
     assert [line.split(" ")[0] for line in lines] == words * 100
     assert sum(line.split(" ")[1] == tag for line, tag in zip(lines, tags * 100, strict=True)) > 500
 
@@ -159,8 +159,8 @@ def test_plain_text_is_not_taken_for_columns(tagger: str, write: Any, monkeypatc
         match=r":1: 'Ada leaves Oslo today' may be plain text or a row of columns; use --raw",
     ):
         predict_file(tagger, input_name, "-")
-    assert answered(tagger, write("b.conll", "Ada NNP\n")).startswith("Ada NNP ")  # its name says what it is
-    assert answered(tagger, write("b.txt", "Ada B-PER\nx O\n")).startswith("Ada B-PER ")  # and so do tags
+    assert predict_text(tagger, write("b.conll", "Ada NNP\n")).startswith("Ada NNP ")  # its name says what it is
+    assert predict_text(tagger, write("b.txt", "Ada B-PER\nx O\n")).startswith("Ada B-PER ")  # and so do tags
 
 
 RAW = [
@@ -174,7 +174,7 @@ RAW = [
 
 def test_entities_lie_where_they_stand_in_the_text(tagger: str, write: Any) -> None:
     """With accents, marks of their own, odd spaces and other scripts before them: offsets cut the text exactly."""
-    rows = [json.loads(line) for line in answered(tagger, write("a.txt", "\n".join(RAW)), raw=True).splitlines()]
+    rows = [json.loads(line) for line in predict_text(tagger, write("a.txt", "\n".join(RAW)), raw=True).splitlines()]
     assert [row["text"] for row in rows] == RAW
     for row in rows:
         for entity in row["entities"]:
@@ -231,9 +231,11 @@ def test_a_long_text_is_counted_as_all_that_is_read(tagger: str) -> None:
 
 
 def test_plain_tags_of_a_text_are_words(tmp_path: Path, cased_tokenizer: Path, write: Any) -> None:
-    example = example_data(POS, tmp_path)
+    example = tagging_example(POS, tmp_path)
     finetune(SHORT, POS, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=cased_tokenizer)
-    answer = json.loads(answered(str(tmp_path / "run"), write("a.txt", "Ada van Vaduz leaves Oslo today."), raw=True))
+    answer = json.loads(
+        predict_text(str(tmp_path / "run"), write("a.txt", "Ada van Vaduz leaves Oslo today."), raw=True)
+    )
     words = [(word["tag"], word["start"], word["end"], word["text"]) for word in answer["words"]]
     assert words[:3] == [("NAME", 0, 3, "Ada"), ("NAME", 4, 7, "van"), ("NAME", 8, 13, "Vaduz")]
     assert words[-1][1:] == (31, 32, ".")
@@ -308,7 +310,7 @@ def test_taggers_of_transformers_answer(
     first = np.cumsum([1, *map(len, pieces)])[:-1]
     expected = [labels[int(logits[piece].argmax())] for piece in first]
     assert len(set(expected)) > 1
-    lines = answered(str(tmp_path / "ours"), write("a.conll", "".join(f"{word}\n" for word in tokens)))
+    lines = predict_text(str(tmp_path / "ours"), write("a.conll", "".join(f"{word}\n" for word in tokens)))
     written = tuple(line.split(" ")[1] for line in lines.splitlines())
     assert written == possible(TaggingTask.model_validate(task), expected)
     scheme = "plain" if name == "pos" else "iob2"

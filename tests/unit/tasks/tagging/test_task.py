@@ -31,7 +31,7 @@ from bertwright.tasks.tagging.spec import (
     score_tags,
 )
 from bertwright.tasks.tagging.task import TAGGING
-from tests.support.eight_sentences import PEOPLE, Letters, example_data, made_of, sentence
+from tests.support.eight_sentences import PEOPLE, AlphabetLetters, made_of, sentence, tagging_example
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
 
@@ -207,7 +207,7 @@ def test_figures_of_entities_and_of_plain_tags():
     )
 
 
-def small(labels: int) -> tuple[EncoderConfig, Tagger]:
+def small_tagger(labels: int) -> tuple[EncoderConfig, Tagger]:
     config = EncoderConfig(vocab_size=128, hidden=32, layers=2, heads=4, intermediate=48, max_positions=64)
     torch.manual_seed(3)
     model = Tagger(config, labels).double()
@@ -221,10 +221,10 @@ SOME = made_of([["ab", "c"], ["ddddd"], ["e", "fg", "a", "bcd"], ["g"]], [0, 0, 
 
 def test_logits_are_the_plain_paths_whatever_stands_in_one_batch():
     """Against transformers' layout computed everywhere, in float64: 1e-9; all rows at once against each alone."""
-    config, model = small(5)
+    config, model = small_tagger(5)
     plain = Bert(config, "BertForTokenClassification", num_labels=5).double().eval()
     plain.load_state_dict(model.state_dict())
-    windows = windows_of(Letters(), SOME, context="documents", max_length=9)
+    windows = windows_of(AlphabetLetters(), SOME, context="documents", max_length=9)
     assert len(windows) == 4
     together = model(tag_rows(windows, range(4), pad_id=0)).detach()
     for row in range(4):
@@ -237,8 +237,8 @@ def test_logits_are_the_plain_paths_whatever_stands_in_one_batch():
 
 
 def test_the_loss_is_a_sum_over_words():
-    _, model = small(3)
-    windows = windows_of(Letters(), SOME, context="documents", max_length=9)
+    _, model = small_tagger(3)
+    windows = windows_of(AlphabetLetters(), SOME, context="documents", max_length=9)
     labels = np.array([0, 1, 2, 1, 0, 2, 1, 1])
     trainable = TAGGING.trainable(NER, model)
     rows = tag_rows(windows, [2, 0, 3], pad_id=0, labels=labels)
@@ -258,7 +258,7 @@ def test_it_overfits_eight_sentences_and_comes_back(
 ) -> None:
     """F1 (or accuracy) 1.0 from the run, from its folder, and in the answers; with features of a frozen encoder too."""
     task = get_spec(name)
-    example = example_data(task, tmp_path)
+    example = tagging_example(task, tmp_path)
     settings = SHORT.model_copy(
         update={"features": features, "learning_rate": 1e-2, "lstm_width": 96} if features else {}
     )

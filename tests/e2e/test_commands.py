@@ -55,7 +55,7 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def classifier(base: Path, reviews: Path) -> Path:
+def tuned(base: Path, reviews: Path) -> Path:
     """A classifier fine-tuned with two seeds."""
     arguments = [
         "finetune",
@@ -209,10 +209,10 @@ def test_the_pretraining_run_has_its_files_and_figures(base: Path, capsys: pytes
 
 
 def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(
-    base: Path, classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = {path: path.read_bytes() for path in (base / "run").rglob("*") if path.is_file() and path.suffix != ".html"}
-    for folder in (base / "run", classifier):
+    for folder in (base / "run", tuned):
         assert (folder / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
     assert (base / "run" / "report.html").read_text("utf-8").count("<blockquote>") >= 1
     (base / "corpus").rename(base / "moved")
@@ -223,7 +223,7 @@ def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(
         (base / "moved").rename(base / "corpus")
     assert "No masks were filled" in (tmp_path / "gone.html").read_text("utf-8")
     assert "<blockquote>" in (tmp_path / "found.html").read_text("utf-8")
-    assert "of one kind" in run_json(capsys, "report", base / "run", classifier, code=2)[1]
+    assert "of one kind" in run_json(capsys, "report", base / "run", tuned, code=2)[1]
     assert kept == {path: path.read_bytes() for path in kept}
     result, _ = run_json(capsys, "runs", base)
     states = {row["name"]: (row["kind"], row["state"], row["steps"]) for row in result["runs"]}
@@ -302,24 +302,22 @@ def test_the_older_options_say_the_same_and_do_not_contradict(
     assert not (tmp_path / "x").exists()
 
 
-def test_finetuning_learns_and_keeps_every_seed(classifier: Path) -> None:
-    result = json.loads((classifier / "run.json").read_text())["result"]
+def test_finetuning_learns_and_keeps_every_seed(tuned: Path) -> None:
+    result = json.loads((tuned / "run.json").read_text())["result"]
     assert len(result["scores"]) == 2
     assert result["mean"] > 0.9
-    assert (classifier / "model" / "model.safetensors").is_file()
-    config = json.loads((classifier / "model" / "config.json").read_text())
+    assert (tuned / "model" / "model.safetensors").is_file()
+    config = json.loads((tuned / "model" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
     assert config["architectures"] == ["BertForSequenceClassification"]
 
 
 def test_prediction_keeps_order_and_fields(
-    classifier: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tuned: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [{"review": "The tower was lovely.", "id": 7}, {"review": "The bridge was dreadful.", "id": 3}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run_json(
-        capsys, "predict", "--model", classifier, "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl"
-    )
+    run_json(capsys, "predict", "--model", tuned, "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")
     answers = read_jsonl(tmp_path / "out.jsonl")
     assert [(answer["id"], answer["label"]) for answer in answers] == [(7, "good"), (3, "bad")]
     assert sum(answers[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
@@ -328,7 +326,7 @@ def test_prediction_keeps_order_and_fields(
         "evaluate",
         "classify",
         "--model",
-        classifier,
+        tuned,
         "--data",
         reviews,
         "--text-column",
@@ -482,13 +480,13 @@ def test_a_foreign_tokenizer_is_refused(
 
 
 def test_a_label_never_seen_in_training_is_refused(
-    classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "odd.csv").write_text("review,verdict\nThe tower was lovely.,good\nThe tower was odd.,strange\n")
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    said = run_json(
-        capsys, "evaluate", "classify", "--model", classifier, "--data", tmp_path / "odd.csv", *columns, code=2
-    )[1]
+    said = run_json(capsys, "evaluate", "classify", "--model", tuned, "--data", tmp_path / "odd.csv", *columns, code=2)[
+        1
+    ]
     assert "strange" in said
     assert "odd.csv:3" in said
 
@@ -525,12 +523,12 @@ def test_several_corpora_share_the_rows(
 
 
 def test_a_model_answers_as_many_texts_as_it_learned_from(
-    classifier: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tuned: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = ["--text-column", "review", "--text-column", "day"]
     for command in (
-        ["predict", "--model", classifier, "--input", reviews, "--output", tmp_path / "out.csv", *columns],
-        ["evaluate", "classify", "--model", classifier, "--data", reviews, *columns, "--label-column", "verdict"],
+        ["predict", "--model", tuned, "--input", reviews, "--output", tmp_path / "out.csv", *columns],
+        ["evaluate", "classify", "--model", tuned, "--data", reviews, *columns, "--label-column", "verdict"],
     ):
         assert (
             "was fine-tuned on 1 text column(s) (review), got 2 (review, day)" in run_json(capsys, *command, code=2)[1]

@@ -20,7 +20,6 @@ from bertwright.tasks.spec import get_spec
 from bertwright.tasks.tagging.conll import read_tag_lines
 from bertwright.tasks.tagging.spec import read_tagged
 from bertwright.text.bpe import BPETokenizer
-from bertwright.text.wordpiece import train_tokenizer
 from tests.support.paper_data import write_data
 
 
@@ -137,11 +136,10 @@ def test_shuffled_sentences_are_the_same_in_another_order(own_corpus: Path, tmp_
         shuffle_sentences(own_corpus, tmp_path / "a")
 
 
-def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: Path) -> None:
+def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: Path, own_tokenizer: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(own_text.read_text("utf-8") + "\n\n" + own_text.read_text("utf-8"), "utf-8")
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
-    build_corpus([text], tokenizer=tmp_path / "tok", out=tmp_path / "corpus", workers=1)
+    build_corpus([text], tokenizer=own_tokenizer, out=tmp_path / "corpus", workers=1)
     before = Corpus.open(tmp_path / "corpus")
     shuffle_sentences(tmp_path / "corpus", tmp_path / "shuffled")
     after = Corpus.open(tmp_path / "shuffled")

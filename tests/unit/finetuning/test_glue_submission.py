@@ -16,7 +16,6 @@ from bertwright.finetuning.glue_submission import SUBMISSION_FILES, TASKS, write
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.classification.spec import get_task
-from bertwright.text.wordpiece import train_tokenizer
 from tests.support.other_weights import put
 
 FAST = FinetuneSettings(epochs=1, batch_size=8, max_length=24, threads=1)
@@ -49,10 +48,9 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def glue_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def glue_models(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> dict[str, str]:
     """A model of every task, hardly trained."""
     home = tmp_path_factory.mktemp("models")
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(home / "tok")
     made = {}
     for name in TASKS:
         task = get_task(name)
@@ -62,7 +60,7 @@ def glue_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dic
         path.parent.mkdir()
         with path.open("w", newline="") as stream:
             csv.writer(stream).writerows([(*task.text, task.label), *rows])
-        finetune(FAST, task, model="random:tiny", data=path, out=home / f"run-{name}", tokenizer=home / "tok")
+        finetune(FAST, task, model="random:tiny", data=path, out=home / f"run-{name}", tokenizer=own_tokenizer)
         made[name] = str(home / f"run-{name}")
     return made
 
@@ -114,12 +112,13 @@ def test_long_texts_are_answered_as_predict_does(glue: Path, glue_models: dict[s
     assert answers["truncate"] != answers["head-tail"]
 
 
-def test_a_model_on_features_answers_too(glue: Path, glue_models: dict[str, str], tmp_path: Path) -> None:
+def test_a_model_on_features_answers_too(
+    glue: Path, glue_models: dict[str, str], own_tokenizer: Path, tmp_path: Path
+) -> None:
     task = get_task("rte")
     settings = FAST.model_copy(update={"features": "last", "lstm_width": 8})
     data = Path(glue_models["rte"]).parent / "rte" / "train.csv"
-    tokenizer = data.parent.parent / "tok"
-    finetune(settings, task, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    finetune(settings, task, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=own_tokenizer)
     write_submission({**glue_models, "rte": str(tmp_path / "run")}, glue, tmp_path / "a.zip")
     predict_file(str(tmp_path / "run"), str(glue / "RTE" / "test.tsv"), str(tmp_path / "own.tsv"))
     labels = [line.split("\t")[3] for line in (tmp_path / "own.tsv").read_text().splitlines()[1:]]

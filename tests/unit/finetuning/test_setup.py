@@ -22,7 +22,7 @@ from bertwright.model.system import System, system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.kinds import kind_of
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.loop import Signals
 from tests.support.folders import weights_in
 from tests.support.task_examples import example_data
@@ -35,14 +35,13 @@ STILL = FAST.model_copy(update={"learning_rate": 1e-12, "bilstm": 16})
 
 
 @pytest.fixture(scope="module")
-def pretrained_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def pretrained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, str]:
     """A BERT, which has a pooler, a GPT-1 and a pair of LSTMs."""
     folder = tmp_path_factory.mktemp("models")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450)
-    words.save(folder / "tok")
+    vocab_size = Tokenizer.load(places_tokenizer).vocab_size
 
     def shape(system: System) -> Any:
-        return system_config(system, "tiny", words.vocab_size, max_positions=64)
+        return system_config(system, "tiny", vocab_size, max_positions=64)
 
     for name, config in (
         ("bert", shape("bert")),
@@ -53,7 +52,7 @@ def pretrained_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) 
         if name == "bert":
             model["pooler"] = nn.ModuleDict({"dense": nn.Linear(128, 128)})
         init_weights(model, 0.05, torch.Generator().manual_seed(4))
-        save_model(folder / name, model, config=config, tokenizer=folder / "tok", architecture="BertModel")
+        save_model(folder / name, model, config=config, tokenizer=places_tokenizer, architecture="BertModel")
     return {name: str(folder / name) for name in ("bert", "gpt", "pair")}
 
 

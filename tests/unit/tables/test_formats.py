@@ -31,7 +31,6 @@ from bertwright.tables.writer import PredictRequest, answer_tables, as_format, w
 from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.tasks.classification.spec import get_task, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG, add_answers, choices_of
-from bertwright.text.wordpiece import train_tokenizer
 from tests.support.folders import read_jsonl
 
 SETTINGS = FinetuneSettings(epochs=1, batch_size=8, threads=1, precision="fp32", max_length=16)
@@ -350,10 +349,9 @@ def test_choices_are_read_from_parquet(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def answerers(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+def answerers(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
     """A folder with models of one text, of a pair's number, of several labels and of choices, learned from Parquet."""
     folder = tmp_path_factory.mktemp("tuned")
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(folder / "tok")
     texts = [f"the {'large' if n % 2 else 'small'} house {n}" for n in range(16)]
     made = {
         "classify": ({"text": texts, "label": [n % 2 for n in range(16)]}, get_task("classify")),
@@ -374,7 +372,7 @@ def answerers(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
         (folder / f"{name}-data").mkdir()
         for part in ("train", "dev"):
             as_parquet(folder / f"{name}-data" / f"{part}.parquet", columns)
-        run: Any = {"data": folder / f"{name}-data", "out": folder / name, "tokenizer": folder / "tok"}
+        run: Any = {"data": folder / f"{name}-data", "out": folder / name, "tokenizer": own_tokenizer}
         finetune(SETTINGS, task, model="random:tiny", **run)
     return folder
 
@@ -444,7 +442,9 @@ def test_a_pipe_that_is_closed_early_ends_it_quietly(answerers: Path, tmp_path: 
     assert completed.stderr.count(b"\n") == 1, completed.stderr  # what it answers in
 
 
-def test_no_control_codes_where_there_is_no_terminal(answerers: Path, tmp_path: Path, own_text: Path) -> None:
+def test_no_control_codes_where_there_is_no_terminal(
+    answerers: Path, tmp_path: Path, own_text: Path, own_tokenizer: Path
+) -> None:
     """Nor where a terminal's colours are forced upon a file."""
     (tmp_path / "in.txt").write_text("".join(f"the small house {n}\n" for n in range(50)))
     model = answerers / "classify"
@@ -452,7 +452,7 @@ def test_no_control_codes_where_there_is_no_terminal(answerers: Path, tmp_path: 
         ["predict", "--model", model, "--input-format", "lines", "--input", tmp_path / "in.txt"],
         ["evaluate", "classify", "--model", model, "--data", answerers / "classify-data"],
         ["features", "--model", model, "--input", tmp_path / "in.txt", "--output", tmp_path / "f.npz"],
-        ["corpus", "build", own_text, "--tokenizer", answerers / "tok", "--out", tmp_path / "c", "--workers", 1],
+        ["corpus", "build", own_text, "--tokenizer", own_tokenizer, "--out", tmp_path / "c", "--workers", 1],
     ):
         completed = run_command(*arguments, env={"FORCE_COLOR": "1"})
         assert completed.returncode == 0, completed.stderr

@@ -27,23 +27,21 @@ from bertwright.tasks.auxiliary_lm import COUNT, TERM, BackboneCall, language_lo
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import get_spec
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 from tests.support.folders import read_jsonl
 from tests.support.task_examples import example_data
-from tests.support.texts import PLACES
 
 FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=40, threads=1, precision="fp32")
 LEFT: tuple[System, ...] = ("gpt", "bert-left", "lstm-left")
 
 
 @pytest.fixture(scope="module")
-def language_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def language_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, str]:
     """A language model's folder for each system."""
     folder = tmp_path_factory.mktemp("models")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450)
-    words.save(folder / "tok")
+    vocab_size = Tokenizer.load(places_tokenizer).vocab_size
     for system in (*LEFT, "bert-right"):
-        shape = system_config(system, "tiny", words.vocab_size, max_positions=64)
+        shape = system_config(system, "tiny", vocab_size, max_positions=64)
         config = with_dropout(shape, 0.0)
         model = LanguageModel(config)
         init_weights(model, 0.05, torch.Generator().manual_seed(4))
@@ -51,7 +49,7 @@ def language_models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) ->
             if name.endswith("bias") and "encoder" not in name:
                 nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(5))
         kind = language_architecture(config)
-        save_model(folder / system, model, config=config, tokenizer=folder / "tok", architecture=kind)
+        save_model(folder / system, model, config=config, tokenizer=places_tokenizer, architecture=kind)
     return {system: str(folder / system) for system in (*LEFT, "bert-right")}
 
 

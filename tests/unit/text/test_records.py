@@ -20,7 +20,6 @@ from pyarrow import parquet
 from bertwright.errors import InputError
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents, read_sources
-from bertwright.text.wordpiece import train_tokenizer
 
 TEXTS = ["One line.\nAnother\xa0line.", "", None, "  ", "Last \U0001f642."]
 PARAGRAPHS = [("One line.", "Another line."), ("Last \U0001f642.",)]
@@ -160,12 +159,10 @@ def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def test_a_dataset_of_the_hub_is_read_at_the_revision_it_has(
-    hub: dict[str, str], own_text: Path, tmp_path: Path
+    hub: dict[str, str], own_tokenizer: Path, tmp_path: Path
 ) -> None:
-    train_tokenizer([own_text.read_text()], vocab_size=500).save(tmp_path / "tokenizer")
-
     def build(name: str) -> subprocess.CompletedProcess[str]:
-        command = ("corpus", "build", name, "--tokenizer", str(tmp_path / "tokenizer"), "--out", str(tmp_path / "c"))
+        command = ("corpus", "build", name, "--tokenizer", str(own_tokenizer), "--out", str(tmp_path / "c"))
         return subprocess.run(
             [sys.executable, "-m", "bertwright", *command, "--json"],
             capture_output=True,

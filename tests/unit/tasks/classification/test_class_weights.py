@@ -19,7 +19,7 @@ from bertwright.tasks.classification.examples import TextExamples, row_weights, 
 from bertwright.tasks.classification.model import padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
@@ -137,17 +137,16 @@ def test_what_no_weight_can_be_for_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "run").exists()
 
 
-def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_path: Path, own_text: Path) -> None:
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
+def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_path: Path, own_tokenizer: Path) -> None:
     rows = [("good" if n % 4 else "bad", n) for n in range(24)]
     for name in ("train", "dev"):
         lines = "".join(f"{word} number {n}\t{word}\n" for word, n in rows)
         (tmp_path / f"{name}.tsv").write_text(f"words\tverdict\n{lines}")
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=16, threads=1)
-    arguments: dict[str, Any] = {"model": "random:tiny", "data": tmp_path, "tokenizer": tmp_path / "tok"}
+    arguments: dict[str, Any] = {"model": "random:tiny", "data": tmp_path, "tokenizer": own_tokenizer}
     task = with_columns(get_task("classify"), text=["words"], label="verdict")
     balanced = with_options(task, class_weights="balanced")
-    words = Tokenizer.load(tmp_path / "tok")
+    words = Tokenizer.load(own_tokenizer)
     work = CLASSIFICATION.prepare(balanced, tmp_path, words, SHAPE, 16)
     batch = work.batch(np.arange(24))
     assert batch.weights.tolist() == pytest.approx([24 / 36 if n % 4 else 24 / 12 for n in range(24)])

@@ -17,7 +17,7 @@ LONG = (("memory",), ("scaling",), ("startup",))
 
 
 def run(name: str, *options: str) -> dict[str, Any]:
-    """What a benchmark prints as its last line; what it says on the way goes to standard error."""
+    """Run a benchmark; return the object in its last line. Its other messages go to standard error."""
     print(f"python -m benchmarks.{' '.join((name, *options))}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", f"benchmarks.{name}", *options, "--json"]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

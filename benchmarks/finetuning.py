@@ -34,9 +34,9 @@ from bertwright.training.settings import OptimizerSettings
 BATCH = 32
 LENGTH = 128
 STEPS = {"tiny": 100, "base": 4}
-"""Of a turn; as it comes, padded to 128, transformers does a tenth of them, one at least."""
+"""Steps of a turn. With padding to 128, its default, transformers does a tenth of them, at least one."""
 MEAN_WORDS = 9.4
-"""Of SST-2's training rows, most of which are parts of sentences."""
+"""Mean number of words in SST-2's training rows, most of which are parts of sentences."""
 
 
 def documentation_data(folder: Path) -> tuple[Path, Tokenizer]:

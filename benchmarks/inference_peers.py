@@ -1,7 +1,7 @@
-"""One classifier of random weights → the other programs that answer with it.
+"""A classifier of random weights → the other programs that answer with it.
 
-Each is a function (ids, segments, mask: int64 arrays [B, T]) → logits [B, L]. One that cannot run here is left out,
-and it is said why.
+Each is a function (ids, segments, mask: int64 arrays [B, T]) → logits [B, L]. A program that cannot run here is left
+out, and standard error says why.
 """
 
 import sys
@@ -82,7 +82,7 @@ def dynamic_int8(model: Bert) -> Any:
 
 
 def own_graph(model: Bert, folder: Path) -> Path:
-    """What `export onnx` writes."""
+    """The file that `export onnx` writes."""
     path = folder / "model.onnx"
     if not path.exists():
         write_graph(model, path, metadata={})
@@ -90,7 +90,7 @@ def own_graph(model: Bert, folder: Path) -> Path:
 
 
 def own_int8(model: Bert, folder: Path) -> Path:
-    """What `export onnx --int8` writes."""
+    """The file that `export onnx --int8` writes."""
     path = folder / "model_quantized.onnx"
     quantise_graph(own_graph(model, folder), path, reduce_range=saturates(), external=False)
     return path

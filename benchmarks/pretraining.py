@@ -37,7 +37,7 @@ from bertwright.training.settings import OptimizerSettings
 LENGTH = 128
 ROWS = {"tiny": 32, "base": 16}
 STEPS = {"tiny": 8, "base": 1}
-"""Of a turn."""
+"""Steps of a turn."""
 
 
 def documentation_corpus(folder: Path) -> Path:
@@ -88,7 +88,7 @@ class Theirs:
         self.bf16, self.clip = bf16, settings.clip
 
     def step(self, micro: Sequence[dict[str, Tensor]]) -> int:
-        """One update from ready-made columns; returns the rows of it."""
+        """Update the weights from ready-made columns; return the number of rows."""
         self.optimizer.zero_grad()
         for columns in micro:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
@@ -112,7 +112,7 @@ def theirs(config: EncoderConfig, steps: Sequence[list[Inputs]], *, bf16: bool, 
 
 
 def columns_of(inputs: Inputs) -> dict[str, Tensor]:
-    """What transformers takes."""
+    """Return the arguments of transformers' model."""
     labels = torch.full(inputs.ids.shape, -100)
     rows, places = inputs.picked // inputs.at.shape[1], inputs.at.flatten()[inputs.picked]
     labels[rows, places] = inputs.labels

@@ -43,7 +43,7 @@ def step_seconds(config: EncoderConfig, *, batch: int, length: int, threads: int
 
 
 def measure(threads: int, repeats: int) -> list[dict[str, Any]]:
-    """One row for each point of each picture."""
+    """Return a row for each point of each picture."""
     tiny = size_config("tiny", VOCABULARY)
     points: list[tuple[str, int, dict[str, Any]]] = []
     points += [("length", length, {"length": length}) for length in LENGTHS]

@@ -97,7 +97,7 @@ def roof(shapes: Iterable[tuple[int, int, int]], kind: torch.dtype, *, repeats: 
 
 
 def parser(description: str, *, threads: bool = True) -> argparse.ArgumentParser:
-    """What every benchmark takes."""
+    """Return a parser with the options of every benchmark."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=4)
     options.add_argument("--json", action="store_true", help="print the result as the last line of standard output")
@@ -127,7 +127,7 @@ def finish(
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of Python, torch, us and the peers."""
+    """Return the versions of Python, torch, bertwright and the peers."""
     names = ("bertwright", "torch", *packages)
     return {"python": platform.python_version(), **{name: _version(name) for name in names}}
 

@@ -33,7 +33,7 @@ optimizer.step()
 
 
 def seconds(commands: Sequence[Sequence[str]], **environment: str) -> list[float]:
-    """Of each command in turn."""
+    """Return the seconds of each command, measured in turn."""
     times = []
     for command in commands:
         begin = time.perf_counter()

@@ -40,7 +40,7 @@ def memory(process: int) -> float:
 
 
 def build(inputs: list[str], tokenizer: str, workers: int | None) -> dict[str, float]:
-    """One build into a temporary folder."""
+    """Build a corpus into a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bertwright", "corpus", "build", *inputs, "--tokenizer", tokenizer]
         command += ["--out", f"{folder}/corpus", "--json", *(["--workers", str(workers)] if workers else [])]

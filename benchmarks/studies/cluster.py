@@ -1,4 +1,4 @@
-"""What data parallelism costs on a cluster: arithmetic, no measurement.
+"""The cost of data parallelism on a cluster: arithmetic, no measurement.
 
 python -m benchmarks.studies.cluster [--size large] [--batch 256] [--gpus 8,64,1024] [--json]
 

@@ -1,4 +1,4 @@
-"""What extending a vocabulary is worth before any training: pieces per word, and masked-LM loss per word of the start.
+"""The gain of an extended vocabulary before any training: pieces per word, and masked-LM loss per word of the start.
 
 python -m benchmarks.studies.extension --model RUN --text text.txt --out FOLDER [--add 1000] [--rows 512] [--json]
 

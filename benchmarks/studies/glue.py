@@ -34,7 +34,7 @@ EPOCHS = {"sst2": 3}
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One task's row."""
+    """Return the row of a task."""
     data = options.data / FOLDERS[name]
     read = CLASSIFICATION.read(get_task(name), data)
     task, train, dev = read.task, read.train, read.validation

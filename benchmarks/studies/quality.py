@@ -35,7 +35,7 @@ from bertwright.training.settings import OptimizerSettings
 
 BATCH = 32
 OPTIMIZER = OptimizerSettings(learning_rate=2e-3, warmup=0.05, bias_correction=True)
-"""What a search for an hour on two cores ended at (docs/log.md)."""
+"""Result of a search for an hour on two cores (docs/log.md)."""
 WARM, TRIED = 10, 20
 """Steps before those from which the number that the minutes hold is told."""
 

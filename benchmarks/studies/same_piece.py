@@ -27,7 +27,7 @@ FREQUENT = 40
 
 
 def shares(source: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """What is given to the same piece, by layer and head, rounded to thousandths."""
+    """Return the attention to the same piece, by layer and head, rounded to thousandths."""
     model = bertwright.load(source)
     pipeline = model.pipeline_for("inside")
     rows = [pipeline.answer(pairs, layer=layer + 1) for layer in range(model.config.layers)]

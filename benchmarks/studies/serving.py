@@ -81,7 +81,7 @@ def make_model(size: str, folder: Path) -> tuple[Path, list[str]]:
 
 @contextmanager
 def running(name: str, model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """One of the services, answering."""
+    """Start a service; end it after the block."""
     command = [sys.executable, "-m", "bertwright", "serve", "--model", str(model), "--port", str(port)]
     command += ["--precision", "fp32", "--max-waiting-tokens", "1000000"]
     if name == UNBATCHED:

@@ -1,4 +1,4 @@
-"""Whether a long pre-training stays as it begins: resident memory, open files and the time of a step, as a picture.
+"""A long pre-training that must stay as it begins: resident memory, open files and the time of a step, as a picture.
 
 python -m benchmarks.studies.soak --corpus CORPUS [--minutes 30] [--out soak.png] [--json] [-- OPTION …]
 
@@ -26,7 +26,7 @@ EVERY = 5.0
 
 
 def watched(process: "subprocess.Popen[bytes]") -> list[dict[str, float]]:
-    """What the process holds, until it ends."""
+    """Return the memory and open files of the process, read until it ends."""
     readings, begin, proc = [], time.monotonic(), Path(f"/proc/{process.pid}")
     while process.poll() is None:
         try:

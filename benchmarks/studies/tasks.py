@@ -80,7 +80,7 @@ def majority(task: TaskSpec, data: Path) -> dict[str, float]:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One row of the table: every metric's mean and standard deviation over the seeds."""
+    """Return a row of the table: every metric's mean and standard deviation over the seeds."""
     row, task = ROWS[name], get_spec(ROWS[name].task)
     data, saved = options.data / row.folder, open_model(str(options.model))
     settings = FinetuneSettings(

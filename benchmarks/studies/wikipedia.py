@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def measure(dump: Path, wikiextractor: str | None) -> dict[str, Any]:
-    """One dump's row: ours, and theirs on the pages that both keep."""
+    """Return the row of a dump: ours, and theirs on the pages that both keep."""
     with tempfile.TemporaryDirectory() as folder:
         ours, cost = extract(dump, Path(folder))
         theirs = run_wikiextractor(dump, wikiextractor, Path(folder)) if wikiextractor else None

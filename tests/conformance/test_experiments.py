@@ -1,4 +1,4 @@
-"""What every experiment must be at every scale: consistent, the same tokens for all arms, known without torch."""
+"""Every experiment at every scale: consistent, with the same tokens for all arms, and listed without torch."""
 
 import subprocess
 import sys

@@ -1,5 +1,6 @@
-"""What every registered task must do, of whatever kind: records → encode → finite loss → all eight right → saved →
-reloaded → the same answers; and a file that is wrong is refused with its name and the record's place.
+"""Every registered task: records → encode → finite loss → all eight right → saved → reloaded → the same answers.
+
+A wrong file is refused with its name and the line of the record.
 
 A kind of task is added by its example in tests/support/task_examples.py.
 """

@@ -1,4 +1,4 @@
-"""What every body must do with every kind of task: learned by heart → saved → reloaded → the same answers.
+"""Every backbone with every kind of task: learned by heart → saved → reloaded → the same answers.
 
 LSTMs without pre-training take longer to carry a word to the end of a row than a test may: what they have learned so
 far must come back all the same. They learn a shorter task below.

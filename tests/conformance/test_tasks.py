@@ -1,4 +1,4 @@
-"""What every registered sentence task must do, and that none of them needs torch to be known."""
+"""Every registered sentence task; none of them needs torch to be listed."""
 
 import json
 import subprocess

@@ -68,20 +68,7 @@ def tuned(base: Path, reviews: Path) -> Path:
         str(base / "tuned"),
     ]
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    options = [
-        "--epochs",
-        "6",
-        "--learning-rate",
-        "2e-3",
-        "--seeds",
-        "2",
-        "--threads",
-        "1",
-        "--batch-size",
-        "16",
-        "--max-length",
-        "24",
-    ]
+    options = "--epochs 6 --learning-rate 2e-3 --seeds 2 --threads 1 --batch-size 16 --max-length 24".split()
     assert main([*arguments, *columns, *options]) == 0
     return base / "tuned"
 
@@ -198,10 +185,7 @@ def test_the_pretraining_run_has_its_files_and_figures(base: Path, capsys: pytes
         run_folder,
         "--corpus",
         base / "corpus",
-        "--rows",
-        "16",
-        "--length",
-        "32",
+        *"--rows 16 --length 32".split(),
     )
     assert figures["rows"] == 16
     assert 0 < figures["mlm_loss"] < 8
@@ -329,10 +313,7 @@ def test_prediction_keeps_order_and_fields(
         tuned,
         "--data",
         reviews,
-        "--text-column",
-        "review",
-        "--label-column",
-        "verdict",
+        *"--text-column review --label-column verdict".split(),
     )
     assert figures["accuracy"] > 0.8  # of the best of two seeds; some processors give it 0.88
     assert figures["examples"] == 128
@@ -342,16 +323,9 @@ def test_random_weights_need_a_vocabulary_and_then_train(
     base: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = [
-        "finetune",
-        "classify",
-        "--model",
-        "random:tiny",
-        "--data",
+        *"finetune classify --model random:tiny --data".split(),
         reviews,
-        "--text-column",
-        "review",
-        "--label-column",
-        "verdict",
+        *"--text-column review --label-column verdict".split(),
     ]
     assert "--tokenizer" in run_json(capsys, *start, "--out", tmp_path / "x", code=2)[1]
     assert not (tmp_path / "x").exists()
@@ -362,12 +336,7 @@ def test_random_weights_need_a_vocabulary_and_then_train(
         tmp_path / "y",
         "--tokenizer",
         base / "tok",
-        "--epochs",
-        "1",
-        "--threads",
-        "1",
-        "--max-length",
-        "16",
+        *"--epochs 1 --threads 1 --max-length 16".split(),
     )
     assert 0 <= result["mean"] <= 1
 

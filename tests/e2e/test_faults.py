@@ -29,7 +29,7 @@ class Stage:
 
     name: str
     arguments: Callable[[Path], list[str]]
-    """Of the folder."""
+    """Folder → arguments of the command."""
     again: tuple[str, ...]
     """Added when it is started again."""
     files: Callable[[Path], dict[str, Any]]
@@ -83,16 +83,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
     tune += [
         "--tokenizer",
         str(folder / "tok"),
-        "--batch-size",
-        "8",
-        "--threads",
-        "1",
-        "--precision",
-        "fp32",
-        "--seeds",
-        "2",
-        "--max-length",
-        "16",
+        *"--batch-size 8 --threads 1 --precision fp32 --seeds 2 --max-length 16".split(),
     ]
     once = ["--steps", "1", "--evaluations", "0"]
     assert main([*train, *both, *common, *once, "--corpus", str(folder / "corpus"), "--out", str(folder / "run")]) == 0
@@ -156,7 +147,7 @@ def redone(run: Path) -> int:
 
 
 def is_whole(out: Path) -> bool:
-    """Whether the folder of a corpus or an export is there with nothing left to do."""
+    """Return True if the folder of a corpus or an export is complete."""
     return out.is_dir() and any(out.iterdir()) and not (out / ".building").exists()
 
 

@@ -101,7 +101,7 @@ def _write_choices(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def trained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, Predictor]:
-    """One small model of each kind; those with a task know eight records by heart."""
+    """A small model of each kind; those with a task know eight records by heart."""
     folder = tmp_path_factory.mktemp("page")
     encoder = write_encoder(folder / "m", places_tokenizer, second_sentence="next")
     table: dict[str, Any] = {"dev": ("dev",), "label": "label"}

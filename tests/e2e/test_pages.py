@@ -1,4 +1,4 @@
-"""What the README and the manual print is run, page by page, on small made-up data and with fewer steps."""
+"""Every command and Python block of the README and the manual, run page by page on small data with fewer steps."""
 
 import re
 import shlex
@@ -53,7 +53,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^curl -s", "curl -sf"),  # which an error of the service ends with 22
     (r"finetune .*--features \S+", r"\g<0> --lstm-width 32"),
 )
-"""What a line says otherwise here."""
+"""Parts of a line that are replaced here."""
 SMALLER = {
     "tokenizer train": {"--vocab-size": "500", "--merges": "150"},
     "tokenizer extend": {"--add": "5"},
@@ -167,7 +167,7 @@ def with_less(line: str) -> str:
 
 
 def outputs_of(words: list[str]) -> list[Path]:
-    """What a command makes anew, so that an earlier one's must be out of its way."""
+    """Return the outputs of a command, which must be removed before it runs."""
     if {"--resume", "--plan"} & {*words} or words[:1] == ["paper"]:
         return []
     return [Path(value) for option, value in pairwise(words) if option in ("--out", "--output")]

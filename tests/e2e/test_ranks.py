@@ -230,19 +230,7 @@ def test_the_commands_train_in_two_processes(tmp_path: Path, own_text: Path, sha
     build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
     assert main([*build, "--workers", "1"]) == 0
     train = ["pretrain", "--corpus", tmp_path / "corpus", "--steps", "8", "--lengths", "32", "--batch-size", "8"]
-    train += [
-        "--held-out",
-        "0.2",
-        "--evaluations",
-        "2",
-        "--log-every",
-        "1",
-        "--dropout",
-        "0",
-        "--precision",
-        "fp32",
-        "--json",
-    ]
+    train += "--held-out 0.2 --evaluations 2 --log-every 1 --dropout 0 --precision fp32 --json".split()
     losses = []
     for processes, name in ((1, "one"), (2, "two")):
         out = tmp_path / name

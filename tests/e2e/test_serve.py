@@ -234,7 +234,7 @@ def test_too_large_a_request_is_answered_before_it_ends(served: Served, size: in
 
 
 def test_slow_clients_are_let_go(model: str) -> None:
-    """One that never ends its first line, and one that never ends its body; the others are answered meanwhile."""
+    """A client never ends its first line, another never ends its body; the others are answered meanwhile."""
     code = (
         "import sys; from bertwright.serving import server, settings; models = server.open_models"
         f"({{'lm': {model!r}}}, precision='fp32'); server.serve(models, settings.ServeSettings(port=0, "

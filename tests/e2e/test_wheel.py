@@ -1,4 +1,4 @@
-"""What people install: the source archive, and the wheel that is built from it, with the source out of sight."""
+"""The installed packages: the source archive, and the wheel that is built from it, with the source out of sight."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
-"""What only a GPU can show: `make gpu`, on a machine with one. The other tests know of it
-by tests/unit/training/test_device.py.
+"""Tests that need a GPU: `make gpu`, on a machine with one. tests/unit/training/test_device.py tests the placement of
+tensors without a GPU.
 
-BERTWRIGHT_TEST_DEVICE=cpu runs what a processor can, to see that the tests themselves hold.
+BERTWRIGHT_TEST_DEVICE=cpu runs those that a processor can run, as a check of the tests themselves.
 """
 
 import json
@@ -39,7 +39,7 @@ TASKS = find("bertwright.tasks", TaskSpec)
 
 
 def losses(system: System, folder: Path, device: Device) -> list[float]:
-    """Of each of 50 steps, in fp32 and without dropout."""
+    """Return the losses of 50 steps, in fp32 and without dropout."""
     if system == "bert":
         model: Any = tiny_run.built(kind=torch.float32)
         batches: Any = tiny_run.micro_batches(tiny_run.examples(folder / "rows"), 3)
@@ -66,18 +66,7 @@ def test_every_system_learns_there_as_on_processors(system: System, tmp_path: Pa
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_that_was_stopped_ends_in_the_same_bytes(own_corpus: Path, tmp_path: Path, precision: str) -> None:
     options = ["--steps", "40", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--held-out", "0.2"]
-    options += [
-        "--evaluations",
-        "2",
-        "--log-every",
-        "1",
-        "--device",
-        DEVICE,
-        "--precision",
-        precision,
-        "--threads",
-        "1",
-    ]
+    options += [*"--evaluations 2 --log-every 1 --device".split(), DEVICE, "--precision", precision, "--threads", "1"]
     command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(own_corpus), *options]
     subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True)
     stopped = [*command, "--out", str(tmp_path / "stopped"), "--save-minutes", "1e-6"]

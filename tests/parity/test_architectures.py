@@ -49,7 +49,7 @@ def publish_architecture(folder: Path, tokenizer: Path, kind: str, **shape: Any)
 
 
 def targets(kind: str, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """What transformers computes a loss from."""
+    """Return the labels from which transformers computes a loss."""
     draw = torch.Generator().manual_seed(5)
     rows = ids.shape[0]
     tokens = ids.masked_fill(~(mask & (torch.rand(ids.shape, generator=draw) < 0.4)), -100)

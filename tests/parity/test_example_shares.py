@@ -16,7 +16,7 @@ from tests.support import example_oracle as oracle
 
 LENGTH, SEED, EPOCHS = 32, 17, 50
 PIECES = 60_000
-"""Of the text: piece n of it is n modulo so many, so a row tells which of them were cut off."""
+"""Number of different pieces of the text. Piece n is n modulo this number, so a row shows which pieces were cut off."""
 SHORT = 0.1
 FIRST = oracle.MASK + 1
 Sums = tuple[float, float]

@@ -1,4 +1,4 @@
-"""What is computed sparingly equals what is computed plainly: losses, gradients, and fifty steps of the loop."""
+"""The fast computations equal the plain ones: losses, gradients, and fifty steps of the loop."""
 
 import dataclasses
 from pathlib import Path
@@ -298,7 +298,7 @@ def test_micro_batches_and_padding_leave_the_losses_in_fp32(tmp_path: Path, exam
 
 
 def test_a_compiled_step_changes_nothing_in_float64(tmp_path: Path, examples: Examples) -> None:
-    """One layer, since the compiler takes most of a minute where its cache is empty; two are in the slow tests."""
+    """With one layer: the compiler takes most of a minute if its cache is empty. The slow tests have two layers."""
     assert_same_in_float64(tmp_path, examples, "compiled", layers=1)
 
 

@@ -208,7 +208,7 @@ def test_very_long_words(tokenizers_folder: Path, longest: int) -> None:
 
 
 def settled(char: str) -> bool:
-    """Whether the Rust code's older tables know the character as Python's do; all letters, digits and symbols are."""
+    """Return True if the Rust code's older tables have the same entry as Python's, as for letters, digits and symbols."""
     if char in CHANGED or ord(char) in UNKNOWN_IDEOGRAPHS or unicodedata.category(char) in ("Cn", "Cs"):
         return False
     is_old = unicodedata.ucd_3_2_0.category(char) != "Cn"
@@ -262,7 +262,7 @@ def assigned() -> Iterator[str]:
 
 
 def test_the_steps_that_are_not_the_originals(tokenizers_folder: Path) -> None:
-    """What the head of this file says, one by one."""
+    """The differences that the head of this file lists, one by one."""
     ours, theirs = learned_with_oracle(tokenizers_folder, True, False)
     composing = legacy.BasicTokenizer(do_lower_case=False)
     assert composing.tokenize("e\u0301 Å") == ["é", "Å"]

@@ -84,7 +84,7 @@ def write_index(path: Path, records: Records, *, most: int = 1000, compression: 
 
 
 def write_bundle(prefix: Path, arrays: Mapping[str, npt.NDArray[Any]], **options: Any) -> None:
-    """One data file and its index."""
+    """Write a data file and its index."""
     data, records = b"", [(b"", HEADER)]
     for name in sorted(arrays, key=str.encode):
         raw = np.ascontiguousarray(arrays[name]).tobytes()

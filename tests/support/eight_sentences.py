@@ -18,13 +18,13 @@ def names_vocabulary(text: Path, *, cased: bool = False) -> Tokenizer:
 
 
 def sentence(row: int) -> tuple[list[str], list[str]]:
-    """One of eight sentences, with a person of three words and a town."""
+    """Return one of eight sentences, with a person of three words and a town."""
     words = [PEOPLE[row], "van", TOWNS[-1 - row], "leaves", TOWNS[row], "today", "."]
     return words, ["B-PER", "I-PER", "I-PER", "O", "B-LOC", "O", "O"]
 
 
 def tagging_example(task: Any, folder: Path) -> dict[str, Any]:
-    """Eight records of ner or pos as the conformance suite asks for them: see its Example."""
+    """Return eight records of ner or pos as the fields of an `Example` of the conformance suite."""
     plain = {"B-PER": "NAME", "I-PER": "NAME", "B-LOC": "PLACE", "O": "OTHER"}
     rows = [
         (words, [plain[t] for t in tags] if task.scheme == "plain" else tags) for words, tags in map(sentence, range(8))

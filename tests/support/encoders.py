@@ -10,6 +10,7 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.tasks.classification.model import Classifier
+from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.text.wordpiece import Tokenizer
 
 SHAPE: dict[str, Any] = {"hidden": 48, "layers": 2, "heads": 4, "intermediate": 96, "max_positions": 64}
@@ -38,3 +39,17 @@ def small_classifier(config: EncoderConfig, num_outputs: int) -> Classifier:
     model = Classifier(config, num_outputs)
     init_weights(model, 0.3, torch.Generator().manual_seed(1))
     return model
+
+
+def save_classifier(folder: Path, model: Classifier, task: ClassificationTask, tokenizer: Path, max_length: int) -> str:
+    """Write a classifier with the task that it answers; return its folder."""
+    save_model(
+        folder,
+        model,
+        config=model.encoder.config,
+        tokenizer=tokenizer,
+        architecture="BertForSequenceClassification",
+        labels=task.labels or ("score",),
+        extra={"task": task.model_dump(mode="json"), "max_length": max_length},
+    )
+    return str(folder)

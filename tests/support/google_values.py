@@ -1,4 +1,4 @@
-"""What the checkpoints in tests/fixtures/google hold: names, shapes and values, by formula, without TensorFlow."""
+"""Variables of the checkpoints in tests/fixtures/google: names, shapes and values, by formula, without TensorFlow."""
 
 import hashlib
 import json

@@ -96,7 +96,7 @@ def assert_same_as_transformers(folder: Path, weights: dict[str, Tensor]) -> Non
 
 
 class Code:
-    """What runs when it is unpickled."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -26,7 +26,7 @@ EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of the files: read, refused, `wrong` with the seed of each; and the process' largest memory in MB."""
+    """Numbers of files read and refused, seeds of the `wrong` ones, and the largest memory of the process in MB."""
 
     read: int
     refused: int
@@ -35,7 +35,7 @@ class Tried:
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
-    """One to three changes; the length mostly stays."""
+    """Return the bytes with one to three changes; the length mostly stays."""
     changed = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         at = draw.randrange(len(changed)) if changed else 0
@@ -161,7 +161,7 @@ READERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "pickle": (read_pickled, "pytorch_model.bin"),
     "old pickle": (read_pickled, "pytorch_model.bin"),
 }
-"""What is changed → how it is read, and its file."""
+"""Kind of file → its reader, and the name of the file."""
 
 
 def tried(kind: str, folder: Path, seeds: range) -> Tried:

@@ -1,4 +1,4 @@
-"""What the manual's commands take for granted, made up small, in the present folder and under the manual's names."""
+"""Small made-up data for the manual's commands, in the current folder and under the manual's names."""
 
 import bz2
 import csv

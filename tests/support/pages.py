@@ -1,4 +1,4 @@
-"""What the manual's code blocks hold: commands, other lines of the shell, and Python."""
+"""The manual's code blocks: commands, other lines of the shell, and Python."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BEFORE = re.compile(r"(\$ |[A-Z_]+=\S+ ?|torchrun .* -m ?|python -m ?|srun .*|\w+ [^|]* \| )*")
-"""What may stand before a command on its line."""
+"""Pattern of the text that may stand before a command on its line."""
 ENDS = {"|", ">", "<", ">>", "&&", ";", "#", "2>", "&"}
 PROGRAMS = re.compile(
     r"(\$ )?(bertwright|python|torchrun|srun|ssh|make|source|eval|xzcat|zcat|tail|printf|mkdir|cp|cat|curl|docker|pip) "
@@ -55,7 +55,7 @@ def shell_lines(text: str) -> Iterator[str]:
 
 
 def is_excerpt(line: str) -> bool:
-    """Whether a line leaves something out."""
+    """Return True if a line leaves something out."""
     shown = re.sub(r"\s#.*", "", line)
     return "…" in shown or "[--" in shown
 

@@ -1,4 +1,4 @@
-"""One batch for models of random weights, and how closely two implementations must agree."""
+"""A batch for models of random weights, and the tolerance of two implementations."""
 
 from functools import partial
 

@@ -12,13 +12,14 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.text.wordpiece import train_tokenizer
+from tests.support.encoders import save_classifier
 
 TEXTS = ["the quiet harbour", "a garden behind the library", "rain", "the tower and the bridge over the river"]
 SST = ClassificationTask(name="t", text=("text",), labels=("no", "yes", "who knows"))
 
 
 def write_models(folder: Path, text: str) -> dict[str, str]:
-    """Random models of several kinds, by name, in folders below `place`; their vocabulary is learned from `text`."""
+    """Write random models of several kinds, their vocabulary learned from `text`; return their folders by name."""
     words = train_tokenizer([text], vocab_size=500)
     words.save(folder / "tok")
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=64, layers=2, heads=4, intermediate=96, max_positions=64)
@@ -38,15 +39,7 @@ def write_models(folder: Path, text: str) -> dict[str, str]:
     for name, task in kinds.items():
         model = Classifier(config, task.num_outputs)
         torch.nn.init.normal_(model.classifier.linear.weight, std=1.0)
-        extra = {"task": task.model_dump(mode="json"), "max_length": 64}
-        save_model(
-            folder / name,
-            model,
-            architecture="BertForSequenceClassification",
-            labels=task.labels or ("score",),
-            extra=extra,
-            **common,
-        )
+        save_classifier(folder / name, model, task, folder / "tok", 64)
     return {name: str(folder / name) for name in ("lm", *kinds)}
 
 

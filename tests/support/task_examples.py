@@ -26,13 +26,13 @@ from tests.support.texts import PLACES
 class Example:
     """Eight records of a task, in files of its layout.
 
-    data      a folder with train and dev files, both of the eight
-    asked     the file that `predict` is given, and `output` what its answers' file is called
-    answers   what was written → an answer for each record
-    right     what these must be
-    broken    a folder like `data` with one record that cannot be, and `trouble`, what is then said (a pattern)
-    inputs    the same as values, for a model in use, and `told`, its results → an answer for each
-    perfect   the primary metric where all is right
+    data        a folder with train and dev files, both of the eight
+    input_file  the file that `predict` reads; `output` is the name of the file that it writes
+    answers     written file → an answer for each record
+    right       the right answers
+    broken      a folder like `data` with one wrong record; `trouble` is a pattern of the message about it
+    inputs      the records as values for a loaded model; `answers_of` makes an answer of each of its results
+    perfect     the primary metric where all answers are right
     """
 
     data: Path
@@ -54,7 +54,7 @@ def example_data(task: TaskSpec, folder: Path) -> Example:
 
 
 def text_example(task: Any, folder: Path) -> Example:
-    """One text or two with a label, or with a number, as tab-separated tables."""
+    """Return texts or pairs with a label or a number, as tab-separated tables."""
     labels = list(task.labels) or ["no", "yes"]
     right = (
         [(row - 3.5) / 4 for row in range(8)]

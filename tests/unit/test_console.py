@@ -41,7 +41,7 @@ class Heard:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is told; a clock by which everything takes a minute, and batches of one row."""
+    """Messages of the console, with a clock by which everything takes a minute, and batches of one row."""
 
     def minutes() -> Iterator[float]:
         now = 0.0

@@ -39,7 +39,7 @@ print(outer(0), sum(outer.stats.cache_hits.values()))
 
 
 def run(folder: Path, **environment: str) -> tuple[int, int]:
-    """What the outermost function answers in a process of its own, and how often its kept code was taken."""
+    """Return the outermost function's result in a process of its own, and how often its cached code was used."""
     command = [sys.executable, "outer.py"]
     whole = {**os.environ, "NUMBA_CACHE_DIR": "", **environment}
     completed = subprocess.run(command, cwd=folder, env=whole, capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def offered(script_text: str, typed: str, folder: Path) -> list[str]:
-    """What the function offers for the last of the words; nothing: bash completes files then."""
+    """Return the completions of the last word; if there are none, bash completes files."""
     (folder / ".completion").write_text(script_text)
     words = typed.split(" ")
     ask = f"COMP_WORDS=({' '.join(words[:-1])} '{words[-1]}') COMP_CWORD={len(words) - 1}"

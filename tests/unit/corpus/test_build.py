@@ -50,7 +50,7 @@ def corpus_documents(folder: Path) -> list[list[list[int]]]:
 
 
 def plain_documents(path: Path, tokenizer: Tokenizer, settings: TextSettings) -> Iterator[list[list[int]]]:
-    """What a corpus must hold, made without any of its code but for sentences over the limit, which are left whole."""
+    """Return the documents of a corpus, made without its code; sentences over the limit are left whole."""
     for document in read_sources(path, settings):
         sentences = [ids for ids in tokenizer.ids(split_sentences(document, settings)) if ids]
         if sentences:

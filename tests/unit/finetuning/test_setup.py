@@ -102,7 +102,7 @@ def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_dat
 
 
 def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_data: Path) -> None:
-    """It learns at the rate of the head; layers are counted in each of two bodies, wherever they stand."""
+    """The BiLSTM learns at the rate of the head; layers are counted in each of two backbones, wherever they stand."""
     options = {"bilstm": 16, "head_learning_rate": 1e-2, "layer_decay": 0.5, "new_layers": 1, "frozen_layers": 1}
     settings = FAST.model_copy(update=options)
     saved, words = open_initial_model(pretrained_models["pair"], None)
@@ -129,7 +129,7 @@ def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_dat
 
 
 def test_a_width_is_that_of_the_model_below() -> None:
-    """What is on top decides no rate, and a pair is as wide as one of its halves."""
+    """The part on top decides no rate, and a pair is as wide as one of its halves."""
     base, tiny = (system_config("bert-left", size, 50) for size in ("base", "tiny"))
     right = system_config("bert-right", "8x512", 50)
     half = system_config("bert-left", "8x512", 50)

@@ -72,7 +72,7 @@ def random_model(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) 
 
 
 SHAPES = {"BertModel": {"layers": 3}, "BertForQuestionAnswering": {"layers": 2, "activation": "gelu_tanh"}}
-"""Of the exports that tests share; the others have one layer."""
+"""Shape of the exports that several tests use; the others have one layer."""
 OTHER = ("BertForMaskedLM", "BertForNextSentencePrediction", "BertForTokenClassification")
 """Exporting takes seconds, and these have no part that another architecture lacks."""
 KINDS = [pytest.param(kind, marks=[pytest.mark.slow] if kind in OTHER else []) for kind in ARCHITECTURES]

@@ -1,4 +1,4 @@
-"""What attention begins at: the neighbouring places, and other places of a token's piece."""
+"""Attention initialisations: the neighbouring positions, and other positions of the same piece."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from bertwright.model.families.gpt import GPTConfig
 
 SPECIAL = (0, 1, 2, 3, 4)
 FIVE_TIMES = 5 / 40
-"""What falls on each place where a head looks at all of a row alike, times five."""
+"""Five times the probability of each position where a head attends to all of a row alike."""
 SHAPE = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.05}
 
 

@@ -47,7 +47,7 @@ SEES = {
     "bert-right": (False, True),
     "lstm-right": (False, True),
 }
-"""Whether a state knows the tokens before it, and those behind."""
+"""For each backbone: its states depend on earlier tokens, and on later ones."""
 
 
 def random_backbone(config: BackboneConfig) -> Backbone:

@@ -1,4 +1,4 @@
-"""What the card of a fine-tuned model says of models that are no BERTs, or that transformers does not read."""
+"""The card of fine-tuned models that are no BERTs, or that transformers does not read."""
 
 from typing import Any
 

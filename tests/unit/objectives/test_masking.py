@@ -24,7 +24,7 @@ def unmasked(batch: PretrainingBatch) -> np.ndarray:
 
 
 def chosen_pieces(batch: PretrainingBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Of every prediction: the piece that is shown and the one that was there."""
+    """Return the piece that is shown and the original piece of every prediction."""
     row, column = np.nonzero(batch.weights)
     return batch.ids[row, batch.positions[row, column]], batch.labels[row, column]
 

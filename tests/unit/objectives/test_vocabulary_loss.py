@@ -1,5 +1,6 @@
 """The vocabulary projection against torch's own linear and cross entropy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,16 +21,20 @@ def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return states.requires_grad_(), words.requires_grad_(), bias.requires_grad_(), labels
 
 
-@pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
-def test_loss_and_gradients_equal_torchs(scale: float) -> None:
+def assert_loss_and_gradients_are_torchs(loss_of: Callable[..., Tensor], scale: float) -> None:
     ours, theirs = leaves(scale), leaves(scale)
-    loss = projected_loss(*ours)
+    loss = loss_of(*ours)
     plain = F.cross_entropy(F.linear(theirs[0], theirs[1], theirs[2]), theirs[3], reduction="sum")
     torch.testing.assert_close(loss, plain, atol=0, rtol=2e-6)
     (loss * 0.3).backward()
     (plain * 0.3).backward()
     for mine, other in zip(ours[:3], theirs[:3], strict=True):
         torch.testing.assert_close(mine.grad, other.grad, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
+def test_loss_and_gradients_equal_torchs(scale: float) -> None:
+    assert_loss_and_gradients_are_torchs(projected_loss, scale)
 
 
 @pytest.mark.parametrize("scale", [0.1, 0.5])
@@ -98,14 +103,7 @@ def test_no_row_is_a_loss_of_zero() -> None:
 @pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
 def test_blocks_of_rows_have_the_loss_and_gradients_of_all(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "_BLOCK", 10)  # 37 rows: three whole ones and a part
-    ours, theirs = leaves(scale), leaves(scale)
-    loss = running_loss(*ours)
-    plain = F.cross_entropy(F.linear(theirs[0], theirs[1], theirs[2]), theirs[3], reduction="sum")
-    torch.testing.assert_close(loss, plain, atol=0, rtol=2e-6)
-    (loss * 0.3).backward()
-    (plain * 0.3).backward()
-    for mine, other in zip(ours[:3], theirs[:3], strict=True):
-        torch.testing.assert_close(mine.grad, other.grad, atol=2e-5, rtol=1e-4)
+    assert_loss_and_gradients_are_torchs(running_loss, scale)
 
 
 def test_blocks_in_bf16_equal_all_rows_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:

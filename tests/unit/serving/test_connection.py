@@ -1,4 +1,4 @@
-"""What a connection does when its client ends its sending, goes away, or sends what two readers read in two ways."""
+"""Connections whose client ends its sending, goes away, or sends bytes that two readers read in two ways."""
 
 import asyncio
 import re

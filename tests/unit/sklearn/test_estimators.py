@@ -311,7 +311,7 @@ def test_numbers_are_learned() -> None:
 
 
 def test_large_and_small_numbers_are_answered_in_every_precision(tmp_path: Path) -> None:
-    """Of years and of shares of a millionth, by every way of asking."""
+    """Targets of years and of millionths, by every method of the estimator."""
     for name, centre, scale in (("years", 1950.0, 1.0), ("shares", 3e-7, 1e-7)):
         numbers = centre + scale * NUMBERS
         model = BertRegressor("model", **FAST | {"epochs": 40}).fit(X, numbers)

@@ -143,17 +143,7 @@ def test_rows_of_words_and_of_questions() -> None:
 
 
 def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "tokenizer",
-        "train",
-        str(OWN_TEXT),
-        "--kind",
-        "bpe",
-        "--merges",
-        "120",
-        "--out",
-        str(tmp_path / "tok"),
-    ]
+    arguments = ["tokenizer", "train", str(OWN_TEXT), *"--kind bpe --merges 120 --out".split(), str(tmp_path / "tok")]
     assert main(arguments) == 0
     made = BPETokenizer.load(tmp_path / "tok")
     assert len(made.merges) == 120

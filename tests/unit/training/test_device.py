@@ -253,18 +253,7 @@ def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
 
     monkeypatch.setattr(measure, "step_seconds", step_seconds)
     monkeypatch.setattr(pretraining_run, "train", full)
-    options = [
-        "--steps",
-        "2",
-        "--batch-size",
-        "8",
-        "--lengths",
-        "16:0.5,32:0.5",
-        "--evaluations",
-        "0",
-        "--threads",
-        "1",
-    ]
+    options = [*"--steps 2 --batch-size 8 --lengths 16:0.5,32:0.5 --evaluations 0 --threads 1".split()]
     command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *options]
     assert main(command) == 1
     said = capsys.readouterr().err

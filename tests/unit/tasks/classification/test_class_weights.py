@@ -91,7 +91,7 @@ def test_loss_and_gradient_are_those_of_torchs_weighted_cross_entropy() -> None:
 
 
 def test_the_loop_divides_by_weights_below_one(tmp_path: Path) -> None:
-    """One row of the commonest label: its weight is 10/18, and the logged mean is the plain loss of that row."""
+    """A row of the commonest label: its weight is 10/18, and the logged mean is the plain loss of that row."""
     task = weigh(BALANCED, examples(LABELS))
     encoded, targets, weights = weighed_rows(task)
     model = small_classifier(SHAPE, 3)

@@ -15,14 +15,14 @@ from bertwright.cli import main
 from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.folder import open_model, save_model
+from bertwright.model.folder import open_model
 from bertwright.tasks.classification.encoding import decode, encode, shortened, windows
 from bertwright.tasks.classification.examples import row_weights
 from bertwright.tasks.classification.model import padded, predict_logits
 from bertwright.tasks.classification.spec import get_task, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.wordpiece import Tokenizer
-from tests.support.encoders import small_classifier, small_config
+from tests.support.encoders import save_classifier, small_classifier, small_config
 from tests.support.folders import read_jsonl
 from tests.support.letters import Letters
 
@@ -219,19 +219,9 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, own_tokeniz
             seconds.append(time.process_time() - begin)
         assert sum(len(row) for row in rows.ids) < 4.2 * len(ids)  # of a pair, half of each row is the first text
         assert seconds[1] < 0.2 + 24 * seconds[0]  # eight times the tokens; squared, it would be 64 times
-    config = small_config(words.vocab_size)
     task = with_labels(with_options(get_task("classify"), long="windows"), ["a", "b"])
-    model = small_classifier(config, 2)
-    extra = {"task": task.model_dump(mode="json"), "max_length": 128}
-    save_model(
-        tmp_path / "m",
-        model,
-        config=config,
-        tokenizer=own_tokenizer,
-        architecture="BertForSequenceClassification",
-        labels=task.labels,
-        extra=extra,
-    )
+    model = small_classifier(small_config(words.vocab_size), 2)
+    save_classifier(tmp_path / "m", model, task, own_tokenizer, 128)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("short", megabyte)))
     predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     answers = read_jsonl(tmp_path / "out.jsonl")

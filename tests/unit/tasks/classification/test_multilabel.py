@@ -16,7 +16,7 @@ from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.import_model import import_model
-from bertwright.model.folder import open_model, save_model
+from bertwright.model.folder import open_model
 from bertwright.tables.reader import read_table
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import add_predictions, decode, encode, score
@@ -26,7 +26,7 @@ from bertwright.tasks.classification.spec import ClassificationTask, get_task, w
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.metrics import collapsed, measure
 from bertwright.text.wordpiece import Tokenizer
-from tests.support.encoders import small_classifier, small_config
+from tests.support.encoders import save_classifier, small_classifier, small_config
 from tests.support.examples import text_examples
 from tests.support.folders import read_jsonl
 
@@ -182,16 +182,7 @@ def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, own_t
     words = Tokenizer.load(own_tokenizer)
     config = small_config(words.vocab_size, max_positions=40, initializer_range=0.3)
     model = small_classifier(config, 3)
-    extra = {"task": COLOURS.model_dump(mode="json"), "max_length": 40}
-    save_model(
-        tmp_path / "m",
-        model,
-        config=config,
-        tokenizer=own_tokenizer,
-        architecture="BertForSequenceClassification",
-        labels=COLOURS.labels,
-        extra=extra,
-    )
+    save_classifier(tmp_path / "m", model, COLOURS, own_tokenizer, 40)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     assert theirs.config.problem_type == "multi_label_classification"
     assert theirs.config.id2label == {0: "blue", 1: "green", 2: "red"}

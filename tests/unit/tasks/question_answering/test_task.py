@@ -46,7 +46,7 @@ FACTS = (
     ("Why did they leave?", "They left because the well had dried up.", "because the well had dried up"),
 )
 NONE = ("Who sells the bread?", "How many boats?", "Why did they leave?")
-"""What 2.0 asks about passages that do not tell."""
+"""Questions of SQuAD 2.0 whose passages have no answer."""
 
 
 def facts_as_squad(*, null: bool) -> dict[str, Any]:

@@ -194,7 +194,7 @@ def spelling(text: str, *, cased: bool) -> Tokenizer:
 
 
 def answer_text(words: Tokenizer, context: str, text: str) -> str:
-    """What is cut out of the passage where the answer is to be learned."""
+    """Return the text of the passage at the learned answer."""
     questions = questions_of(("Who?", context, (text, context.index(text))))
     windows = encode_windows(words, questions, SQUAD1, max_length=90, targets=True)
     assert np.all(windows.offsets[:, 0] < windows.offsets[:, 1])

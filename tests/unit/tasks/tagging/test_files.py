@@ -1,4 +1,4 @@
-"""What a tagger answers: one more column or field, entities with their places in a text; and what it refuses."""
+"""Answers of a tagger: one more column or field, entities with their positions in a text; and the files it refuses."""
 
 import io
 import json

@@ -292,7 +292,7 @@ def test_a_tenth_is_kept_where_there_is_no_dev_file(write: Any) -> None:
 
 
 def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer: Path) -> None:
-    """What is said on the command line reaches the task and its run; another setting is another run."""
+    """Options of the command line reach the task and its run; another setting is another run."""
     data = tmp_path / "data"
     data.mkdir()
     for name in ("train", "dev"):

@@ -71,7 +71,7 @@ def test_the_papers_rows_are_as_long_as_their_head(experiment: Experiment) -> No
         assert {len(row) for row in experiment.published.rows} == {len(experiment.published.head) + 1}
 
 
-def test_columns_are_figures_that_there_are(experiment: Experiment) -> None:
+def test_columns_are_metrics_of_their_task(experiment: Experiment) -> None:
     for column in experiment.columns:
         if column.task is None:
             assert column.metric in _METRICS
@@ -139,7 +139,7 @@ def test_the_papers_scale_has_the_papers_figures() -> None:
     assert (settings.examples.masking.share, settings.examples.masking.mask) == (0.15, 0.8)
 
 
-def test_experiments_are_known_without_torch() -> None:
+def test_experiments_are_listed_without_torch() -> None:
     program = f"""
 import sys
 sys.modules["torch"] = None

@@ -38,7 +38,7 @@ def test_every_kind_has_its_example() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_task_does_what_every_task_must(name: str, small_encoder: str, tmp_path: Path) -> None:
+def test_a_task_learns_saves_and_reloads_its_eight_records(name: str, small_encoder: str, tmp_path: Path) -> None:
     task = TASKS[name]
     example = example_data(task, tmp_path)
     result = finetune(SETTINGS, task, model=small_encoder, data=example.data, out=tmp_path / "run")

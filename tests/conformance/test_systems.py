@@ -79,7 +79,9 @@ def system_folders(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: P
 
 
 @pytest.mark.parametrize(("name", "task"), _each())
-def test_a_body_does_what_every_body_must(name: str, task: str, system_folders: dict[str, str], tmp_path: Path) -> None:
+def test_a_backbone_learns_saves_and_reloads_every_kind_of_task(
+    name: str, task: str, system_folders: dict[str, str], tmp_path: Path
+) -> None:
     spec = get_spec(task)
     example = example_data(spec, tmp_path)
     settings = SETTINGS.model_copy(update={"bilstm": 32 if name in TOPPED else None})
@@ -108,7 +110,7 @@ def test_a_body_does_what_every_body_must(name: str, task: str, system_folders: 
 
 @pytest.mark.parametrize("task", ["sst2", "ner"])
 @pytest.mark.parametrize("name", [*SYSTEMS, *PAIRS])
-def test_frozen_states_of_every_body_are_read(
+def test_frozen_states_of_every_backbone_are_read(
     name: str, task: str, system_folders: dict[str, str], tmp_path: Path
 ) -> None:
     """ELMo's way: the body stays as it is, and the shares of its layers, the embeddings included, are learned."""

@@ -49,7 +49,7 @@ def test_an_encoders_card(runs: Path) -> None:
     assert str(runs) not in text  # the same bytes wherever a run lies
 
 
-def test_what_a_run_goes_on_from_is_told(runs: Path) -> None:
+def test_what_a_run_goes_on_from_is_reported(runs: Path) -> None:
     again = ["pretrain", "--corpus", str(runs / "corpus"), "--init-from", str(runs / "lm"), "--steps", "1"]
     again += ["--batch-size", "4", "--lengths", "512", "--precision", "fp32", "--threads", "1"]
     assert main([*again, "--out", str(runs / "again")]) == 0

@@ -118,7 +118,7 @@ def test_a_quickstart_that_cannot_begin_removes_nothing(
     assert {path.name: path.read_text("utf-8") for path in (tmp_path / "quick").iterdir()} == made
 
 
-def test_a_vocabulary_in_the_wrong_case_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocabulary_in_the_wrong_case_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Berlin", "Paris", "the", "##s"]
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
     begin = ["tokenizer", "import", str(tmp_path / "vocab.txt"), "--out"]
@@ -165,7 +165,7 @@ def test_one_of_several_processes_ends_with_its_own_exit_code(
     assert isinstance(end, BaseException) or alone.value.code == status
 
 
-def test_the_pretraining_run_has_its_files_and_figures(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pretraining_run_has_its_files_and_metrics(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_folder = base / "run"
     assert {"run.json", "metrics.jsonl", "model", "loss.png", "checkpoints"} <= {
         path.name for path in run_folder.iterdir()
@@ -386,7 +386,9 @@ def test_bad_input_names_the_place_and_leaves_nothing(
         assert not out.exists(), arguments
 
 
-def test_figures_asked_for_in_vain_are_refused(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_that_cannot_be_computed_are_refused(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     held_out = ["evaluate", "pretraining", "--model", base / "run", "--corpus", base / "corpus"]
     assert "rows 0" in run_json(capsys, *held_out, "--rows", "0", code=2)[1]
     assert "length 600" in run_json(capsys, *held_out, "--length", "600", code=2)[1]
@@ -460,7 +462,7 @@ def test_a_label_never_seen_in_training_is_refused(
     assert "odd.csv:3" in said
 
 
-def test_inspect_tells_people_and_programs(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_for_people_and_for_programs(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result, _ = run_json(capsys, "corpus", "inspect", base / "corpus")
     assert result["documents"] == 12
     assert main(["corpus", "inspect", str(base / "corpus")]) == 0

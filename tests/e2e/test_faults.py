@@ -240,7 +240,9 @@ def test_many_kills_by_the_clock(name: str, stages: dict[str, Stage], calm: Calm
 @pytest.mark.parametrize(
     "name", ["corpus", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pre-training", "fine-tuning"))]
 )
-def test_a_full_disk_is_said_and_loses_nothing(name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(
+    name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path
+) -> None:
     assert fill_the_disk(stages[name], tmp_path, calm(name)[0], sizes=(0, 400_000)) >= 1
 
 
@@ -274,7 +276,7 @@ def fill_the_disk(stage: Stage, folder: Path, expected: dict[str, Any], *, sizes
     return refused
 
 
-def test_a_folder_that_cannot_be_written_is_said(stages: dict[str, Stage], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(stages: dict[str, Stage], tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.write_text("a file where a folder is to be")
     for stage in (stages[name] for name in stages if name != "planning"):

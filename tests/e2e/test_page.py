@@ -285,7 +285,7 @@ def test_entities_are_marked_with_their_types(page: Any, trained_models: dict[st
     assert len(set(colours)) == 2
 
 
-def test_places_count_characters(page: Any, trained_models: dict[str, Predictor]) -> None:
+def test_positions_count_characters(page: Any, trained_models: dict[str, Predictor]) -> None:
     """Beyond the first plane a character is two units in JavaScript and one in the service."""
     result = at(page, "ner", "tagging")
     text = f"𝔘𝔫𝔦 {' '.join(eight_sentences.sentence(0)[0])}"
@@ -563,7 +563,7 @@ def test_a_refusal_is_shown_in_the_services_words(browser: Any, url: str) -> Non
         assert result.get_by_role("alert").count() == 0
 
 
-def test_a_token_is_asked_for(browser: Any, trained_models: dict[str, Predictor]) -> None:
+def test_a_token_is_required(browser: Any, trained_models: dict[str, Predictor]) -> None:
     with (
         served({"lm": trained_models["lm"]}, token="schlüssel") as url,
         open_page(browser, url, refused=(401,)) as page,
@@ -604,7 +604,7 @@ def test_a_busy_service_is_asked_again(browser: Any, url: str) -> None:
         assert refusals == []
 
 
-def test_a_service_that_is_gone_is_said(browser: Any, trained_models: dict[str, Predictor]) -> None:
+def test_a_service_that_is_gone_is_reported(browser: Any, trained_models: dict[str, Predictor]) -> None:
     with opened_gone(browser, trained_models) as page:
         result = page.locator("#result-fill")
         page.fill("#fill-text", "now [MASK]")

@@ -175,7 +175,9 @@ def test_what_was_begun_with_other_settings_is_not_gone_on_with(
     assert measured_table(page_of(out)) == measured_table(page_of(study / "out"))
 
 
-def test_what_is_missing_is_said_and_left_out(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_reported_and_left_out(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result, stderr = paper(capsys, study, study / "out", "table5", "--arms", "bert", "--page")
     wanted = "QNLI: its files are not in .*/data; fetch train.tsv and dev.tsv of GLUE's QNLI .*, into glue/QNLI"
     assert any(re.fullmatch(wanted, line) for line in result["left_out"])
@@ -234,7 +236,7 @@ def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: py
     assert not (out / "results/table5.png").exists()
 
 
-def test_the_time_that_is_left_is_told_by_what_was_measured(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_left_is_estimated_from_measured_times(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, stderr = paper(
         capsys, study, study / "out", "table5", *TWO, "--seeds", "3", "--pretraining-seeds", "2", "--page"
     )

@@ -305,7 +305,7 @@ def _waiting(served: Served) -> float:
     return float(line.split()[1])
 
 
-def test_a_port_that_is_taken_is_told(model: str) -> None:
+def test_a_port_that_is_taken_is_reported(model: str) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -330,7 +330,7 @@ def test_a_port_that_is_taken_is_told(model: str) -> None:
         (["serve", "--model", "x", "--port", "99999"], "--port 99999: Input should be less than or equal to 65535"),
     ],
 )
-def test_bad_arguments_are_told(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_bad_arguments_are_reported(arguments: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "search" / "learning-rate=0.001").mkdir(parents=True)  # as a search calls its folders
     command = [sys.executable, "-m", "bertwright", *arguments]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
@@ -367,7 +367,7 @@ def _cases(operation: Any, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "prometheus_client"])
-def test_a_missing_extra_is_told_with_the_line_that_installs_it(missing: str) -> None:
+def test_a_missing_extra_is_reported_with_the_line_that_installs_it(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from bertwright.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "serve", "--model", "anything"]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -376,7 +376,7 @@ def test_a_missing_extra_is_told_with_the_line_that_installs_it(missing: str) ->
 
 
 @pytest.mark.parametrize("host", [os.fsdecode(b"\xff"), "a\0b"])
-def test_a_host_that_no_host_is_called_is_told(host: str) -> None:
+def test_a_host_that_does_not_exist_is_reported(host: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"--host {legible(host)}: expected the name or address of a host")):
         _listening_socket(ServeSettings(host=host))
 

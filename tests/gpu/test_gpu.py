@@ -129,7 +129,7 @@ def test_rows_are_picked_there_as_on_processors() -> None:
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")
-def test_a_full_memory_is_told_with_the_batch_that_fits(own_corpus: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_full_memory_is_reported_with_the_batch_that_fits(own_corpus: Path, tmp_path: Path, capsys: Any) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(2**30 / total)
     try:

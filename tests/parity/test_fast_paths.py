@@ -163,7 +163,7 @@ def fast_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, Tensor]:
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize("second_sentence", ["next", "order", "none"])
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float64, CLOSE), (torch.float32, 5e-6)])
-def test_masked_places_alone_give_the_losses_and_gradients_of_the_whole(
+def test_masked_positions_alone_give_the_losses_and_gradients_of_the_whole(
     tmp_path: Path, second_sentence: str, activation: str, kind: torch.dtype, tolerance: float
 ) -> None:
     """In float32 the projection that overwrites its logits is in use; the plain path is in float64 both times."""

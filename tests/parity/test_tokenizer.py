@@ -208,7 +208,7 @@ def test_very_long_words(tokenizers_folder: Path, longest: int) -> None:
 
 
 def settled(char: str) -> bool:
-    """Return True if the Rust code's older tables have the same entry as Python's, as for letters, digits and symbols."""
+    """Return True if the Rust code's older tables have Python's entry for the character, as for letters and digits."""
     if char in CHANGED or ord(char) in UNKNOWN_IDEOGRAPHS or unicodedata.category(char) in ("Cn", "Cs"):
         return False
     is_old = unicodedata.ucd_3_2_0.category(char) != "Cn"

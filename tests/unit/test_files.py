@@ -100,7 +100,7 @@ def full_disk() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_told_with_the_place_and_leaves_nothing(tmp_path: Path, full_disk: None) -> None:
+def test_a_full_disk_is_reported_with_the_path_and_leaves_nothing(tmp_path: Path, full_disk: None) -> None:
     said = r"the disk is full \(File too large\); nothing was written there\. Make room, or name a path on another disk"
     with pytest.raises(DiskFull, match=rf"/answers\.json: {said}"), atomic_file(tmp_path / "answers.json") as stream:
         stream.write(b"x" * 5000)

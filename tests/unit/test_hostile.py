@@ -489,7 +489,7 @@ def test_weights_that_are_no_numbers_are_refused_before_they_answer(tmp_path: Pa
         ("hidden_dropout_prob", 1.0, "hidden_dropout_prob is 1.0: Input should be less than 1"),
     ],
 )
-def test_a_shape_that_cannot_be_is_told_by_the_names_of_its_file(
+def test_an_impossible_shape_is_reported_with_the_names_of_its_file(
     tmp_path: Path, name: str, value: Any, message: str
 ) -> None:
     folder = small_wiki(tmp_path / "m", weights=lambda _: None, **{name: value})

@@ -75,7 +75,7 @@ def test_a_changed_source_is_compiled_into_its_callers(
     assert run(modules_folder) == (answer, 1)
 
 
-def test_a_person_names_the_place(modules_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_user_names_the_cache_folder(modules_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     cache = tmp_path_factory.mktemp("own")
     assert run(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 0)
     assert run(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 1)

@@ -41,7 +41,7 @@ def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
         open_model("small-viki")
 
 
-def test_it_knows_some_english() -> None:
+def test_it_fills_common_english_words() -> None:
     model = bw.load(NAME, precision="fp32")
     for text, word in (
         ("the film was directed [MASK] john smith .", "by"),

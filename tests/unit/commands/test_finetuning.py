@@ -46,7 +46,7 @@ def test_what_makes_no_sense_is_refused_at_once(
     assert not Path("run").exists()
 
 
-def test_which_file_is_trained_on_is_said_once(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_which_file_is_trained_on_is_reported_once(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("codah").mkdir()
     rows = "".join(f"Who?,A man {n},sits,stands,{n % 2}\n" for n in range(12))
     Path("codah/codah-train.csv").write_text("sent1,sent2,ending0,ending1,label\n" + rows)

@@ -228,7 +228,7 @@ def test_few_chunks_are_under_way_and_their_order_is_kept() -> None:
     assert max(ahead) == 4
 
 
-def test_progress_knows_what_is_left(tmp_path: Path) -> None:
+def test_progress_shows_the_time_left(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("word " * 1000)
     (tmp_path / "b.txt").write_text("word " * 1000)
     reader = Reader([tmp_path / "a.txt", tmp_path / "b.txt"], TextSettings())

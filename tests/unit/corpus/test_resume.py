@@ -242,7 +242,7 @@ def run(*command: object, **more: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_files_that_may_not_grow_are_said(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+def test_files_that_may_not_grow_are_reported(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     import resource
 
     (tmp_path / "long.txt").write_text(own_text.read_text() * 40)
@@ -263,7 +263,7 @@ def test_files_that_may_not_grow_are_said(own_text: Path, own_tokenizer: Path, t
     assert contents(tmp_path / "home") == {}
 
 
-def test_a_folder_that_cannot_be_written_is_said(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home").chmod(0o555)
     command = ("corpus", "build", own_text, "--tokenizer", own_tokenizer, "--out", tmp_path / "home" / "corpus")

@@ -264,7 +264,7 @@ def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
         verify(tmp_path)
 
 
-def test_what_has_no_digest_in_a_corpus_of_an_earlier_version_is_said(
+def test_what_has_no_digest_in_a_corpus_of_an_earlier_version_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_corpus(tmp_path, [DOCUMENTS])

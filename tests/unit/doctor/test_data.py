@@ -112,7 +112,7 @@ def test_duplicates_few_many_and_uncounted(tmp_path: Path) -> None:
     assert corpus_levels(tmp_path / "kept") == {"duplicates": "note"}
 
 
-def test_unknown_pieces_are_told_with_and_without_quick(tmp_path: Path) -> None:
+def test_unknown_pieces_are_reported_with_and_without_quick(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c", [[*document, "река ночь"] for document in DOCUMENTS])
     assert corpus_levels(tmp_path / "c") == {"unknown": "warning"}
     assert corpus_levels(tmp_path / "c", quick=False)["unknown"] == "warning"
@@ -310,7 +310,7 @@ def test_labels_that_cannot_be_learned_are_an_error(tmp_path: Path) -> None:
     assert named(findings, "one batch").value["last"] == pytest.approx(np.log(2), rel=0.2)
 
 
-def test_a_head_that_begins_far_from_guessing_is_told(tmp_path: Path) -> None:
+def test_a_head_that_begins_far_from_guessing_is_reported(tmp_path: Path) -> None:
     findings = trained_on(healthy_rows(), tmp_path, initializer_range=1.0)
     assert levels(findings)["first loss"] == "warning"
     assert named(findings, "first loss").value["loss"] > 1.5 * np.log(2)

@@ -27,7 +27,7 @@ def judged(finding: Finding) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("quota", "level", "says"), [(None, "ok", "8 cores"), (8.0, "ok", ""), (2.5, "warning", "--threads 2 ")]
 )
-def test_a_quota_below_the_cores_is_told(quota: float | None, level: str, says: str) -> None:
+def test_a_quota_below_the_cores_is_reported(quota: float | None, level: str, says: str) -> None:
     finding = doctor_machine.cores(8, quota)
     assert judged(finding) == ("cores", level)
     assert says in finding.text + finding.advice
@@ -45,13 +45,13 @@ def test_a_quota_below_the_cores_is_told(quota: float | None, level: str, says: 
         (frozenset({"sse4_2"}), "warning", "without AVX2"),
     ],
 )
-def test_missing_instructions_are_told(flags: frozenset[str], level: str, says: str) -> None:
+def test_missing_instructions_are_reported(flags: frozenset[str], level: str, says: str) -> None:
     finding = doctor_machine.processor("a processor", flags)
     assert judged(finding) == ("processor", level)
     assert says in finding.text
 
 
-def test_memory_is_told_as_the_largest_size_that_can_be_trained() -> None:
+def test_memory_is_reported_as_the_largest_size_that_can_be_trained() -> None:
     plenty = doctor_machine.memory(512 * GIB, 512 * GIB, limit=None)
     some = doctor_machine.memory(64 * GIB, 12 * GIB, limit=12 * GIB)
     little = doctor_machine.memory(64 * GIB, GIB // 4, limit=GIB // 4)
@@ -228,7 +228,7 @@ def test_a_request_without_sense_is_exit_code_two(arguments: list[str], capsys: 
     assert run_doctor(capsys, *arguments) == (2, {})
 
 
-def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["doctor", "--help"])
     assert end.value.code == 0

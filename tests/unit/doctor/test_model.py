@@ -343,7 +343,7 @@ def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[A
         (float("nan"), 7.0, 0.0, "error", "error"),
     ],
 )
-def test_what_a_loss_says(loss: float, alone: float, unknown: float, own_advice: str, others: str) -> None:
+def test_the_finding_for_a_loss(loss: float, alone: float, unknown: float, own_advice: str, others: str) -> None:
     measured = MaskedLoss(loss, alone, predictions=200, unknown_fraction=unknown)
     assert verdict(measured, vocabulary=30522, own_text=True).level == own_advice
     assert verdict(measured, vocabulary=30522, own_text=False).level == others

@@ -125,7 +125,7 @@ def test_a_model_on_features_answers_too(
     assert [row[1] for row in rows_of(tmp_path / "a.zip")["RTE"][1:]] == labels
 
 
-def test_what_cannot_be_submitted_is_said(
+def test_what_cannot_be_submitted_is_reported(
     glue: Path, glue_models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()

@@ -129,7 +129,7 @@ def test_values_that_hardly_differ_have_folders_of_their_own(search_arguments: d
     assert folders == {"learning-rate=0.001", "learning-rate=0.0010000001"}
 
 
-def test_what_is_said_of_the_data_is_said_once(
+def test_a_warning_about_the_data_comes_once(
     search_arguments: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (search_arguments["data"] / "dev.tsv").unlink()
@@ -231,7 +231,7 @@ def test_a_frozen_run_that_was_stopped_ends_in_the_same_bytes(search_arguments: 
     assert all(torch.equal(torn[name], tensor) for name, tensor in whole.items())
 
 
-def test_a_model_without_a_pooler_gets_one_and_it_is_said(
+def test_a_model_without_a_pooler_gets_one_and_it_is_reported(
     search_arguments: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finetune(FAST, SST2, out=tmp_path / "first", **search_arguments)

@@ -172,7 +172,7 @@ def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
 
 
 @pytest.mark.parametrize("model", ["gpt", "pair"])
-def test_estimators_take_other_bodies(model: str, pretrained_models: dict[str, str], tmp_path: Path) -> None:
+def test_estimators_take_other_backbones(model: str, pretrained_models: dict[str, str], tmp_path: Path) -> None:
     sklearn = pytest.importorskip("bertwright.sklearn")
     texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
     fitted = sklearn.BertClassifier(pretrained_models[model], epochs=1, max_length=16, precision="fp32", threads=1)

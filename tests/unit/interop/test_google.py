@@ -245,7 +245,7 @@ def test_one_checkpoint_of_several_is_named(tmp_path: Path) -> None:
     assert read_google(folder / "bert_model.ckpt.index", cased=False).architecture == "BertForPreTraining"
 
 
-def test_the_first_format_is_told_apart(tmp_path: Path) -> None:
+def test_the_first_format_is_recognised(tmp_path: Path) -> None:
     old = WRITTEN_BY_TENSORFLOW / "first_format"
     for source in (old, old / "bert_model.ckpt"):
         with pytest.raises(InputError, match="a checkpoint of TensorFlow's first format"):

@@ -192,7 +192,7 @@ def test_a_classifier_answers_after_its_import(tmp_path: Path, pieces: list[str]
     assert plain["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
-def test_a_model_of_spans_is_of_the_squad_that_is_said(
+def test_a_model_of_spans_takes_the_named_squad_task(
     tmp_path: Path, pieces: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Answers, scores and null odds are those of a search through all that transformers' logits allow."""
@@ -283,7 +283,7 @@ def test_a_published_masked_lm_fills_without_a_pooler(tmp_path: Path, pieces: li
     assert main(["fill", "The \ud800 [MASK]", "--model", str(tmp_path / "own")]) == 2
 
 
-def test_a_published_model_of_next_sentences_tells_them_without_filling(tmp_path: Path, pieces: list[str]) -> None:
+def test_a_published_model_of_next_sentences_predicts_them_without_filling(tmp_path: Path, pieces: list[str]) -> None:
     theirs = publish(tmp_path / "m", pieces, "BertForNextSentencePrediction")
     import_model(str(tmp_path / "m"), tmp_path / "own")
     pair = ("The miller waits.", "The ferry leaves.")
@@ -524,7 +524,7 @@ def test_a_folder_of_ours_keeps_the_labels_of_its_task(tmp_path: Path, pieces: l
     assert not (tmp_path / "none").exists()
 
 
-def test_other_programs_are_told_the_models_positions(tmp_path: Path, pieces: list[str]) -> None:
+def test_other_programs_read_the_models_positions(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces)
     import_model(str(tmp_path / "m"), tmp_path / "own")
     assert json.loads((tmp_path / "own" / "tokenizer_config.json").read_text())["model_max_length"] == 40
@@ -565,7 +565,7 @@ def test_two_texts_need_two_segments(tmp_path: Path, pieces: list[str]) -> None:
     assert main(["next-sentence", "a", "b", "--model", str(tmp_path / "own-next")]) == 2
 
 
-def test_a_model_of_a_task_made_elsewhere_is_told_to_be_imported(
+def test_a_model_made_elsewhere_must_be_imported_first(
     tmp_path: Path, pieces: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification")

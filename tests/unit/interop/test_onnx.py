@@ -248,7 +248,7 @@ def test_a_graph_that_is_not_the_model_is_refused(at_hand: Callable[..., str], t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None:
+def test_the_agreement_of_int8_is_the_reported_one(exported: Exports, kind: str) -> None:
     """Counted again from the answers of the file: equal answers, or the mean cosine."""
     folder, result = exported(kind)
     saved = open_model(result["model"])

@@ -118,7 +118,7 @@ def test_what_is_not_read_is_refused_when_it_is_asked_for(name: str, message: st
         bundle.read(name)
 
 
-def test_the_first_format_is_told_apart() -> None:
+def test_the_first_format_is_recognised() -> None:
     with pytest.raises(InputError, match=r"bert_model\.ckpt: a checkpoint of TensorFlow's first format"):
         open_bundle(WRITTEN_BY_TENSORFLOW / "first_format" / "bert_model.ckpt")
     with pytest.raises(InputError, match=r"vocab\.txt\.index: there is no such file"):

@@ -78,7 +78,7 @@ def test_dropout_is_set_in_every_part(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_asked_places_are_those_of_the_whole(name: str) -> None:
+def test_selected_positions_equal_those_of_the_whole(name: str) -> None:
     body = random_backbone(BODIES[name])
     ids, segments, mask = batch()
     at = torch.tensor([[8, 0, 3], [5, 1, 1], [0, 1, 0], [0, 0, 0]])
@@ -106,7 +106,7 @@ def test_padding_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SEES)
-def test_a_state_knows_what_it_may_and_no_more(name: str) -> None:
+def test_a_state_depends_on_the_tokens_it_may_and_no_others(name: str) -> None:
     """Perturb one token: the states before it change where attention goes both ways or right, and so on."""
     body = random_backbone(BODIES[name])
     ids, segments, mask = (part[:1] for part in batch())
@@ -124,7 +124,7 @@ def test_a_state_knows_what_it_may_and_no_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_the_summary_knows_every_token(name: str) -> None:
+def test_the_summary_depends_on_every_token(name: str) -> None:
     body = random_backbone(BODIES[name])
     ids, segments, mask = (part[:1] for part in batch())
     with torch.inference_mode():
@@ -208,7 +208,7 @@ def test_random_weights_of_every_system() -> None:
         open_model("random:elmo:tiny", tokenizer=Path("tok"), vocab_size=99)
 
 
-def test_where_the_parts_of_a_body_stand() -> None:
+def test_the_prefixes_of_the_parts_of_a_backbone() -> None:
     assert part_prefixes(BODIES["gpt"]) == ("",)
     assert part_prefixes(BODIES["bilstm on a pair"]) == ("inner.left.", "inner.right.")
     names = [name for name, _ in build_backbone(BODIES["bilstm on a pair"]).named_parameters()]

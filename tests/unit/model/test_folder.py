@@ -204,7 +204,7 @@ def test_missing_weights_are_called_so(tmp_path: Path) -> None:
         open_model(str(tmp_path / "m"))
 
 
-def test_the_doctor_tells_whether_weights_are_as_written(tmp_path: Path) -> None:
+def test_the_doctor_reports_weights_that_are_not_as_written(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m") / WEIGHTS
     _, findings = check_model(str(tmp_path / "m"), tokenizer_folder=None)
     assert named(findings, "weights, as written").value == sha256(path)

@@ -160,7 +160,7 @@ def test_what_sees_both_sides_is_no_language_model() -> None:
 
 
 @pytest.mark.parametrize("system", ["bert-left", "lstm-right"])
-def test_figures_are_means_over_all_predictions(system: System) -> None:
+def test_metrics_are_means_over_all_predictions(system: System) -> None:
     model, rows = random_language_model(system), batch()
     characters = np.arange(VOCAB) % 4  # a quarter of the pieces are no text
     losses = list(chain.from_iterable(plain_language_losses(model, rows)))

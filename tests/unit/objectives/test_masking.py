@@ -95,7 +95,7 @@ def test_the_shares_are_those_of_the_paper_over_a_hundred_thousand_rows(masking_
     assert chosen / tokens == pytest.approx(0.15, abs=0.001)
 
 
-def test_every_place_is_chosen_equally_often(masking_corpus):
+def test_every_position_is_chosen_equally_often(masking_corpus):
     times, num_full = np.zeros(128), 0
     for batch in many_rows(masking_corpus, MaskingSettings(), num_rows=20_000):
         full = (batch.lengths == 128) & (batch.ids[:, 64] != oracle.SEP)

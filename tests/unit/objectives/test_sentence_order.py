@@ -83,7 +83,7 @@ def test_which_side_is_longer_after_truncation_does_not_tell(tmp_path):
     assert ((batch.segments == 1).sum(1) - 1 == 30).all()
 
 
-def test_documents_of_one_sentence_are_left_out_and_it_is_said(tmp_path, capsys):
+def test_documents_of_one_sentence_are_left_out_and_it_is_reported(tmp_path, capsys):
     documents: list[oracle.Document] = [[[5, 6, 7]], [[8, 9], [10, 11], [12]], [[13]]]
     corpus = oracle.FakeCorpus(documents, folder=tmp_path, num_shards=1)
     examples = Examples(corpus, ExampleSettings(second_sentence="order", masking=UNCHANGED), length=16, seed=0)
@@ -99,7 +99,7 @@ def test_one_document_is_enough(tmp_path):
     assert len(Examples(corpus, ORDER, length=16, seed=0).step_batch(0, 3).ids) == 3
 
 
-def test_without_rows_of_its_own_the_figures_are_those_of_masked_lm(tmp_path: Path) -> None:
+def test_without_rows_of_its_own_the_metrics_are_those_of_masked_lm(tmp_path: Path) -> None:
     """As where a run that is given minutes measures how long an evaluation takes."""
     rows = tiny_run.examples(tmp_path, second_sentence="order")
     with torch.inference_mode():

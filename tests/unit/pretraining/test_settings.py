@@ -36,7 +36,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("name", "size"), [("paper-base", "base"), ("paper-large", "large")])
-def test_the_papers_figures(settings_of: Any, name: str, size: str) -> None:
+def test_the_papers_settings(settings_of: Any, name: str, size: str) -> None:
     """Section A.2 of the paper and, for epsilon, clipping and bias correction, the code it was trained with."""
     settings = settings_of("--recipe", name)
     assert settings.size == size
@@ -57,7 +57,7 @@ def test_the_papers_figures(settings_of: Any, name: str, size: str) -> None:
     assert settings.start == "random"
 
 
-def test_what_is_given_beats_the_recipe(settings_of: Any) -> None:
+def test_an_option_beats_the_recipe(settings_of: Any) -> None:
     plain, changed = (
         settings_of("--recipe", "paper-base"),
         settings_of("--recipe", "paper-base", "--batch-size", "32"),

@@ -95,7 +95,7 @@ def test_a_name_that_is_not_utf8_has_a_page_too(tmp_path: Path) -> None:
     assert "r\\udcff" in page_text(write_report(run.folder, corpus=None))
 
 
-def test_a_run_without_held_out_figures_or_without_any_line(tmp_path: Path) -> None:
+def test_a_run_without_validation_metrics_or_without_any_line(tmp_path: Path) -> None:
     run = pretraining(tmp_path / "r", held_out=False)
     shown = page_text(write_report(run.folder, corpus=None))
     assert "masked LM loss, training 5.000 nats" not in shown
@@ -135,7 +135,9 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
         write_report(run.folder, pre.folder, corpus=None)
 
 
-def test_what_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_written_is_reported_and_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = pretraining(tmp_path / "r")
     (run.folder / "report.html").mkdir()
     assert try_report(run.folder) is None

@@ -131,7 +131,9 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
         ("/v1/predict", {f"name{number}": 0 for number in range(60_000)}, 422, "an object of 60,000 names"),
     ],
 )
-def test_a_bad_request_is_told_what_is_wrong(ask: Asking, path: str, body: Any, status: int, words: str) -> None:
+def test_the_error_of_a_bad_request_names_what_is_wrong(
+    ask: Asking, path: str, body: Any, status: int, words: str
+) -> None:
     (response,) = ask(("POST", path, body))
     assert response.status_code == status, response.text
     assert words in response.json()["error"]["message"]
@@ -185,7 +187,7 @@ def test_where_others_may_ask_any_name_is_answered(models: dict[str, Predictor])
         assert response.status_code == 200
 
 
-def test_a_token_is_asked_for(models: dict[str, Predictor]) -> None:
+def test_a_token_is_required(models: dict[str, Predictor]) -> None:
     ask = Asking(models, token="so secret")
     body = {"inputs": ["a [MASK]"]}
     responses = ask(

@@ -242,14 +242,14 @@ def test_bad_input_is_named(models: dict[str, Predictor], name: str, inputs: Any
         models[name](inputs)
 
 
-def test_a_model_without_the_head_says_so(models: dict[str, Predictor]) -> None:
+def test_a_model_without_the_head_is_refused(models: dict[str, Predictor]) -> None:
     with pytest.raises(InputError, match="is a model for classification without the head that fills"):
         models["sst"].fill("a [MASK]")
     with pytest.raises(InputError, match="has no next-sentence head"):
         models["sst"].next_sentence("a", "b")
 
 
-def test_what_is_cut_is_told(models: dict[str, Predictor]) -> None:
+def test_what_is_cut_is_reported(models: dict[str, Predictor]) -> None:
     with pytest.warns(UserWarning, match=r"1 of 2 inputs exceed the 64 tokens"):
         results = models["sst"](["harbour " * 80, "rain"])
     assert [one.truncated for one in results] == [True, False]

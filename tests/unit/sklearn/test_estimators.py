@@ -515,7 +515,9 @@ TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parameters", "fit_arguments", "trouble"), TROUBLE)
-def test_what_cannot_be_is_said(parameters: dict[str, Any], fit_arguments: dict[str, Any], trouble: str) -> None:
+def test_invalid_parameters_are_reported(
+    parameters: dict[str, Any], fit_arguments: dict[str, Any], trouble: str
+) -> None:
     with pytest.raises(EstimatorError, match=trouble) as caught:
         BertClassifier(**{"model": "model", "max_length": 24, **parameters}).fit(
             X, fit_arguments.pop("y", Y), **fit_arguments

@@ -238,7 +238,7 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
         piped(b"a\tb\n", input_format="lines")
 
 
-def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
+def test_an_option_names_the_format_that_a_file_name_does_not(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="absent: there is no such file or folder"):
         read_table(tmp_path / "absent")
     (tmp_path / "rows.dat").write_text("text;\n", "utf-8")
@@ -277,7 +277,7 @@ def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
         ({"text": ["a"], "score": [1]}, r"a\.parquet: already has a column 'score'"),
     ],
 )
-def test_a_parquet_file_that_cannot_be_is_told(tmp_path: Path, columns: dict[str, Any], words: str) -> None:
+def test_an_impossible_parquet_file_is_reported(tmp_path: Path, columns: dict[str, Any], words: str) -> None:
     path = as_parquet(tmp_path / "a.parquet", columns)
     for target in ("out.parquet", "out.csv"):
         with pytest.raises(InputError, match=words):
@@ -304,7 +304,7 @@ def test_files_that_are_not_what_they_are_called(tmp_path: Path) -> None:
         read_table(tmp_path / "absent.parquet")
 
 
-def test_a_text_that_is_not_utf8_is_told_with_its_row(tmp_path: Path) -> None:
+def test_a_text_that_is_not_utf8_is_reported_with_its_row(tmp_path: Path) -> None:
     broken = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff"))
     as_parquet(tmp_path / "a.parquet", {"text": broken})
     with pytest.raises(InputError, match=r"a\.parquet: row 2: 'text' is not UTF-8 text"):

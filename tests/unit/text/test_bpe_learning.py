@@ -96,7 +96,7 @@ def test_every_letter_has_both_forms_and_others_are_unknown(capsys: pytest.Captu
     assert [tokenizer.pieces[id] for id in tokenizer.ids(["cb dc"])[0]] == ["c", "b</w>", "<unk>", "c</w>"]
 
 
-def test_too_little_text_is_said_and_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_little_text_is_reported_and_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = train_bpe(["so so"], merges=9)
     assert (tokenizer.merges, tokenizer.vocab_size) == ([("s", "o</w>")], 9)
     assert "the text is too short: it gives 1 merges, fewer than the 9 requested" in capsys.readouterr().err

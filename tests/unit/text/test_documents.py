@@ -226,7 +226,7 @@ def test_of_json_lines_the_bad_ones_alone_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [-1, 0])
-def test_a_damaged_later_stream_of_bz2_is_told(tmp_path: Path, harm: int) -> None:
+def test_a_damaged_later_stream_of_bz2_is_reported(tmp_path: Path, harm: int) -> None:
     """In its check sum, or where its mark stands; Python's own reader takes the second for the end of the file."""
     second = bytearray(bz2.compress(b"Second.\n"))
     second[harm if harm == 0 else -5] ^= 0xFF

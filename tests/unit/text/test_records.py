@@ -52,7 +52,7 @@ def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: pa.DataType) -> No
         (["a" * 200], {}, "row 1: the document has over"),
     ],
 )
-def test_what_parquet_cannot_give_is_said(
+def test_what_parquet_cannot_give_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: Any, settings: dict[str, str], message: str
 ) -> None:
     from bertwright.text import document
@@ -63,7 +63,7 @@ def test_what_parquet_cannot_give_is_said(
         list(read_documents(path, TextSettings(**settings)))
 
 
-def test_broken_parquet_is_named_and_bad_rows_are_told(tmp_path: Path) -> None:
+def test_broken_parquet_is_named_and_bad_rows_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"text": [f"Text {n}." for n in range(5000)]}), path, row_group_size=1000)
     data = path.read_bytes()

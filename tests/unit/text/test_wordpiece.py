@@ -159,7 +159,7 @@ def test_transformers_reads_the_folder(tmp_path: Path) -> None:
             assert theirs(line)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
 
 
-def test_the_hash_tells_vocabularies_and_rules_apart() -> None:
+def test_different_vocabularies_and_rules_have_different_hashes() -> None:
     swapped = [*PIECES[:-2], PIECES[-1], PIECES[-2]]
     others = [
         tokenizer_of(),

@@ -164,7 +164,7 @@ def test_the_model_itself_stays_as_it_was() -> None:
     assert packed.pooler.dense.weight is model.pooler.dense.weight
 
 
-def test_auto_is_never_int8_and_what_is_chosen_is_said(
+def test_auto_is_never_int8_and_what_is_chosen_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for fastest in ("fp32", "bf16"):
@@ -175,7 +175,7 @@ def test_auto_is_never_int8_and_what_is_chosen_is_said(
         precision.choose("int4")
 
 
-def test_without_the_products_of_bytes_the_plain_way_is_said(
+def test_without_the_products_of_bytes_the_plain_way_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
@@ -183,7 +183,7 @@ def test_without_the_products_of_bytes_the_plain_way_is_said(
     assert "lacks exact 8-bit products" in capsys.readouterr().err
 
 
-def test_without_a_compiler_it_is_said(
+def test_a_missing_compiler_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -214,7 +214,7 @@ def test_a_damaged_library_is_built_again(
     assert any(path.stat().st_size > len(damage) for path in damaged.parent.glob("rows-*.so"))
 
 
-def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_home_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

@@ -81,7 +81,7 @@ def check_strides(parts: Any, whole: list[int], width: int) -> None:
     assert all(part == whole[part[0] : part[0] + len(part)] for part in parts)
 
 
-def test_rows_of_windows_know_their_example() -> None:
+def test_rows_of_windows_have_their_example() -> None:
     texts = ["abc", "abcdefghijklmn", "", "abcdefghi"]
     rows = encode(Letters(), texts, max_length=8, long="windows")  # room for 6, stride 3
     assert ["".join(map(chr, row[1:-1])) for row in rows.ids] == [

@@ -241,7 +241,7 @@ def test_f1_follows_the_positive_label_through_a_change_of_order():
 
 
 @pytest.mark.parametrize("kind", ["classification", "multilabel"])
-def test_every_label_has_figures_of_its_own(kind: str) -> None:
+def test_every_label_has_metrics_of_its_own(kind: str) -> None:
     labels, random = ("red", "green", "blue", "never"), np.random.default_rng(5)
     task = ClassificationTask(
         name="own",

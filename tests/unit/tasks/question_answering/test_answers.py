@@ -181,7 +181,7 @@ def test_a_passage_without_a_piece_is_answered_with_nothing(task: Any) -> None:
     assert scores.em.tolist() == [1.0, 1.0]
 
 
-def test_the_same_answer_to_everything_is_told() -> None:
+def test_the_same_answer_to_everything_is_reported() -> None:
     questions = questions_on(["ab", "ab", "cd"], [("ab",), (), ("cd",)], "2.0")
     windows = encode_windows(LettersWithOffsets(), questions, SQUAD2, max_length=20)
     best_first = np.array([1, 0] * 3, dtype=np.float32)

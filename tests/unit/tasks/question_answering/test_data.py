@@ -68,7 +68,7 @@ def test_questions_are_read_with_all_answers(write: Any) -> None:
         ({"data": squad(squad_question())["data"]}, "1.1"),
     ],
 )
-def test_the_content_tells_the_version(write: Any, file: Any, version: str) -> None:
+def test_the_version_follows_from_the_content(write: Any, file: Any, version: str) -> None:
     assert read_questions(write("a.json", file)).version == version
 
 

@@ -92,7 +92,7 @@ def test_answers_are_scored_as_in_2_0(prediction: str, answers: list[str], em: f
     assert scored(prediction, *answers, version="2.0") == (em, pytest.approx(f1))
 
 
-def test_published_predictions_have_their_published_figures(
+def test_published_predictions_have_their_published_metrics(
     shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shared_data / "squad"

@@ -227,7 +227,7 @@ def test_questions_that_are_cut_are_counted_by_every_command(
     assert all(said.count(f"{name}-long.json: 1 of {number} questions exceed 22") == 1 for name in ("train", "dev"))
 
 
-def test_versions_and_kinds_are_told_apart(trained: dict[str, Any], tmp_path: Path, facts_tokenizer: Path) -> None:
+def test_versions_and_kinds_are_distinguished(trained: dict[str, Any], tmp_path: Path, facts_tokenizer: Path) -> None:
     task, model = trained["task"], str(trained["run"])
     other = SQUAD1 if task.null else SQUAD2
     data = saved_as(tmp_path / "other", null=other.null)

@@ -160,7 +160,7 @@ def test_plain_tags_are_entities_of_one_word():
         (["O", "B-PER", "X"], "plain"),
     ],
 )
-def test_labels_tell_the_scheme_of_a_model(labels, scheme):
+def test_the_scheme_of_a_model_follows_from_its_labels(labels, scheme):
     assert scheme_of_labels(labels) == scheme
 
 

@@ -184,7 +184,7 @@ def test_tags_and_probabilities_come_from_a_softmax():
         decode_tags(task, np.array([[0.0, np.nan, 0.0]]), made_of([["a"]]))
 
 
-def test_figures_of_entities_and_of_plain_tags():
+def test_metrics_of_entities_and_of_plain_tags():
     task = NER.model_copy(update={"labels": ("O", "B-X", "I-X", "B-Y", "I-Y")})
     gold = made_of([["a", "b", "c"], ["d"]], tags=[["B-X", "I-X", "O"], ["B-Y"]])
     figures = score_tags(task, [["B-X", "O", "B-Y"], ["B-Y"]], gold)

@@ -45,8 +45,8 @@ def seconds(commands: Sequence[Sequence[str]], **environment: str) -> list[float
 def row(work: str, peer: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
     """Times, where others of the table are rates: a ratio above 1 means that ours is faster, as everywhere."""
     ratios = [other / mine for mine, other in zip(ours, theirs, strict=True)]
-    row = {"ours": statistics.median(ours), "theirs": statistics.median(theirs), "ratio": statistics.median(ratios)}
-    return {"work": work, "peer": peer, "unit": "seconds", **row, "spread": max(ratios) - min(ratios)}
+    medians = {"ours": statistics.median(ours), "theirs": statistics.median(theirs), "ratio": statistics.median(ratios)}
+    return {"work": work, "peer": peer, "unit": "seconds", **medians, "spread": max(ratios) - min(ratios)}
 
 
 def main() -> None:

@@ -79,14 +79,14 @@ def _run(answer: Any, arguments: list[str], folder: str, limits: dict[str, Any])
     changes = 0
     inside = folder.rstrip("/") + "/"
 
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+    def watch(event: str, event_arguments: tuple[Any, ...]) -> None:
         nonlocal changes
-        writes = event in _WRITES or (event == "open" and bool((arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)))
+        writes = event in _WRITES or (event == "open" and bool((event_arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)))
         if (
             writes
-            and arguments
-            and isinstance(arguments[0], str | os.PathLike)
-            and os.fspath(arguments[0]).startswith(inside)
+            and event_arguments
+            and isinstance(event_arguments[0], str | os.PathLike)
+            and os.fspath(event_arguments[0]).startswith(inside)
         ):
             changes += 1
             if changes == limits["die_before"]:

@@ -33,13 +33,13 @@ def long_run(corpus: Path, out: Path) -> list[str]:
     return [*endless, "--compile", "off"]  # a run of so many steps would try it first
 
 
-def logged(out: Path) -> list[dict[str, Any]]:
+def complete_lines(out: Path) -> list[dict[str, Any]]:
     lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True) if (out / "metrics.jsonl").exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def last_step(out: Path) -> int:
-    return max((line["step"] for line in logged(out)), default=0)
+    return max((line["step"] for line in complete_lines(out)), default=0)
 
 
 def wait_for_step(running: subprocess.Popen[bytes], out: Path, step: int) -> None:
@@ -73,7 +73,7 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_corpus: Path) -> None:
     assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
     timed = {"seconds", "data_share", "tokens_per_second", "mfu"}
     logs = [
-        [{key: value for key, value in line.items() if key not in timed} for line in logged(out)]
+        [{key: value for key, value in line.items() if key not in timed} for line in complete_lines(out)]
         for out in (calm, torn)
     ]
     assert logs[0] == logs[1]
@@ -150,7 +150,7 @@ def test_a_compiled_step_has_the_losses_of_the_plain_one(tmp_path: Path, own_cor
     losses = []
     for name, flags in (("plain", []), ("compiled", ["--compile", "on"])):
         assert main([*start, *options, *flags, "--out", str(tmp_path / name)]) == 0
-        losses.append([line["mlm"] + line["nsp"] for line in logged(tmp_path / name) if "mlm" in line])
+        losses.append([line["mlm"] + line["nsp"] for line in complete_lines(tmp_path / name) if "mlm" in line])
     assert len(losses[0]) == 6
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 

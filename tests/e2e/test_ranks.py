@@ -17,7 +17,7 @@ from tests.support.folders import read_jsonl
 SHARDINGS = ("ddp", "fsdp2")
 
 
-def run(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> subprocess.CompletedProcess[str]:
+def run_ranked(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> subprocess.CompletedProcess[str]:
     """`tests.support.ranked_run` in one process, or in several that torchrun starts."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     launcher += ["--max-restarts", str(restarts)]
@@ -36,7 +36,7 @@ def run(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> s
 
 def finished(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> dict[str, torch.Tensor]:
     """The weights of a run that came to its end."""
-    done = run(folder, *options, processes=processes, restarts=restarts)
+    done = run_ranked(folder, *options, processes=processes, restarts=restarts)
     assert done.returncode == 0, done.stderr[-3000:]
     return load_file(folder / "weights.safetensors")
 
@@ -94,8 +94,8 @@ def test_three_processes_go_on_from_the_momentum_of_one(tmp_path: Path) -> None:
     options = ("--method", "muon", "--steps", "12", "--rows-at-a-time", "2")
     whole = finished(tmp_path / "whole", *options)
     parts = tmp_path / "parts"
-    assert run(parts, *options, "--until", "5").returncode == 0
-    assert run(parts, *options, "--until", "8", "--sharding", "fsdp2", processes=3).returncode == 0
+    assert run_ranked(parts, *options, "--until", "5").returncode == 0
+    assert run_ranked(parts, *options, "--until", "8", "--sharding", "fsdp2", processes=3).returncode == 0
     assert largest_difference(whole, finished(parts, *options)) < 1e-9
     assert [line["step"] for line in logged(parts)] == list(range(1, 13))
 
@@ -137,9 +137,9 @@ def test_language_models_train_alike_in_two_processes(tmp_path: Path, system: st
 def test_one_processs_checkpoint_is_continued_by_two_and_back(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
 ) -> None:
-    stopped = run(tmp_path, "--until", "12")
+    stopped = run_ranked(tmp_path, "--until", "12")
     assert stopped.returncode == 0, stopped.stderr
-    assert run(tmp_path, "--until", "31", "--sharding", sharding, processes=2).returncode == 0
+    assert run_ranked(tmp_path, "--until", "31", "--sharding", sharding, processes=2).returncode == 0
     assert 13 <= logged(tmp_path)[-1]["step"] < 50
     assert largest_difference(alone[1], finished(tmp_path)) < 1e-9
     assert [line["step"] for line in logged(tmp_path)] == list(range(1, 51))
@@ -149,7 +149,7 @@ def test_one_processs_checkpoint_is_continued_by_two_and_back(
 def test_a_lost_rank_is_named_and_a_restart_goes_on(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], dying: int
 ) -> None:
-    done = run(tmp_path, "--die", f"{dying}:17", processes=2)
+    done = run_ranked(tmp_path, "--die", f"{dying}:17", processes=2)
     assert done.returncode != 0
     assert f"lost rank {dying}" in done.stderr
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000010"]
@@ -164,7 +164,7 @@ def test_torchruns_own_restart_goes_on(tmp_path: Path, alone: tuple[Path, dict[s
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> None:
-    done = run(tmp_path, "--until", "7", processes=2)
+    done = run_ranked(tmp_path, "--until", "7", processes=2)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000008"]
 

@@ -45,7 +45,7 @@ def ours_of(folder: Path) -> Encoder:
     return model
 
 
-def batch(vocabulary: int) -> tuple[Tensor, Tensor]:
+def gpt_batch(vocabulary: int) -> tuple[Tensor, Tensor]:
     """Ids and mask [5, 17]: padded on the right, but for the last row, where only the mask hides the padding."""
     ids = torch.randint(1, vocabulary, (5, 17), generator=torch.Generator().manual_seed(4))
     mask = torch.arange(17) < torch.tensor([17, 11, 3, 1, 17])[:, None]
@@ -62,7 +62,7 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     """States, logits and loss within 1e-5; every parameter's gradient within 1e-4 of its size."""
     theirs = publish_gpt(tmp_path / "m", **shape)
     ours = ours_of(tmp_path / "m")
-    ids, mask = batch(shape["vocab_size"])
+    ids, mask = gpt_batch(shape["vocab_size"])
     labels = ids.masked_fill(~mask, -100)
     labels[4, 6] = -100  # the token that padding comes before: no state that knows anything predicts it
     answer = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels, output_hidden_states=True)
@@ -177,7 +177,7 @@ def test_training_computes_the_same_without_the_fused_kernel() -> None:
     shape = {"vocab_size": 30, "hidden": 16, "layers": 3, "heads": 2, "intermediate": 64, "max_positions": 20}
     config = GPTConfig.model_validate({**shape, "attention_dropout": 1e-9, "hidden_dropout": 0.0})
     model = randomised(build_backbone(config))
-    ids, mask = batch(30)
+    ids, mask = gpt_batch(30)
     none = torch.zeros_like(ids)
     spelled = model.train()(ids, none, mask).last
     fused = model.eval()(ids, none, mask).last

@@ -64,11 +64,6 @@ def of_tags(path: Path) -> None:
     learn_tags(task, read_tagged(task, read_tag_lines(path)))
 
 
-def of_vocabulary(path: Path) -> None:
-    """A tokenizer's folder."""
-    read_folder(path.parent)
-
-
 READERS: dict[str, tuple[str, st.SearchStrategy[bytes], Callable[[Path], Any]]] = {
     "tsv": ("a.tsv", files(TABLE), read_table),
     "csv": ("a.csv", files(TABLE), read_table),

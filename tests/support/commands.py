@@ -9,6 +9,10 @@ import pytest
 from bertwright.cli import main
 
 
+class CaughtSettings(Exception):
+    """Holds the settings that a command came to."""
+
+
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> tuple[dict[str, Any], str]:
     """Run a command with --json; return its object and its standard error."""
     capsys.readouterr()

@@ -28,7 +28,7 @@ def write_encoder(folder: Path, tokenizer: Path, *, second_sentence: Any = "none
     return str(folder)
 
 
-def small_config(vocab_size: int = 200, **changes: Any) -> EncoderConfig:
+def classifier_config(vocab_size: int = 200, **changes: Any) -> EncoderConfig:
     """Return an encoder of one layer of 16, without dropout, with `changes`."""
     shape = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 32, "max_positions": 128}
     return EncoderConfig.model_validate({"vocab_size": vocab_size, **shape, **NO_DROPOUT, **changes})

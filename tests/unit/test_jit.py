@@ -38,7 +38,7 @@ print(outer(0), sum(outer.stats.cache_hits.values()))
 }
 
 
-def run(folder: Path, **environment: str) -> tuple[int, int]:
+def run_outer(folder: Path, **environment: str) -> tuple[int, int]:
     """Return the outermost function's result in a process of its own, and how often its cached code was used."""
     command = [sys.executable, "outer.py"]
     whole = {**os.environ, "NUMBA_CACHE_DIR": "", **environment}
@@ -66,36 +66,36 @@ def modules_folder(tmp_path: Path) -> Path:
 def test_a_changed_source_is_compiled_into_its_callers(
     modules_folder: Path, name: str, before: str, after: str, answer: int
 ) -> None:
-    assert run(modules_folder) == (11, 0)
-    assert run(modules_folder) == (11, 1)
+    assert run_outer(modules_folder) == (11, 0)
+    assert run_outer(modules_folder) == (11, 1)
     changed = MODULES[name].replace(before, after)
     assert changed != MODULES[name]
     (modules_folder / name).write_text(changed)
-    assert run(modules_folder) == (answer, 0)
-    assert run(modules_folder) == (answer, 1)
+    assert run_outer(modules_folder) == (answer, 0)
+    assert run_outer(modules_folder) == (answer, 1)
 
 
 def test_a_user_names_the_cache_folder(modules_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     cache = tmp_path_factory.mktemp("own")
-    assert run(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 0)
-    assert run(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 1)
+    assert run_outer(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 0)
+    assert run_outer(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 1)
     assert list(cache.rglob("*.nbi"))
     assert not list(modules_folder.rglob("*.nbi"))
     (cache / "file").touch()
-    assert run(modules_folder, NUMBA_CACHE_DIR=str(cache / "file" / "inside")) == (11, 0)
+    assert run_outer(modules_folder, NUMBA_CACHE_DIR=str(cache / "file" / "inside")) == (11, 0)
     assert list(modules_folder.rglob("*.nbi"))
 
 
 def test_where_nothing_can_be_written_beside_it_the_cache_folder_is_taken(modules_folder: Path, tmp_path: Path) -> None:
     (modules_folder / "__pycache__").write_text("no folder")
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    assert run(modules_folder, **environment) == (11, 0)
-    assert run(modules_folder, **environment) == (11, 1)
+    assert run_outer(modules_folder, **environment) == (11, 0)
+    assert run_outer(modules_folder, **environment) == (11, 1)
 
 
 def test_functions_are_compiled_where_no_cache_can_be_written(modules_folder: Path) -> None:
     (modules_folder / "__pycache__").write_text("no folder")
     (modules_folder / "cache").write_text("no folder either")
     environment = {"XDG_CACHE_HOME": str(modules_folder / "cache")}
-    assert run(modules_folder, **environment) == (11, 0)
-    assert run(modules_folder, **environment) == (11, 0)
+    assert run_outer(modules_folder, **environment) == (11, 0)
+    assert run_outer(modules_folder, **environment) == (11, 0)

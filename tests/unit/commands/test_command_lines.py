@@ -12,6 +12,7 @@ from bertwright.finetuning import run as finetuning_run
 from bertwright.finetuning import search
 from bertwright.pretraining import run as pretraining_run
 from bertwright.serving import server
+from tests.support.commands import CaughtSettings
 
 PRETRAIN_DEFAULTS = {
     "system": "bert",
@@ -343,10 +344,6 @@ SERVE: dict[str, dict[str, Any]] = {
         "batch_tokens": 512,
     },
 }
-
-
-class CaughtSettings(Exception):
-    """Holds the settings that a command came to."""
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def test_a_full_disk_keeps_the_whole_shards(
     assert manifest == build(texts, own_tokenizer, tmp_path / "whole")
 
 
-def run(*command: object, **more: Any) -> subprocess.CompletedProcess[str]:
+def run_bertwright(*command: object, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bertwright", *map(str, command)], capture_output=True, text=True, check=False, **more
     )
@@ -246,7 +246,7 @@ def test_files_that_may_not_grow_are_reported(own_text: Path, own_tokenizer: Pat
     import resource
 
     (tmp_path / "long.txt").write_text(own_text.read_text() * 40)
-    completed = run(
+    completed = run_bertwright(
         *(
             "corpus",
             "build",
@@ -270,7 +270,7 @@ def test_a_folder_that_cannot_be_written_is_reported(own_text: Path, own_tokeniz
     if os.geteuid() == 0:  # whom no permission stops: a file where the folder should be does
         (tmp_path / "file").write_text("")
         command = (*command[:-1], tmp_path / "file" / "corpus")
-    completed = run(*command)
+    completed = run_bertwright(*command)
     assert completed.returncode == 2
     assert "file is a file" in completed.stderr or "no file can be written in" in completed.stderr
     assert contents(tmp_path / "home") == {}
@@ -344,11 +344,15 @@ def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_parts_built_apart_hold_the_text_of_the_whole(texts: list[Path], own_tokenizer: Path, tmp_path: Path) -> None:
-    whole = run("corpus", "build", *texts, "--tokenizer", own_tokenizer, "--out", tmp_path / "whole", "--json")
+    whole = run_bertwright(
+        "corpus", "build", *texts, "--tokenizer", own_tokenizer, "--out", tmp_path / "whole", "--json"
+    )
     for i in (1, 2, 3):
         part = ("--shard", f"{i}/3", "--tokenizer", own_tokenizer, "--out", tmp_path / str(i))
-        assert run("corpus", "build", *texts, *part).returncode == 0
-    merged = run("corpus", "merge", *(tmp_path / str(i) for i in (1, 2, 3)), "--out", tmp_path / "all", "--json")
+        assert run_bertwright("corpus", "build", *texts, *part).returncode == 0
+    merged = run_bertwright(
+        "corpus", "merge", *(tmp_path / str(i) for i in (1, 2, 3)), "--out", tmp_path / "all", "--json"
+    )
     for name in ("documents", "sentences", "tokens", "duplicates"):
         assert json.loads(merged.stdout)[name] == json.loads(whole.stdout)[name]
     one, other = Corpus.open(tmp_path / "whole"), Corpus.open(tmp_path / "all")
@@ -356,7 +360,10 @@ def test_parts_built_apart_hold_the_text_of_the_whole(texts: list[Path], own_tok
     assert [token for _, tokens in one.blocks() for token in tokens] == [
         token for _, tokens in other.blocks() for token in tokens
     ]
-    assert run("corpus", "build", *texts, "--shard", "2", "--tokenizer", own_tokenizer, "--out", "x").returncode == 2
+    assert (
+        run_bertwright("corpus", "build", *texts, "--shard", "2", "--tokenizer", own_tokenizer, "--out", "x").returncode
+        == 2
+    )
 
 
 def test_a_page_that_defeats_the_reader_of_markup_is_named_or_left_out(own_tokenizer: Path) -> None:

@@ -36,7 +36,7 @@ def encoded_documents(documents: list[Document], vocab_size: int) -> EncodedDocu
     )
 
 
-def write_corpus(
+def write_shards(
     folder: Path, batches: list[list[Document]], *, tokenizer: Tokenizer = SMALL, shard_tokens: int = 1 << 60
 ) -> Manifest:
     folder.mkdir(exist_ok=True)
@@ -76,7 +76,7 @@ def test_a_corpus_gives_back_what_was_written(
 ) -> None:
     folder = tmp_path_factory.mktemp("corpus")
     tokenizer: Any = NoTokenizer(vocab_size)
-    manifest = write_corpus(folder, batches, tokenizer=tokenizer, shard_tokens=shard_tokens)
+    manifest = write_shards(folder, batches, tokenizer=tokenizer, shard_tokens=shard_tokens)
     corpus = Corpus.open(folder)
     documents = [document for batch in batches for document in batch]
     flat = [sentence for document in documents for sentence in document]
@@ -107,20 +107,20 @@ def test_a_corpus_gives_back_what_was_written(
 
 
 def test_locate_takes_no_rows(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     parts = Corpus.open(tmp_path).locate(np.empty(0, np.int64), np.empty(0, np.int32))
     assert [len(part) for part in parts] == [0, 0, 0]
 
 
 def test_a_large_vocabulary_keeps_its_large_ids(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [[[[70_004, 3], [65_536]]]], tokenizer=LARGE)
+    write_shards(tmp_path, [[[[70_004, 3], [65_536]]]], tokenizer=LARGE)
     corpus = verify(tmp_path)
     assert read_back(corpus, 0, 2) == [70_004, 3, 65_536]
     assert corpus.tokenizer.hash == LARGE.hash
 
 
 def test_views_lie_over_the_file_itself(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     corpus = Corpus.open(tmp_path)
     shard, start, _ = corpus.locate(np.array([0]), np.array([1], np.int32))
     assert read_back(corpus, 0, 1) == [5, 6, 7]
@@ -136,7 +136,7 @@ def test_views_lie_over_the_file_itself(tmp_path: Path) -> None:
 
 
 def test_shards_are_plain_arrow_streams(tmp_path: Path) -> None:
-    manifest = write_corpus(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]])
+    manifest = write_shards(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]])
     table = pa.ipc.open_stream(tmp_path / "shard-00000.arrow").read_all()
     assert table.column("document").to_pylist() == DOCUMENTS
     assert table.schema.field("document").type == pa.large_list(pa.large_list(pa.uint16()))
@@ -145,20 +145,20 @@ def test_shards_are_plain_arrow_streams(tmp_path: Path) -> None:
 
 def test_shards_open_unchanged_in_datasets(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="the package 'datasets' is not installed")
-    write_corpus(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]])
+    write_shards(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]])
     assert datasets.Dataset.from_file(str(tmp_path / "shard-00000.arrow"))["document"][:] == DOCUMENTS
 
 
 def test_a_pickled_corpus_is_opened_again(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [[[[5] * 100] * 1000]])
+    write_shards(tmp_path, [[[[5] * 100] * 1000]])
     data = pickle.dumps(Corpus.open(tmp_path))
     assert len(data) < 1000
     assert read_back(pickle.loads(data), 999, 1) == [5] * 100
 
 
 def test_equal_tokens_and_tokenizer_make_an_equal_fingerprint(tmp_path: Path) -> None:
-    one, two = write_corpus(tmp_path / "a", [DOCUMENTS]), write_corpus(tmp_path / "b", [DOCUMENTS])
-    other = write_corpus(tmp_path / "c", [DOCUMENTS[1:]])
+    one, two = write_shards(tmp_path / "a", [DOCUMENTS]), write_shards(tmp_path / "b", [DOCUMENTS])
+    other = write_shards(tmp_path / "c", [DOCUMENTS[1:]])
     assert one == two
     assert one.fingerprint != other.fingerprint
     assert Corpus.open(tmp_path / "a").fingerprint == one.fingerprint
@@ -166,7 +166,7 @@ def test_equal_tokens_and_tokenizer_make_an_equal_fingerprint(tmp_path: Path) ->
 
 @pytest.mark.parametrize("change", [-1, 8])
 def test_a_shard_of_another_size_is_named_with_both_sizes(tmp_path: Path, change: int) -> None:
-    manifest = write_corpus(tmp_path, [DOCUMENTS])
+    manifest = write_shards(tmp_path, [DOCUMENTS])
     path = tmp_path / "shard-00000.arrow"
     size = manifest.shards[0].bytes
     data = path.read_bytes()
@@ -177,14 +177,14 @@ def test_a_shard_of_another_size_is_named_with_both_sizes(tmp_path: Path, change
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]], shard_tokens=1)
+    write_shards(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]], shard_tokens=1)
     (tmp_path / "shard-00001.arrow").unlink()
     with pytest.raises(InputError, match=r"shard-00001\.arrow: this file of the corpus is missing"):
         Corpus.open(tmp_path)
 
 
 def test_a_flipped_bit_is_found_wherever_it_lies(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     path = tmp_path / "shard-00000.arrow"
     data = path.read_bytes()
     verify(tmp_path)
@@ -197,7 +197,7 @@ def test_a_flipped_bit_is_found_wherever_it_lies(tmp_path: Path) -> None:
 
 
 def test_changed_tokens_are_found_when_their_batch_is_first_read(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [[[[5] * 50]], [[[6] * 50]], [[[7] * 50]]])
+    write_shards(tmp_path, [[[[5] * 50]], [[[6] * 50]], [[[7] * 50]]])
     path = tmp_path / "shard-00000.arrow"
     data = path.read_bytes()
     at = data.index(bytes([6, 0] * 50)) + 40
@@ -213,7 +213,7 @@ def test_changed_tokens_are_found_when_their_batch_is_first_read(tmp_path: Path)
 
 
 def test_changed_offsets_are_found_when_they_are_first_read(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [[[[5] * 50]], [[[6] * 30, [8] * 20]], [[[7] * 50]]])
+    write_shards(tmp_path, [[[[5] * 50]], [[[6] * 30, [8] * 20]], [[[7] * 50]]])
     path = tmp_path / "shard-00000.arrow"
     data = path.read_bytes()
     at = data.index(np.array([0, 30, 50], np.int64).tobytes()) + 8
@@ -225,7 +225,7 @@ def test_changed_offsets_are_found_when_they_are_first_read(tmp_path: Path) -> N
 
 
 def test_verify_reads_the_hashes_and_the_drop_list(tmp_path: Path) -> None:
-    manifest = write_corpus(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
+    manifest = write_shards(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
     assert manifest.duplicates is not None
     assert manifest.duplicates.documents == 1
     for name, harm, message in (
@@ -247,7 +247,7 @@ def test_verify_reads_the_hashes_and_the_drop_list(tmp_path: Path) -> None:
 
 
 def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
-    manifest = write_corpus(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
+    manifest = write_shards(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
     assert verify(tmp_path).manifest == manifest == read_manifest(tmp_path)
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     names = {"duplicates.i8", "manifest.json", "shard-00000.arrow", "shard-00000.hashes"}
@@ -267,7 +267,7 @@ def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
 def test_what_has_no_digest_in_a_corpus_of_an_earlier_version_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_corpus(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     verify(tmp_path)
     assert capsys.readouterr().err == ""
     manifest = read_json(tmp_path / "manifest.json")
@@ -282,7 +282,7 @@ def test_what_has_no_digest_in_a_corpus_of_an_earlier_version_is_reported(
 
 @pytest.mark.parametrize("name", ["../manifest.json", "/etc/hostname", "..", ""])
 def test_verify_reads_no_file_outside_of_the_tokenizer(tmp_path: Path, name: str) -> None:
-    manifest = write_corpus(tmp_path, [DOCUMENTS]).model_dump(mode="json")
+    manifest = write_shards(tmp_path, [DOCUMENTS]).model_dump(mode="json")
     del manifest["digest"]
     write_json(tmp_path / "manifest.json", {**manifest, "tokenizer_files": {name: "0" * 64}})
     with pytest.raises(InputError, match=r"manifest\.json: .*expected the name of a file in tokenizer/|is missing"):
@@ -290,13 +290,13 @@ def test_verify_reads_no_file_outside_of_the_tokenizer(tmp_path: Path, name: str
 
 
 def test_verify_finds_ids_outside_of_the_vocabulary(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [[[[5, SMALL.vocab_size]]]])
+    write_shards(tmp_path, [[[[5, SMALL.vocab_size]]]])
     with pytest.raises(InputError, match=r"shard-00000\.arrow: token id 15, .* 15 pieces"):
         verify(tmp_path)
 
 
 def test_a_foreign_tokenizer_is_refused(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     shutil.rmtree(tmp_path / "tokenizer")
     Tokenizer([*SPECIAL, *"jihgfedcba"], Rules(cased=False, strip_accents=False)).save(tmp_path / "tokenizer")
     with pytest.raises(InputError, match=r"tokenizer: expected the tokenizer that made the corpus"):
@@ -307,8 +307,8 @@ def test_a_foreign_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     cased = Tokenizer(SMALL.pieces, Rules(cased=True, strip_accents=False))
-    write_corpus(tmp_path / "a", [DOCUMENTS])
-    other = write_corpus(tmp_path / "b", [DOCUMENTS], tokenizer=cased)
+    write_shards(tmp_path / "a", [DOCUMENTS])
+    other = write_shards(tmp_path / "b", [DOCUMENTS], tokenizer=cased)
     shutil.copy(tmp_path / "b" / "shard-00000.arrow", tmp_path / "a")
     manifest = read_json(tmp_path / "a" / "manifest.json")
     manifest["shards"][0]["sha256"] = other.shards[0].sha256
@@ -329,7 +329,7 @@ def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_changed_manifest_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    write_corpus(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     path = tmp_path / "manifest.json"
     write_json(path, read_json(path) | change)
     with pytest.raises(InputError, match=rf"manifest\.json: .*{message}"):
@@ -337,7 +337,7 @@ def test_a_changed_manifest_is_refused(tmp_path: Path, change: dict[str, Any], m
 
 
 def test_counts_that_are_not_those_of_the_shard_are_refused(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     manifest = read_json(tmp_path / "manifest.json")
     manifest["documents"] = manifest["shards"][0]["documents"] = 5
     write_json(tmp_path / "manifest.json", manifest)
@@ -351,7 +351,7 @@ def test_a_folder_without_manifest_is_no_corpus(tmp_path: Path) -> None:
 
 
 def test_a_compressed_stream_is_refused(tmp_path: Path) -> None:
-    write_corpus(tmp_path, [[[[5] * 1000]]])
+    write_shards(tmp_path, [[[[5] * 1000]]])
     path = tmp_path / "shard-00000.arrow"
     table = pa.ipc.open_stream(path).read_all()
     with pa.ipc.new_stream(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:

@@ -155,7 +155,7 @@ def flipped(path: Path, position: int, bit: int) -> None:
     path.write_bytes(raw)
 
 
-def contents(bundle: Bundle, readable: list[str]) -> dict[str, bytes]:
+def tensor_bytes(bundle: Bundle, readable: list[str]) -> dict[str, bytes]:
     return {name: bundle.read(name).tobytes() for name in readable}
 
 
@@ -194,7 +194,7 @@ def test_a_flipped_bit_in_a_tensor_is_found_and_the_tensor_named(tmp_path: Path)
         with pytest.raises(InputError, match=rf"{path.name}: {name} \(bytes {entry.offset} to .* the file is damaged"):
             bundle.read(name)
         others = [other for other in bundle.entries if other != name]
-        assert len(contents(bundle, others)) == len(others)
+        assert len(tensor_bytes(bundle, others)) == len(others)
         flipped(path, position, bit)
         assert bundle.read(name).tobytes() == values(name, entry.shape).tobytes()
 
@@ -203,12 +203,12 @@ def test_a_flipped_bit_anywhere_in_the_data_is_found_or_changes_nothing(tmp_path
     prefix = copied(ALL_KINDS, tmp_path)
     bundle = open_bundle(prefix)
     readable = [name for name in bundle.entries if not name.startswith(("other/", "parts/"))]
-    before, path = contents(bundle, readable), bundle.data_file(0)
+    before, path = tensor_bytes(bundle, readable), bundle.data_file(0)
     unread = 0
     for position in range(path.stat().st_size):
         flipped(path, position, position % 8)
         try:
-            values_read = contents(bundle, readable)
+            values_read = tensor_bytes(bundle, readable)
         except InputError as error:
             message = str(error)
         else:

@@ -56,7 +56,7 @@ def random_backbone(config: BackboneConfig) -> Backbone:
     return body.eval()
 
 
-def batch() -> tuple[Tensor, Tensor, Tensor]:
+def ragged_batch() -> tuple[Tensor, Tensor, Tensor]:
     ids = torch.randint(1, VOCABULARY, (len(LENGTHS), LENGTH), generator=torch.Generator().manual_seed(2))
     mask = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
     return ids * mask, torch.zeros_like(ids), mask
@@ -72,7 +72,7 @@ def test_dropout_is_set_in_every_part(name: str) -> None:
     assert config.model_copy(update={}) == config != BODIES[name]
     body = random_backbone(config).train()
     with torch.no_grad():
-        first, second = (body(*batch()).last for _ in range(2))
+        first, second = (body(*ragged_batch()).last for _ in range(2))
     assert torch.equal(first, second)
     assert with_dropout(config, 0.1).hidden_dropout == 0.1
 
@@ -80,7 +80,7 @@ def test_dropout_is_set_in_every_part(name: str) -> None:
 @pytest.mark.parametrize("name", BODIES)
 def test_selected_positions_equal_those_of_the_whole(name: str) -> None:
     body = random_backbone(BODIES[name])
-    ids, segments, mask = batch()
+    ids, segments, mask = ragged_batch()
     at = torch.tensor([[8, 0, 3], [5, 1, 1], [0, 1, 0], [0, 0, 0]])
     with torch.inference_mode():
         whole = body(ids, segments, mask).last
@@ -92,7 +92,7 @@ def test_selected_positions_equal_those_of_the_whole(name: str) -> None:
 @pytest.mark.parametrize("name", BODIES)
 def test_padding_changes_nothing(name: str) -> None:
     body = random_backbone(BODIES[name])
-    ids, segments, mask = batch()
+    ids, segments, mask = ragged_batch()
     other = ids.masked_fill(~mask, 7)
     with torch.inference_mode():
         first, second = (body(rows, segments, mask).last for rows in (ids, other))
@@ -109,7 +109,7 @@ def test_padding_changes_nothing(name: str) -> None:
 def test_a_state_depends_on_the_tokens_it_may_and_no_others(name: str) -> None:
     """Perturb one token: the states before it change where attention goes both ways or right, and so on."""
     body = random_backbone(BODIES[name])
-    ids, segments, mask = (part[:1] for part in batch())
+    ids, segments, mask = (part[:1] for part in ragged_batch())
     other = ids.clone()
     other[0, 4] = ids[0, 4] % (VOCABULARY - 1) + 1
     with torch.inference_mode():
@@ -126,7 +126,7 @@ def test_a_state_depends_on_the_tokens_it_may_and_no_others(name: str) -> None:
 @pytest.mark.parametrize("name", BODIES)
 def test_the_summary_depends_on_every_token(name: str) -> None:
     body = random_backbone(BODIES[name])
-    ids, segments, mask = (part[:1] for part in batch())
+    ids, segments, mask = (part[:1] for part in ragged_batch())
     with torch.inference_mode():
         before = body.summary(ids, segments, mask)
         for position in range(LENGTH):
@@ -140,7 +140,7 @@ def test_all_states_are_given_and_the_last_is_the_last(name: str) -> None:
     config = BODIES[name]
     body = random_backbone(config)
     with torch.inference_mode():
-        states = body(*batch(), all_hidden=True)
+        states = body(*ragged_batch(), all_hidden=True)
     assert len(states.hidden) == config.layers + 1
     assert all(state.shape == states.last.shape for state in states.hidden)
     assert torch.equal(states.hidden[-1], states.last)
@@ -148,7 +148,7 @@ def test_all_states_are_given_and_the_last_is_the_last(name: str) -> None:
 
 def test_a_pair_is_its_halves_and_a_right_lstm_a_left_one_of_reversed_rows() -> None:
     both = random_backbone(pair("lstm"))
-    ids, segments, mask = batch()
+    ids, segments, mask = ragged_batch()
     with torch.inference_mode():
         joined = both(ids, segments, mask).last
         halves = [both.get_submodule(side)(ids, segments, mask).last for side in ("left", "right")]
@@ -162,7 +162,7 @@ def test_a_pair_is_its_halves_and_a_right_lstm_a_left_one_of_reversed_rows() -> 
 
 def test_what_lies_on_top_has_no_features() -> None:
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
-        random_backbone(BODIES["bilstm on bert"])(*batch(), all_hidden=True)
+        random_backbone(BODIES["bilstm on bert"])(*ragged_batch(), all_hidden=True)
 
 
 class Headed(nn.Module):
@@ -282,7 +282,7 @@ def test_a_left_to_right_language_model_is_transformers_decoder(tmp_path: Path) 
     save_model(tmp_path / "m", model, config=shape, tokenizer=tmp_path, architecture="BertLMHeadModel")
     theirs = transformers.BertModel.from_pretrained(tmp_path / "m", add_pooling_layer=False).eval()
     assert theirs.config.is_decoder
-    ids, segments, mask = batch()
+    ids, segments, mask = ragged_batch()
     with torch.inference_mode():
         mine = model["encoder"].eval()(ids, segments, mask).last
         other = theirs(input_ids=ids, token_type_ids=segments, attention_mask=mask.long()).last_hidden_state

@@ -52,7 +52,7 @@ def random_language_model(system: System, kind: torch.dtype = torch.float64) -> 
     return model.eval()
 
 
-def batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
+def token_batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
     ids = np.random.default_rng(0).integers(5, VOCAB, (len(lengths), LENGTH)).astype(np.int32)
     ids[np.arange(LENGTH) >= np.array(lengths)[:, None]] = 0
     return TokenBatch(ids, np.zeros_like(ids), np.array(lengths, np.int32))
@@ -74,7 +74,7 @@ def plain_language_losses(model: LanguageModel, rows: TokenBatch) -> list[list[f
 @pytest.mark.parametrize("system", LANGUAGE)
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
 def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -> None:
-    model, rows = random_language_model(system, kind), batch()
+    model, rows = random_language_model(system, kind), token_batch()
     tokens = to_tokens(rows, model.config)
     expected = list(chain.from_iterable(plain_language_losses(model, rows)))
     (loss, name) = language_losses(model, tokens)["lm"]
@@ -89,7 +89,7 @@ def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -
 
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_a_token_changes_no_loss_on_the_side_that_does_not_see_it(system: System) -> None:
-    model, rows = random_language_model(system), batch((11,))
+    model, rows = random_language_model(system), token_batch((11,))
     ids = rows.ids.copy()
     ids[0, 5] = ids[0, 5] % (VOCAB - 6) + 6
     before, after = (
@@ -110,7 +110,7 @@ def test_a_token_changes_no_loss_on_the_side_that_does_not_see_it(system: System
 def test_right_is_left_on_reversed_rows(kind: str) -> None:
     left, right = random_language_model(f"{kind}-left"), random_language_model(f"{kind}-right")  # type: ignore[arg-type]
     right.load_state_dict(left.state_dict())
-    rows = batch((11,))
+    rows = token_batch((11,))
     if kind == "bert":  # positions are learned from the left: without them it is the same model
         for model in (left, right):
             torch.nn.init.zeros_(model.encoder.embeddings.position.weight)  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ def test_right_is_left_on_reversed_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -> None:
-    model, rows = random_language_model(system, torch.float32), batch()
+    model, rows = random_language_model(system, torch.float32), token_batch()
     tokens = to_tokens(rows, model.config)
     language_losses(model, tokens)["lm"][0].backward()
     mine = {name: part.grad for name, part in model.named_parameters()}
@@ -134,7 +134,7 @@ def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -
 
 def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
     model = random_language_model("bert-left", torch.float32)
-    tokens = to_tokens(batch((1, 1)), model.config)
+    tokens = to_tokens(token_batch((1, 1)), model.config)
     loss = language_losses(model, tokens)["lm"][0]
     loss.backward()
     assert float(loss.detach()) == 0.0
@@ -142,7 +142,7 @@ def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
 
 
 def test_flops_by_hand() -> None:
-    model, tokens = random_language_model("bert-left"), to_tokens(batch(), shape("bert-left"))
+    model, tokens = random_language_model("bert-left"), to_tokens(token_batch(), shape("bert-left"))
     width, inner = 32, 128
     body = 4 * (2 * (2 * LENGTH * (4 * width**2 + 2 * width * inner) + 4 * LENGTH**2 * width))
     predictions = sum(length - 1 for length in LENGTHS)
@@ -161,7 +161,7 @@ def test_what_sees_both_sides_is_no_language_model() -> None:
 
 @pytest.mark.parametrize("system", ["bert-left", "lstm-right"])
 def test_metrics_are_means_over_all_predictions(system: System) -> None:
-    model, rows = random_language_model(system), batch()
+    model, rows = random_language_model(system), token_batch()
     characters = np.arange(VOCAB) % 4  # a quarter of the pieces are no text
     losses = list(chain.from_iterable(plain_language_losses(model, rows)))
     labels = to_tokens(rows, model.config).labels
@@ -197,7 +197,7 @@ def test_folders_come_back(system: System, tmp_path: Path) -> None:
     save_model(tmp_path / "m", model, config=model.config, tokenizer=tmp_path, architecture=architecture)
     saved = open_model(str(tmp_path / "m"))
     assert saved.architecture == architecture
-    again, tokens = open_language_model(saved), to_tokens(batch(), model.config)
+    again, tokens = open_language_model(saved), to_tokens(token_batch(), model.config)
     with torch.inference_mode():
         assert torch.equal(again.logits(tokens), model.logits(tokens))
 
@@ -211,11 +211,11 @@ def test_transformers_computes_the_same_logits(system: System, kind: str, tmp_pa
     theirs, said = getattr(transformers, kind).from_pretrained(tmp_path / "m", output_loading_info=True)
     assert not said["missing_keys"]
     assert not said["unexpected_keys"]
-    ids = torch.from_numpy(batch().ids).long()
+    ids = torch.from_numpy(token_batch().ids).long()
     mask = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
     with torch.inference_mode():
         other: Tensor = theirs.eval()(input_ids=ids, attention_mask=mask.long()).logits
-        tokens = to_tokens(batch(), model.config)
+        tokens = to_tokens(token_batch(), model.config)
         mine = model.logits(tokens)
     torch.testing.assert_close(mine, other.flatten(0, 1)[tokens.picked], atol=1e-4, rtol=1e-4)
 
@@ -233,6 +233,6 @@ def test_only_language_models_are_opened_as_such(tmp_path: Path) -> None:
 
 def test_tokens_of_a_batch_are_those_of_its_pieces() -> None:
     config = shape("lstm-right")
-    whole = to_tokens(batch(), config)
-    parts: list[LanguageInputs] = [to_tokens(part, config) for part in cut(batch(), 3)]
+    whole = to_tokens(token_batch(), config)
+    parts: list[LanguageInputs] = [to_tokens(part, config) for part in cut(token_batch(), 3)]
     assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)

@@ -11,10 +11,7 @@ from bertwright.cli import main
 from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import RECIPES, PretrainSettings, resolve_settings
 from bertwright.quickstart import run as quickstart
-
-
-class CaughtSettings(Exception):
-    """Holds the settings that a command came to."""
+from tests.support.commands import CaughtSettings
 
 
 @pytest.fixture

@@ -34,7 +34,6 @@ from bertwright.tasks.multiple_choice.spec import SWAG, add_answers, choices_of
 from tests.support.folders import read_jsonl
 
 SETTINGS = FinetuneSettings(epochs=1, batch_size=8, threads=1, precision="fp32", max_length=16)
-ROWS = [("the large house", "big"), ("the small house", "little")]
 
 
 def table_bytes(table: Table) -> bytes:

@@ -156,7 +156,9 @@ def test_what_pads_a_row_is_not_predicted(language_models: dict[str, str]) -> No
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def run(settings: FinetuneSettings, model: str, folder: Path, **more: Any) -> tuple[list[dict[str, Any]], Any]:
+def finetune_logged(
+    settings: FinetuneSettings, model: str, folder: Path, **more: Any
+) -> tuple[list[dict[str, Any]], Any]:
     """The log lines of a short fine-tuning and the weights of its model."""
     data = folder / "data"
     if not data.exists():
@@ -170,20 +172,20 @@ def run(settings: FinetuneSettings, model: str, folder: Path, **more: Any) -> tu
 def test_weight_nought_is_none_and_half_is_gpts(language_models: dict[str, str], tmp_path: Path) -> None:
     nought = FAST.model_copy(update={"lm_weight": 0.0})
     half = FAST.model_copy(update={"lm_weight": 0.5})
-    lines, left = run(FAST, language_models["bert-left"], tmp_path)
-    lines_nought, left_nought = run(nought, language_models["bert-left"], tmp_path)
+    lines, left = finetune_logged(FAST, language_models["bert-left"], tmp_path)
+    lines_nought, left_nought = finetune_logged(nought, language_models["bert-left"], tmp_path)
     assert TERM not in lines[0]
     assert TERM not in lines_nought[0]
     first, second = (load_file(out / "model" / "model.safetensors") for out in (left, left_nought))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not any(name.startswith("masked_lm.") for name in first)
-    lines, gpt = run(FAST, language_models["gpt"], tmp_path)
-    lines_half, gpt_half = run(half, language_models["gpt"], tmp_path)
+    lines, gpt = finetune_logged(FAST, language_models["gpt"], tmp_path)
+    lines_half, gpt_half = finetune_logged(half, language_models["gpt"], tmp_path)
     assert lines[0][TERM] == lines_half[0][TERM] > 0
     first, second = (load_file(out / "model" / "model.safetensors") for out in (gpt, gpt_half))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    lines_nought, _ = run(nought, language_models["gpt"], tmp_path)
+    lines_nought, _ = finetune_logged(nought, language_models["gpt"], tmp_path)
     assert TERM not in lines_nought[0]
 
 
@@ -191,7 +193,7 @@ def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(
     language_models: dict[str, str], tmp_path: Path
 ) -> None:
     settings = FAST.model_copy(update={"lm_weight": 0.5})
-    _, out = run(settings, language_models["bert-left"], tmp_path)
+    _, out = finetune_logged(settings, language_models["bert-left"], tmp_path)
     before, after = (open_model(folder).weights or {} for folder in (language_models["bert-left"], str(out)))
     name = "masked_lm.transform.weight"
     assert float((after[name] - before[name]).abs().max()) > 1e-5

@@ -44,7 +44,7 @@ def noisy_classifier(**changes: Any) -> Classifier:
     return model
 
 
-def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
+def text_batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
     lengths[0] = length
@@ -56,7 +56,7 @@ def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], kernels_or_torch: str) -> None:
     model = noisy_classifier()
-    inputs = batch(*shape)
+    inputs = text_batch(*shape)
     with torch.inference_mode():
         torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
@@ -65,7 +65,7 @@ def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], kernels_or_torch
 @pytest.mark.parametrize("shape", SHAPES)
 def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: str) -> None:
     model = noisy_classifier()
-    inputs = batch(*shape)
+    inputs = text_batch(*shape)
     with torch.inference_mode():
         similarity = torch.cosine_similarity(packed_copy(model, "int8")(inputs), model(inputs))
     assert float(similarity.min()) >= 0.998, similarity
@@ -77,7 +77,7 @@ def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes
     model = packed_copy(noisy_classifier(**changes), kind)
     layers = [part for part in model.modules() if isinstance(part, PackedLayer)]
     for shape in ((1, 1), (1, 9), (3, 11), (2, 16), (17, 1)):
-        inputs = batch(*shape)
+        inputs = text_batch(*shape)
         with torch.inference_mode():
             logits = model(inputs)
             assert all(layer._fused for layer in layers)
@@ -93,7 +93,7 @@ def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
     model = packed_copy(noisy_classifier(), kind)
-    inputs = batch(6, 31)
+    inputs = text_batch(6, 31)
     with torch.inference_mode():
         together = model(inputs)
         for row in range(6):
@@ -110,14 +110,14 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
 @pytest.mark.parametrize("changes", [{"heads": 2}, {"activation": "gelu_tanh"}])
 def test_other_heads_and_the_other_gelu(changes: dict[str, Any], kernels_or_torch: str) -> None:
     model = noisy_classifier(**changes)
-    inputs = batch(4, 19)
+    inputs = text_batch(4, 19)
     with torch.inference_mode():
         torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
 def test_every_layer_comes_out_for_features(kernels_or_torch: str) -> None:
     model = noisy_classifier()
-    inputs = batch(4, 19)
+    inputs = text_batch(4, 19)
     encoders = [part.get_submodule("encoder") for part in (model, packed_copy(model, "fp32"))]
     with torch.inference_mode():
         plain, fast = (
@@ -159,7 +159,7 @@ def test_the_model_itself_stays_as_it_was() -> None:
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     packed = packed_copy(model, "fp32")
     with torch.inference_mode():
-        packed(batch(2, 9))
+        packed(text_batch(2, 9))
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert packed.pooler.dense.weight is model.pooler.dense.weight
 
@@ -227,7 +227,7 @@ def test_a_missing_home_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 @pytest.mark.parametrize("shape", [(1, 10), (4, 100)])
 def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, int]) -> None:
-    model, inputs = packed_copy(noisy_classifier(), kind), batch(*shape)
+    model, inputs = packed_copy(noisy_classifier(), kind), text_batch(*shape)
     with torch.inference_mode():
         usual = model(inputs)
         torch.set_default_dtype(torch.float64)
@@ -265,7 +265,7 @@ def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatc
     shapes = [(count, length) for count in (9, 11) for length in range(31, 64, 4)]
     with torch.inference_mode():
         for shape in shapes:
-            model(batch(*shape))
+            model(text_batch(*shape))
     wanted = {count * length for count, length in shapes} | {9, 11}  # the last layer is computed at [CLS] alone
     assert sizes == {len(with_zero_rows(torch.ones(count, 1))) for count in wanted}
 

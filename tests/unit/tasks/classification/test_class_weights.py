@@ -24,33 +24,33 @@ from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import OptimizerSettings
-from tests.support.encoders import small_classifier, small_config
+from tests.support.encoders import classifier_config, small_classifier
 from tests.support.examples import text_examples
 from tests.support.letters import Letters
 
 NUMERICS = Numerics(precision="fp32", compiled=False, threads=1, peak_flops=1e9)
-SHAPE = small_config()
+SHAPE = classifier_config()
 BALANCED = with_labels(with_options(get_task("classify"), class_weights="balanced"), ["a", "b", "c"])
 LABELS = np.array([0, 0, 0, 1, 0, 2, 0, 1, 0, 1])  # six, three and one
 
 
-def examples(targets: Any) -> TextExamples:
+def letter_examples(targets: Any) -> TextExamples:
     return text_examples(("abcdefghij"[: number % 7 + 1] for number in range(len(targets))), targets)
 
 
 def weighed_rows(task: ClassificationTask) -> tuple[Any, Any, Any]:
-    labelled = examples(LABELS)
+    labelled = letter_examples(LABELS)
     encoded = encode(Letters(), labelled.texts_a, max_length=12)
     return encoded, labelled.targets, row_weights(task, LABELS, encoded)
 
 
 def test_a_label_weighs_the_inverse_of_its_share() -> None:
-    task = weigh(BALANCED, examples(LABELS))
+    task = weigh(BALANCED, letter_examples(LABELS))
     assert task.weights == pytest.approx((10 / (3 * 6), 10 / (3 * 3), 10 / (3 * 1)), rel=1e-12)
     of_labels = [sum(task.weights[label] for label in LABELS if label == wanted) for wanted in range(3)]
     assert of_labels == pytest.approx([10 / 3] * 3)
     plain = with_labels(get_task("classify"), ["a", "b", "c"])
-    assert weigh(plain, examples(LABELS)) is plain
+    assert weigh(plain, letter_examples(LABELS)) is plain
     assert weighed_rows(plain)[2] is None
     assert weighed_rows(task)[2].tolist() == pytest.approx([task.weights[label] for label in LABELS], rel=1e-6)
 
@@ -58,11 +58,11 @@ def test_a_label_weighs_the_inverse_of_its_share() -> None:
 def test_weights_are_those_of_scikit_learn() -> None:
     chosen = pytest.importorskip("sklearn.utils.class_weight", reason="the oracle; it is in the tasks extra")
     theirs = chosen.compute_class_weight("balanced", classes=np.arange(3), y=LABELS)
-    assert weigh(BALANCED, examples(LABELS)).weights == pytest.approx(theirs.tolist(), rel=1e-12)
+    assert weigh(BALANCED, letter_examples(LABELS)).weights == pytest.approx(theirs.tolist(), rel=1e-12)
 
 
 def test_loss_and_gradient_are_those_of_torchs_weighted_cross_entropy() -> None:
-    task = weigh(BALANCED, examples(LABELS))
+    task = weigh(BALANCED, letter_examples(LABELS))
     encoded, targets, weights = weighed_rows(task)
     model = small_classifier(SHAPE, 3)
     of_task = CLASSIFICATION.trainable(task, model)
@@ -92,7 +92,7 @@ def test_loss_and_gradient_are_those_of_torchs_weighted_cross_entropy() -> None:
 
 def test_the_loop_divides_by_weights_below_one(tmp_path: Path) -> None:
     """A row of the commonest label: its weight is 10/18, and the logged mean is the plain loss of that row."""
-    task = weigh(BALANCED, examples(LABELS))
+    task = weigh(BALANCED, letter_examples(LABELS))
     encoded, targets, weights = weighed_rows(task)
     model = small_classifier(SHAPE, 3)
     batch = padded(encoded, [0], pad_id=0, targets=targets, weights=weights)
@@ -105,7 +105,7 @@ def test_the_loop_divides_by_weights_below_one(tmp_path: Path) -> None:
 
 
 def test_labels_keep_their_weights_in_another_order() -> None:
-    task = weigh(BALANCED, examples(LABELS))
+    task = weigh(BALANCED, letter_examples(LABELS))
     turned = with_labels(task, ["c", "a", "b"])
     assert turned.weights == (task.weights[2], task.weights[0], task.weights[1])
     assert ClassificationTask.model_validate(json.loads(json.dumps(turned.model_dump(mode="json")))) == turned
@@ -116,7 +116,7 @@ def test_what_no_weight_can_be_for_is_refused(tmp_path: Path, capsys: pytest.Cap
         InputError,
         match="made up: --class-weights balanced needs a training row of every label; there is none with 'b'",
     ):
-        weigh(BALANCED, examples([0, 0, 2]))
+        weigh(BALANCED, letter_examples([0, 0, 2]))
     with pytest.raises(
         InputError, match="--class-weights balanced: needs a task with one label per text; regress has a number"
     ):

@@ -22,7 +22,7 @@ from bertwright.tasks.classification.model import padded, predict_logits
 from bertwright.tasks.classification.spec import get_task, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.text.wordpiece import Tokenizer
-from tests.support.encoders import save_classifier, small_classifier, small_config
+from tests.support.encoders import classifier_config, save_classifier, small_classifier
 from tests.support.folders import read_jsonl
 from tests.support.letters import Letters
 
@@ -123,7 +123,7 @@ def test_the_loss_is_the_mean_over_texts_of_the_mean_over_windows(name: str) -> 
         "multilabel": np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1]], dtype=np.float32),
     }[name]
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "abcdefghi"], max_length=8, long="windows")
-    model = small_classifier(small_config(), task.num_outputs)
+    model = small_classifier(classifier_config(), task.num_outputs)
     goals, weights = np.repeat(targets, rows.num_rows, axis=0), row_weights(task, targets, rows)
     of_task = CLASSIFICATION.trainable(task, model)
     batches = [padded(rows, part, pad_id=0, targets=goals, weights=weights) for part in ([0, 2, 6], [1, 3, 4, 5])]
@@ -136,7 +136,7 @@ def test_the_loss_is_the_mean_over_texts_of_the_mean_over_windows(name: str) -> 
 
 
 def test_logits_are_the_mean_over_the_windows() -> None:
-    model = small_classifier(small_config(), 3)
+    model = small_classifier(classifier_config(), 3)
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "", "abcdefghi"], max_length=8, long="windows")
     averaged = predict_logits(model, rows)
     with torch.inference_mode():
@@ -188,7 +188,7 @@ def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, own_tokenizer:
     words = Tokenizer.load(own_tokenizer)
     num_pieces = len(words.ids(["word " * 40])[0])
     task = with_options(get_task("sst2"), long="windows")
-    work = CLASSIFICATION.prepare(task, tmp_path, words, small_config(words.vocab_size), 16)
+    work = CLASSIFICATION.prepare(task, tmp_path, words, classifier_config(words.vocab_size), 16)
     each = 1 + -(-(num_pieces - 14) // 7)
     assert len(work.lengths) == 8 * each
     batch = work.batch(np.arange(8 * each))
@@ -220,7 +220,7 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, own_tokeniz
         assert sum(len(row) for row in rows.ids) < 4.2 * len(ids)  # of a pair, half of each row is the first text
         assert seconds[1] < 0.2 + 24 * seconds[0]  # eight times the tokens; squared, it would be 64 times
     task = with_labels(with_options(get_task("classify"), long="windows"), ["a", "b"])
-    model = small_classifier(small_config(words.vocab_size), 2)
+    model = small_classifier(classifier_config(words.vocab_size), 2)
     save_classifier(tmp_path / "m", model, task, own_tokenizer, 128)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("short", megabyte)))
     predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))

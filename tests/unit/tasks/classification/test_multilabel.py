@@ -26,7 +26,7 @@ from bertwright.tasks.classification.spec import ClassificationTask, get_task, w
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.metrics import collapsed, measure
 from bertwright.text.wordpiece import Tokenizer
-from tests.support.encoders import save_classifier, small_classifier, small_config
+from tests.support.encoders import classifier_config, save_classifier, small_classifier
 from tests.support.examples import text_examples
 from tests.support.folders import read_jsonl
 
@@ -180,7 +180,7 @@ def test_the_same_answer_to_everything_is_named() -> None:
 def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, own_tokenizer: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
     words = Tokenizer.load(own_tokenizer)
-    config = small_config(words.vocab_size, max_positions=40, initializer_range=0.3)
+    config = classifier_config(words.vocab_size, max_positions=40, initializer_range=0.3)
     model = small_classifier(config, 3)
     save_classifier(tmp_path / "m", model, COLOURS, own_tokenizer, 40)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()

@@ -1,4 +1,4 @@
-"""How training speed changes with length, batch, layers and threads, as figures and as pictures.
+"""How training speed changes with length, batch, layers and threads, as numbers and as pictures.
 
 python -m benchmarks.scaling [--out FOLDER] [--repeats 4] [--json]
 

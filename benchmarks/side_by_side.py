@@ -1,4 +1,4 @@
-"""Programs that do the same work take turns, and one table says how much faster ours is.
+"""Programs that do the same work take turns, and a table shows how much faster ours is.
 
 Each turn of ours stands beside the turn of a peer that came right after it, so that what else the machine does meets
 both; a ratio is the median over the turns, its spread the largest less the smallest.

@@ -25,7 +25,7 @@ from bertwright.cli import TURNS
 
 ROWS: Final = 1500
 OWN: Final = "300000"
-"""Turns of a waiting thread where nobody says anything, in GNU's OpenMP."""
+"""Default turns of a waiting thread in GNU's OpenMP."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Korean in figures: vocabularies side by side on held-out text and reviews, and the reviews' task beside baselines.
+"""Korean in numbers: vocabularies side by side on held-out text and reviews, and the reviews' task beside baselines.
 
 python -m benchmarks.studies.korean --text heldout.txt --data NSMC --tokenizers tok multilingual uncased
 python -m benchmarks.studies.korean --data NSMC --model RUN --out FOLDER [--seeds 1] [--json]

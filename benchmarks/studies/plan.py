@@ -98,7 +98,7 @@ def forget_peak() -> None:
 
 
 def memory(name: str) -> int:
-    """A figure of /proc/self/status, in bytes."""
+    """Return a value of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

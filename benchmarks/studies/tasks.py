@@ -59,7 +59,7 @@ ROWS = {
 
 
 def majority(task: TaskSpec, data: Path) -> dict[str, float]:
-    """Dev figures of what training has most often: an answer's text, a choice's number, a word's tag."""
+    """Return the validation metrics of the most frequent answer, choice or tag of the training data."""
     if isinstance(task, SpanTask):
         read = SPAN.read(task, data)
         train, dev = read.train, read.validation["dev"]
@@ -128,7 +128,7 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure the rows asked for and print the table."""
+    """Measure the chosen rows and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Every backbone with every kind of task: learned by heart → saved → reloaded → the same answers.
+"""Every backbone with every kind of task: overfitted to eight records → saved → reloaded → the same answers.
 
 LSTMs without pre-training take longer to carry a word to the end of a row than a test may: what they have learned so
 far must come back all the same. They learn a shorter task below.
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("measured_once")
 
 
 def small_system(system: System, vocab_size: int) -> SingleBackboneConfig:
-    """A body of two layers, 64 wide, that forgets nothing in training."""
+    """Return a backbone of two layers, 64 wide, without dropout."""
     shape = system_config(system, "2x128", vocab_size, max_positions=64, hidden_dropout=0.0)
     smaller: dict[str, Any] = {"hidden": 64, "hidden_dropout": 0.0}
     smaller |= {"cells": 96} if system.startswith("lstm") else {"intermediate": 256, "attention_dropout": 0.0}
@@ -51,7 +51,7 @@ def small_system(system: System, vocab_size: int) -> SingleBackboneConfig:
 
 
 def _each() -> list[Any]:
-    """Every body with every task; all but one task, and GPT-1 with each, among the slow tests."""
+    """Every backbone with every task; most are slow tests, but for one task with each and GPT-1 with every task."""
     names = [*(system for system in SYSTEMS if system != "bert"), *PAIRS, *TOPPED]
     quick = {"gpt": TASKS}
     return [
@@ -113,7 +113,7 @@ def test_a_backbone_learns_saves_and_reloads_every_kind_of_task(
 def test_frozen_states_of_every_backbone_are_read(
     name: str, task: str, system_folders: dict[str, str], tmp_path: Path
 ) -> None:
-    """ELMo's way: the body stays as it is, and the shares of its layers, the embeddings included, are learned."""
+    """As in ELMo: the backbone is frozen, and the weights of its layers, the embeddings included, are learned."""
     spec = get_spec(task)
     example = example_data(spec, tmp_path)
     settings = SETTINGS.model_copy(update={"features": "elmo", "lstm_width": 48, "learning_rate": 1e-2})

@@ -1,4 +1,4 @@
-"""The README.md of a model folder: what the Hub reads of it, and what a person is told."""
+"""The README.md of a model folder: the front matter for the Hub, and the text for people."""
 
 import hashlib
 import re

@@ -40,7 +40,7 @@ def folder_files(folder: Path) -> dict[str, Any]:
 
 
 def untimed_lines(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what the clock says."""
+    """Return the lines of metrics.jsonl without measured times."""
     text = (run / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in TIMED} for line in text]
 
@@ -255,7 +255,7 @@ def test_a_disk_full_at_many_sizes(name: str, stages: dict[str, Stage], calm: Ca
 
 
 def fill_the_disk(stage: Stage, folder: Path, expected: dict[str, Any], *, sizes: Sequence[int]) -> int:
-    """How often the command failed for want of room; it says so, and goes on once there is room."""
+    """Return how often the command failed on a full disk; it reports that, and goes on once there is room."""
     refused = 0
     for size in sizes:
         out = folder / "out"

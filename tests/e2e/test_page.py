@@ -101,7 +101,7 @@ def _write_choices(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def trained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, Predictor]:
-    """A small model of each kind; those with a task know eight records by heart."""
+    """A small model of each kind; those with a task are overfitted to eight records."""
     folder = tmp_path_factory.mktemp("page")
     encoder = write_encoder(folder / "m", places_tokenizer, second_sentence="next")
     table: dict[str, Any] = {"dev": ("dev",), "label": "label"}
@@ -165,7 +165,7 @@ def browser() -> Iterator[Any]:
 def open_page(
     browser: Any, url: str, *, refused: tuple[int, ...] = (), width: int = 1000, colours: str = "light"
 ) -> Iterator[Any]:
-    """The page; at the end: nothing in the console but answers `refused`, and nothing asked of another host."""
+    """Open the page; at the end the console has only the statuses `refused`, and no other host was called."""
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=colours, locale="en", reduced_motion="reduce"
     )

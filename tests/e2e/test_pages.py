@@ -60,7 +60,7 @@ SMALLER = {
     "pretrain": {"--steps": "3", "--minutes": "0.01", "--size": "tiny"},
     "finetune": {"--bilstm": "32"},
 }
-"""Command → values in place of those that a page prints."""
+"""Command → values that replace those of a page."""
 ADDED = {
     "corpus build": {"--workers": "1"},
     "pretrain": {"--lengths": "32", "--batch-size": "8", "--evaluations": "1", "--threads": "1", "--precision": "fp32"},
@@ -71,7 +71,7 @@ ADDED = {
     "serve": {"--port": "0"},
     "demo": {"--port": "0", "--no-browser": None},
 }
-"""Command → options, in place of a page's or beside them."""
+"""Command → options that replace a page's or are added to them."""
 PUT = {
     "export.md": {"": {"MODEL": "sst2"}},
     "faq.md": {"bertwright evaluate sst2": {"tuned": "sst2"}},

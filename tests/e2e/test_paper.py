@@ -55,7 +55,7 @@ def page_of(out: Path, name: str = "table5") -> str:
 
 
 def measured_table(page: str) -> list[str]:
-    """The table of our own figures."""
+    """Return the table of our own metrics."""
     return page[page.index("## Here") : page.index("## In the paper")].splitlines()
 
 
@@ -196,7 +196,7 @@ def test_without_any_data_no_corpus_is_made(study: Path, tmp_path: Path, capsys:
 def test_a_record_without_weights_is_said_to_be_that(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the records of another's runs are; their figures stay on the page, and nothing more comes of them."""
+    """Records without weights, as of others' runs: their metrics stay on the page, and nothing more is computed."""
     out = tmp_path / "out"
     shutil.copytree(study / "out", out)
     for folder in (out / "pretrained").iterdir():

@@ -1,4 +1,4 @@
-"""Every system through the command line: a run, its page and card, resumed bytes, figures, and what is refused."""
+"""Every system through the command line: a run, its report and card, resumed bytes, metrics, and refusals."""
 
 import json
 from collections.abc import Callable

@@ -143,7 +143,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
 
 
 def plain_losses(model: Bert, inputs: Inputs, batch: PretrainingBatch) -> dict[str, Tensor]:
-    """Every place through the whole model and the vocabulary; labels for the masked ones among all places."""
+    """Losses of every position through the whole model and the vocabulary, with labels at the masked positions."""
     labels = torch.full(batch.ids.shape, -100)
     row, column = np.nonzero(batch.weights)
     labels[row, batch.positions[row, column]] = torch.from_numpy(batch.labels[row, column]).long()
@@ -191,7 +191,7 @@ def test_masked_positions_alone_give_the_losses_and_gradients_of_the_whole(
 
 
 def odd_batch(rows: int, length: int, masked: int, vocab_size: int) -> PretrainingBatch:
-    """Random rows, the first as long as can be; `masked` places in each, fewer where it is shorter."""
+    """Random rows, the first of full length, with `masked` positions in each, fewer in short rows."""
     random = np.random.default_rng(rows * length + masked)
     lengths = np.concatenate([[length], random.integers(1, length + 1, rows - 1)]).astype(np.int32)
     shape = (rows, masked)

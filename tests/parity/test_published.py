@@ -73,7 +73,7 @@ def start(source: Path, data: Corpus, **changes: Any) -> PretrainingModel:
 
 
 def whole(ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> Inputs:
-    """Inputs that ask for every real place."""
+    """Inputs that select every position but the padding."""
     rows, length = ids.shape
     at = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), torch.arange(length).expand(rows, -1)], dim=1)
     real = torch.cat([torch.zeros(rows, 1, dtype=torch.bool), mask], dim=1)

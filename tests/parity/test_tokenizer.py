@@ -1,4 +1,4 @@
-"""Ids and places of pieces against `BertTokenizerLegacy`, the pure-Python tokenizer of transformers.
+"""Ids and positions of pieces against `BertTokenizerLegacy`, the pure-Python tokenizer of transformers.
 
 Where it is not the original's (google-research/bert, tokenization.py), the tests say so:
 
@@ -162,7 +162,7 @@ def test_released_vocabularies_on_real_lines(vocabulary: str, at_least: int, sha
 
 @pytest.mark.parametrize("vocabulary", RELEASED)
 def test_released_vocabularies_on_mixed_and_odd_lines(vocabulary: str, shared_data: Path) -> None:
-    """English and Korean in one line, and all that is odd; ids and places."""
+    """English and Korean in one line, and unusual characters; ids and positions."""
     ours, theirs = released(shared_data / "vocab" / vocabulary)
     english = wiki_lines(shared_data / "enwiki" / "heldout.xz", 199)
     korean = wiki_lines(shared_data / "ko" / "kowiki.xz", 811)
@@ -234,7 +234,7 @@ def test_any_text(tokenizers_folder: Path, cased: bool, strip_accents: bool, tex
 
 @pytest.mark.parametrize("cased", [True, False])
 def test_every_character_of_unicode(tokenizers_folder: Path, cased: bool) -> None:
-    """Between two letters; a vocabulary of the words that the oracle makes tells how they were cut."""
+    """Each character between two letters. The vocabulary holds the oracle's words, so that ids show the cuts."""
     theirs = learned_with_oracle(tokenizers_folder, cased, not cased)[1]
     texts = [f"a{char}b" for char in assigned()]
     words = [theirs.words(text) for text in texts]
@@ -253,7 +253,7 @@ def test_every_character_of_unicode(tokenizers_folder: Path, cased: bool) -> Non
 
 
 def assigned() -> Iterator[str]:
-    """All that Python's Unicode knows, one private-use character among them."""
+    """Every character of Python's Unicode, one private-use character among them."""
     return (
         char
         for char in map(chr, range(0x110000))

@@ -52,7 +52,7 @@ ODD = ["\x00", "\ufeff", "\u2028", "é", "한국어", "[MASK]", "\udcff"]
 
 
 def files(*parts: list[str]) -> st.SearchStrategy[bytes]:
-    """Bytes of a file: pieces that its format knows and others, or anything at all."""
+    """Bytes of a file: parts of its format and others, or any bytes."""
     known = [piece for part in parts for piece in part]
     mixed = st.lists(st.sampled_from(known + ODD) | st.text(max_size=4), max_size=40).map("".join)
     return mixed.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(max_size=60)

@@ -1,4 +1,4 @@
-"""Eight sentences with a person and a town in each, in our own words, that a small model learns by heart."""
+"""Eight sentences with a person and a town in each, in our own words, to which a small model is overfitted."""
 
 from pathlib import Path
 from typing import Any

@@ -191,7 +191,7 @@ def span_words(bits: int) -> int:
 
 
 def chosen_spans(ids: Sentence, order: int, tokenizer, wanted: int) -> list[list[int]]:
-    """Spans of places that are masked together."""
+    """Spans of positions that are masked together."""
     special = (tokenizer.cls_id, tokenizer.sep_id)
     words: list[list[int]] = []
     for position, token in enumerate(ids):

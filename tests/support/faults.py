@@ -28,7 +28,7 @@ SERVER.set_forkserver_preload(
     ]
 )
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
-"""Python's audit events of what changes a folder; `open` is told by its flags."""
+"""Python's audit events that change a folder; `open` changes it if its flags say so."""
 
 
 @dataclass(frozen=True)

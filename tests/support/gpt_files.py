@@ -106,7 +106,7 @@ class Code:
 
 
 def edited(name: str, edit: Callable[[Any], Any]) -> Callable[[Path], None]:
-    """A change to a JSON file, in place or by a new value."""
+    """Return a change to a JSON file: `edit` changes its value or returns a new one."""
 
     def change(folder: Path) -> None:
         value = json.loads((folder / name).read_text("utf-8"))

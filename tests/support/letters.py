@@ -1,4 +1,4 @@
-"""Tokenizers whose tokens are characters, so that a reader knows every id."""
+"""Tokenizers whose tokens are characters, so that every id can be read."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Eight records of every kind of task, in files of its layout, that a small model learns by heart.
+"""Eight records of every kind of task, in files of its layout, to which a small model is overfitted.
 
 A kind of task is added here by one function that writes its example, named in EXAMPLES.
 """

@@ -22,7 +22,7 @@ LENGTHS = np.array([10, 40, 20, 10])
 
 
 class Heard:
-    """Stands for a Status and keeps what it is told."""
+    """Stands for a Status and keeps its messages."""
 
     texts: list[str]
 

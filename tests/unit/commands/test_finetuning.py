@@ -1,4 +1,4 @@
-"""Finetune, evaluate and predict as they are typed: what is refused before it costs anything, and what is said once."""
+"""Finetune, evaluate and predict on the command line: early refusals, and messages that come once."""
 
 from pathlib import Path
 

@@ -173,7 +173,7 @@ def test_a_build_killed_while_it_ends_is_none_of_a_text_that_changed(
     change: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In its size, or as its time tells alone."""
+    """Changed in size, or only in modification time."""
     out = tmp_path / "corpus"
     killed_at_the_end(texts, own_tokenizer, out, done, monkeypatch)
     before = contents(out)

@@ -174,7 +174,7 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
 
 
 def test_what_has_finished_is_found_where_it_lies_now(search_arguments: dict[str, Any], tmp_path: Path) -> None:
-    """A search is moved after it ended: the same command with resume tells the same, and names the new place."""
+    """A search is moved after it ended: the same command with resume prints the same, with the new paths."""
     grid = parse_grid("learning-rate=1e-3,1e-5", FAST)
     first = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
     (tmp_path / "s").rename(tmp_path / "moved")

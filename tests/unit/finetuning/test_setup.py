@@ -1,4 +1,4 @@
-"""A new BiLSTM between a model and a task's head, and the layers and rates of bodies of several parts."""
+"""A new BiLSTM between a model and a task's head, and the layers and rates of backbones of several parts."""
 
 from pathlib import Path
 from typing import Any

@@ -81,7 +81,7 @@ Exports = Callable[[str], tuple[Path, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory, random_model: Maker) -> Exports:
-    """Each architecture exported once, with int8 of whatever agreement: its folder, and what the export said."""
+    """Each architecture exported once, with int8 of any agreement: its folder, and the report of the export."""
     root = tmp_path_factory.mktemp("exports")
     results: dict[str, dict[str, Any]] = {}
 

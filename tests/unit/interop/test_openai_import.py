@@ -50,7 +50,7 @@ def test_shards_with_an_index_are_read(tmp_path: Path) -> None:
 
 
 def test_its_old_files_with_constants_among_the_weights_are_read(tmp_path: Path) -> None:
-    """A bare body in pytorch_model.bin, the causal mask and positions stored, and no tokenizer.json."""
+    """A bare backbone in pytorch_model.bin, the causal mask and positions stored, and no tokenizer.json."""
     weights = published(tmp_path / "theirs")
     (tmp_path / "theirs" / "model.safetensors").unlink()
     (tmp_path / "theirs" / "tokenizer.json").unlink()
@@ -75,7 +75,7 @@ def weights_with(edit: Callable[[dict[str, Tensor]], Any]) -> Callable[[Path], N
 
 
 def pickled(value: Callable[[Path], Any]) -> Callable[[Path], None]:
-    """Write a pytorch_model.bin in place of model.safetensors."""
+    """Write a pytorch_model.bin instead of model.safetensors."""
 
     def change(folder: Path) -> None:
         (folder / "model.safetensors").unlink()

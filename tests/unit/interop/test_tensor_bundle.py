@@ -160,7 +160,7 @@ def tensor_bytes(bundle: Bundle, readable: list[str]) -> dict[str, bytes]:
 
 
 def test_a_flipped_bit_in_the_index_is_found(tmp_path: Path) -> None:
-    """Anywhere in the footer, and at 500 other places: it is found, or what is read stays the same."""
+    """Flipped anywhere in the footer, and at 500 other positions: the error is found, or the same entries are read."""
     prefix = copied(PRETRAINED, tmp_path)
     index = tmp_path / f"{prefix.name}.index"
     whole, entries = index.read_bytes(), dict(open_bundle(prefix).entries)
@@ -303,7 +303,7 @@ def test_broken_entries_are_named_when_they_are_read(tmp_path: Path, entry_bytes
 
 
 def stored(data: bytes, compression: int = 0) -> bytes:
-    """A block with its checksum, not compressed, whatever its trailer says."""
+    """A block with its checksum, not compressed, whatever its trailer claims."""
     return data + bytes([compression]) + masked_crc32c(data + bytes([compression])).to_bytes(4, "little")
 
 

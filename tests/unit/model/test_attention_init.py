@@ -28,7 +28,7 @@ def begun(body: Encoder, start: Start, seed: int = 0) -> Encoder:
 
 
 def rows_with_repeats() -> torch.Tensor:
-    """Four rows of 40 pieces, in each of which the pieces of places 3 to 6 stand at 23 to 26 again, all others once."""
+    """Return four rows of 40 pieces. The pieces of positions 3 to 6 stand at 23 to 26 again, all others once."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.stack([5 + torch.randperm(195, generator=generator)[:40] for _ in range(4)])
     ids[:, 23:27] = ids[:, 3:7]
@@ -36,7 +36,7 @@ def rows_with_repeats() -> torch.Tensor:
 
 
 def shares(body: Encoder, layer: int, ids: torch.Tensor) -> torch.Tensor:
-    """How much each place attends to each, [B, H, T, T]; the second half of a row is another text."""
+    """Return the attention between positions, [B, H, T, T]; the second half of a row is segment B."""
     segments = (torch.arange(ids.shape[1]) >= ids.shape[1] // 2).long().expand_as(ids)
     mask = torch.ones_like(ids, dtype=torch.bool)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The encoder: published parameter counts, what attention may see, the rows asked for, names on disk."""
+"""The encoder: published parameter counts, visible tokens, selected positions, names on disk."""
 
 import os
 from pathlib import Path

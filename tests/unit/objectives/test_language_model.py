@@ -59,7 +59,7 @@ def token_batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
 
 
 def plain_language_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
-    """The loss of each prediction, row by row, from logits everywhere: the left half of each row's tokens is asked."""
+    """The loss of each prediction, row by row, from logits at all positions."""
     losses = []
     words = model.encoder.words()[0].weight
     for ids, length in zip(torch.from_numpy(rows.ids).long(), rows.lengths, strict=True):

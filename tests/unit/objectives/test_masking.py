@@ -1,4 +1,4 @@
-"""Masked LM: which pieces are chosen and what is put in their place."""
+"""Masked LM: which pieces are chosen and which pieces replace them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Sentence-order prediction: A and the B that follows it, half of them swapped, and nothing else that tells."""
+"""Sentence-order prediction: A and the B that follows it, half of them swapped, and no other difference."""
 
 from pathlib import Path
 

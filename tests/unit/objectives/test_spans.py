@@ -18,7 +18,7 @@ GEOMETRIC = np.array([0.2 * 0.8 ** (words - 1) for words in range(1, 11)])
 
 
 def spans_of(ids: np.ndarray, *, row: int, wanted: int, continuation: np.ndarray = WHOLE) -> list[list[int]]:
-    """The places of each span that is chosen in a row."""
+    """Return the positions of each span that is chosen in a row."""
     heads, sizes, sources = (np.zeros(ids.size, np.int64) for _ in range(3))
     chosen = choose_spans(ids, continuation, SPECIAL, stream_key(row), wanted, heads, sizes, sources)
     spans: dict[int, list[int]] = {}

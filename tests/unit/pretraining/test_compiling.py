@@ -22,7 +22,7 @@ def run_of(compile: Any, minutes: float) -> Any:
 
 @pytest.fixture
 def step_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[bool, float]:
-    """Seconds of a step, compiled (True) and not compiled (False), in place of measured ones."""
+    """Seconds of a step, compiled (True) and not compiled (False), instead of measured ones."""
     seconds: dict[bool, float] = {}
     monkeypatch.setattr(compiling, "_longest_phase_seconds", lambda _, numerics: seconds[numerics.compiled])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

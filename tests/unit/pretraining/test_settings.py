@@ -1,4 +1,4 @@
-"""Recipes: the paper's figures, and the options that override them."""
+"""Recipes: the paper's settings, and the options that override them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A model in use from Python: every form of input, and what is told where one is wrong."""
+"""A loaded model in Python: every form of input, and the errors of wrong ones."""
 
 import math
 import threading

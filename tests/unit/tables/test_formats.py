@@ -1,4 +1,4 @@
-"""Tables of every format, in and out: what is kept, what is converted, and what is said of files that are none."""
+"""Tables of every format, in and out: kept and converted values, and the errors of broken files."""
 
 import bz2
 import gzip

@@ -63,7 +63,7 @@ def bound(model: str, task: str, folder: Path) -> tuple[BoundTask, nn.Module]:
 
 
 def plain_loss(model: Any, system: System, ids: Tensor, mask: Tensor) -> Tensor:
-    """Row by row, the cross entropy of the logits at each place and the token that comes next."""
+    """Row by row, the cross entropy between the logits of each position and the next token."""
     total = torch.zeros(())
     for row, real in zip(ids, mask, strict=True):
         alone = row[real][None].long()

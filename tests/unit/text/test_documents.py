@@ -1,4 +1,4 @@
-"""Reading documents: layouts, compression, line ends, and every error with its place."""
+"""Reading documents: layouts, compression, line ends, and every error with its line."""
 
 import bz2
 import gzip
@@ -188,7 +188,7 @@ def test_a_title_is_part_of_the_text_but_in_wikiextractors_lines(tmp_path: Path)
 
 
 def read_to_the_error(path: Path) -> tuple[list[tuple[str, ...]], str]:
-    """The paragraphs of the documents before an error, and what it says."""
+    """Return the paragraphs of the documents before an error, and its message."""
     texts: list[tuple[str, ...]] = []
     try:
         texts += (document.paragraphs for document in read_documents(path, TextSettings()))

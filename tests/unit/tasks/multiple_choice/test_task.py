@@ -219,7 +219,7 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
 def test_it_learns_answers_and_comes_back(
     tmp_path: Path, endings_tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fine-tuned on rows whose right choice can be told: all right after a few epochs, also from the folder."""
+    """Rows whose right choice can be learned: all answers are right after a few epochs, also from the folder."""
     data = tmp_path / "data"
     data.mkdir()
     as_csv(data / "own-train.csv", swag_rows(16))

@@ -83,7 +83,7 @@ SETTINGS = FinetuneSettings(epochs=30, batch_size=8, learning_rate=2e-3, max_len
 
 @pytest.fixture(scope="module", params=["squad1", "squad2"])
 def trained(request: Any, tmp_path_factory: pytest.TempPathFactory, facts_tokenizer: Path) -> dict[str, Any]:
-    """A run that learned the facts by heart, with what it found."""
+    """A run that was overfitted to the facts, and its result."""
     task = SQUAD2 if request.param == "squad2" else SQUAD1
     folder = tmp_path_factory.mktemp(task.name)
     data = saved_as(folder / "data", null=task.null)
@@ -419,7 +419,7 @@ TRANSFORMER: dict[str, Any] = {**SHAPE, "heads": 2, "intermediate": 32}
     ids=["both", "left", "right", "lstm"],
 )
 def test_no_answer_is_read_where_the_whole_row_is_known(config: EncoderConfig | LSTMConfig) -> None:
-    """Another token anywhere in a row changes its logit of "no answer"; those of the passage stay in place."""
+    """Another token anywhere in a row changes its logit of "no answer"; the logits of the passage stay the same."""
     torch.manual_seed(0)
     model = SpanModel(config).eval()
     with torch.no_grad():

@@ -37,7 +37,7 @@ def questions_of(*questions: tuple[str, str, tuple[str, int] | None]) -> Questio
 
 
 def plain_windows(question: str, context: str, answer: tuple[str, int] | None, length: int, stride: int) -> list[Any]:
-    """For each window: its ids, the target's positions and, by place in the passage, where it has most context."""
+    """Return for each window: its ids, the target, and the positions of the passage for which it has most context."""
     question_ids = [ord(letter) for letter in question if letter != " "][: min(64, (length - 3) // 2)]
     places = [n for n, letter in enumerate(context) if letter != " "]
     room = length - 3 - len(question_ids)
@@ -187,7 +187,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def spelling(text: str, *, cased: bool) -> Tokenizer:
-    """A tokenizer that knows every letter of a text by itself, decomposed or not."""
+    """Return a tokenizer with a piece for every letter of a text, decomposed or not."""
     letters = sorted(set(unicodedata.normalize("NFD", text) + text) - {" "})
     pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
     return Tokenizer(pieces, Rules(cased=cased, strip_accents=not cased))

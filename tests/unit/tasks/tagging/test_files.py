@@ -35,7 +35,7 @@ SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length
 
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
-    """A model that knows the eight sentences, learned with documents around them."""
+    """A model overfitted to the eight sentences, with documents around them."""
     folder = tmp_path_factory.mktemp("tagger")
     names_vocabulary(own_text).save(folder / "tok")
     rows = [
@@ -285,7 +285,7 @@ def test_labels_are_taken_from_the_folder_by_name(tagger: str, tmp_path: Path, w
 def test_taggers_of_transformers_answer(
     tmp_path: Path, cased_tokenizer: Path, write: Any, labels: Any, name: str
 ) -> None:
-    """Imported, evaluated and asked: the tags are the largest of transformers' own logits at the first pieces.
+    """Imported, evaluated and used: the tags are the largest of transformers' own logits at the first pieces.
 
     Where these are an impossible sequence, they are those of the entities that it is read as.
     """

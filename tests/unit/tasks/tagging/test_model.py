@@ -1,4 +1,4 @@
-"""Windows of words: whole documents around sentences, long sentences covered, every word asked for once."""
+"""Windows of words: whole documents around sentences, long sentences covered, every word tagged once."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.support.eight_sentences import CLS, SEP, UNK, AlphabetLetters, made_o
 
 
 def asked_of(windows) -> dict[int, tuple[list[int], int]]:
-    """Word → the row that is asked for it, and where; a word asked for twice fails."""
+    """Return the row and the position that tag each word; a word that is tagged twice fails."""
     predictions_of: dict[int, tuple[list[int], int]] = {}
     for ids, at, words in zip(windows.ids, windows.at, windows.words, strict=True):
         for piece, word in zip(at, words, strict=True):
@@ -69,7 +69,7 @@ words_of_letters = st.lists(
 @settings(deadline=None)
 @given(words_of_letters, st.integers(4, 40))
 def test_windows_are_those_found_by_hand(documents, max_length):
-    """With context in documents, in a whole file, and alone: ids, place and one row for every word."""
+    """With context in documents, in a whole file, and alone: ids, position and one row for every word."""
     rows = [words for document in documents for words in document]
     marks = [number for number, document in enumerate(documents) for _ in document]
     cases = {
@@ -129,7 +129,7 @@ def test_too_little_room_is_an_error():
 
 
 def test_real_files_with_context_and_without(shared_data: Path) -> None:
-    """WikiGold's documents around its sentences: every word is asked for once, and rows are fuller than without."""
+    """WikiGold's documents around its sentences: every word is tagged once, and rows are fuller than alone."""
     vocabulary = shared_data / "vocab" / "bert-base-cased-vocab.txt"
     words = import_vocabulary(vocabulary, cased=True)
     read = TAGGING.read(NER, shared_data / "ner" / "wikigold")

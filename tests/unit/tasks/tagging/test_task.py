@@ -1,4 +1,4 @@
-"""Tagging end to end: labels, decoding and figures, loss and logits, learning, and every doubt raised."""
+"""Tagging end to end: labels, decoding, metrics, loss and logits, learning, and every error."""
 
 from pathlib import Path
 from typing import Any

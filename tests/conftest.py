@@ -61,14 +61,6 @@ def places_tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -
     return folder
 
 
-@pytest.fixture(scope="session")
-def small_encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
-    """A model folder with a small random encoder."""
-    from tests.support.encoders import write_encoder
-
-    return write_encoder(tmp_path_factory.mktemp("encoder") / "m", places_tokenizer)
-
-
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, Any], Path]:
     """Write bytes, a text, or anything else as JSON to a file of that name; return its path."""

@@ -22,6 +22,7 @@ from bertwright.serving.predictor import load
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.kinds import TASK_KINDS, kind_of, task_of
 from bertwright.tasks.spec import TaskSpec
+from tests.support.encoders import write_encoder
 from tests.support.task_examples import EXAMPLES, example_data
 
 TASKS = find("bertwright.tasks", TaskSpec)
@@ -30,6 +31,12 @@ SETTINGS = FinetuneSettings(
     epochs=30, batch_size=4, learning_rate=3e-3, max_length=LENGTH, threads=1, precision="fp32", warmup=0.05
 )
 pytestmark = pytest.mark.usefixtures("measured_once")
+
+
+@pytest.fixture(scope="module")
+def small_encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
+    """A model folder with a small random encoder."""
+    return write_encoder(tmp_path_factory.mktemp("encoder") / "m", places_tokenizer)
 
 
 def test_every_kind_has_its_example() -> None:

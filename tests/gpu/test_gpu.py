@@ -30,6 +30,7 @@ from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import Device
 from tests.support import tiny_run
+from tests.support.encoders import write_encoder
 from tests.support.ranked_run import SETTINGS
 from tests.support.task_examples import example_data
 
@@ -82,13 +83,18 @@ def test_a_run_that_was_stopped_ends_in_the_same_bytes(own_corpus: Path, tmp_pat
     assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def gpu_encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
+    return write_encoder(tmp_path_factory.mktemp("encoder") / "m", places_tokenizer, initializer_range=0.1)
+
+
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_every_task_is_learned_there_and_answered_alike_here(name: str, small_encoder: str, tmp_path: Path) -> None:
+def test_every_task_is_learned_there_and_answered_alike_here(name: str, gpu_encoder: str, tmp_path: Path) -> None:
     task, example = TASKS[name], example_data(TASKS[name], tmp_path)
     settings = FinetuneSettings(
         epochs=30, batch_size=4, learning_rate=3e-3, max_length=40, precision="fp32", warmup=0.05, device=DEVICE
     )
-    result = finetune(settings, task, model=small_encoder, data=example.data, out=tmp_path / "run")
+    result = finetune(settings, task, model=gpu_encoder, data=example.data, out=tmp_path / "run")
     assert result["mean"] == pytest.approx(example.perfect)
     for device in (DEVICE, "cpu"):
         figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data, precision="fp32", device=device)
@@ -110,11 +116,11 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("task", ["sst2", "ner"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("way", WAYS)
-def test_other_ways_are_learned_there(way: str, precision: Any, task: str, small_encoder: str, tmp_path: Path) -> None:
+def test_other_ways_are_learned_there(way: str, precision: Any, task: str, gpu_encoder: str, tmp_path: Path) -> None:
     example = example_data(TASKS[task], tmp_path)
     changes = {"epochs": 40, "batch_size": 4, "learning_rate": 3e-3, "max_length": 40, "warmup": 0.05, **WAYS[way]}
     settings = FinetuneSettings.model_validate({**changes, "precision": precision, "device": DEVICE})
-    result = finetune(settings, TASKS[task], model=small_encoder, data=example.data, out=tmp_path / "run")
+    result = finetune(settings, TASKS[task], model=gpu_encoder, data=example.data, out=tmp_path / "run")
     assert result["mean"] == pytest.approx(example.perfect)
 
 

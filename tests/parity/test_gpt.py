@@ -106,8 +106,8 @@ def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
     with_head = transformers.OpenAIGPTLMHeadModel
     again, report = with_head.from_pretrained(tmp_path / "run" / "model", output_loading_info=True)
     assert not any(report.values()), report
-    body = theirs.transformer if kind == "OpenAIGPTLMHeadModel" else theirs
-    for name, tensor in body.state_dict().items():
+    backbone = theirs.transformer if kind == "OpenAIGPTLMHeadModel" else theirs
+    for name, tensor in backbone.state_dict().items():
         assert torch.equal(again.transformer.state_dict()[name], tensor), name
     for name in ("afn", "layer_norm_epsilon", "embd_pdrop", "resid_pdrop", "attn_pdrop", *SHAPES[1]):
         assert getattr(again.config, name) == getattr(theirs.config, name), name

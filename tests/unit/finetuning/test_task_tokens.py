@@ -124,14 +124,14 @@ def test_random_weights_and_estimators_get_them_too(published_gpt: str, tmp_path
 
 def test_frozen_states_of_a_published_model_are_those_of_the_bare_text(published_gpt: str) -> None:
     saved = open_model(published_gpt)
-    words, body = open_tokenizer(saved), frozen_encoder(saved)
+    words, backbone = open_tokenizer(saved), frozen_encoder(saved)
     texts = ["The tower by the harbour", "", "x" * 80]
-    states: list[Any] = list(features_of(body, words, texts, layers=[0, 2], max_length=60))
+    states: list[Any] = list(features_of(backbone, words, texts, layers=[0, 2], max_length=60))
     ids = words.ids(texts)
     assert [one.ids.tolist() for one in states] == [ids[0], [words.unk_id], ids[2][:60]]
     assert [one.truncated for one in states] == [False, False, len(ids[2]) > 60]
     assert [len(one.offsets) for one in states] == [len(one.ids) for one in states]
     ids_row = torch.tensor([ids[0]])
     with torch.inference_mode():
-        last = body(ids_row, torch.zeros_like(ids_row), torch.ones_like(ids_row, dtype=torch.bool)).last[0]
+        last = backbone(ids_row, torch.zeros_like(ids_row), torch.ones_like(ids_row, dtype=torch.bool)).last[0]
     np.testing.assert_allclose(states[0].states[1], last.numpy(), atol=1e-5)

@@ -31,7 +31,7 @@ def pair(kind: str) -> PairConfig:
     return PairConfig(left=tiny_config(f"{kind}-left"), right=tiny_config(f"{kind}-right"))  # type: ignore[arg-type]
 
 
-BODIES: dict[str, BackboneConfig] = {
+BACKBONES: dict[str, BackboneConfig] = {
     **{system: tiny_config(system) for system in SYSTEMS},
     "two transformers": pair("bert"),
     "two lstms": pair("lstm"),
@@ -51,9 +51,9 @@ SEES = {
 
 
 def random_backbone(config: BackboneConfig) -> Backbone:
-    body = build_backbone(config)
-    init_weights(body, 0.3, torch.Generator().manual_seed(1))
-    return body.eval()
+    backbone = build_backbone(config)
+    init_weights(backbone, 0.3, torch.Generator().manual_seed(1))
+    return backbone.eval()
 
 
 def ragged_batch() -> tuple[Tensor, Tensor, Tensor]:
@@ -66,54 +66,54 @@ def assert_close_in_fp32(mine: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", BACKBONES)
 def test_dropout_is_set_in_every_part(name: str) -> None:
-    config = with_dropout(BODIES[name], 0.0)
-    assert config.model_copy(update={}) == config != BODIES[name]
-    body = random_backbone(config).train()
+    config = with_dropout(BACKBONES[name], 0.0)
+    assert config.model_copy(update={}) == config != BACKBONES[name]
+    backbone = random_backbone(config).train()
     with torch.no_grad():
-        first, second = (body(*ragged_batch()).last for _ in range(2))
+        first, second = (backbone(*ragged_batch()).last for _ in range(2))
     assert torch.equal(first, second)
     assert with_dropout(config, 0.1).hidden_dropout == 0.1
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", BACKBONES)
 def test_selected_positions_equal_those_of_the_whole(name: str) -> None:
-    body = random_backbone(BODIES[name])
+    backbone = random_backbone(BACKBONES[name])
     ids, segments, mask = ragged_batch()
     at = torch.tensor([[8, 0, 3], [5, 1, 1], [0, 1, 0], [0, 0, 0]])
     with torch.inference_mode():
-        whole = body(ids, segments, mask).last
-        selected = body(ids, segments, mask, at=at).last
-    assert whole.shape == (len(LENGTHS), LENGTH, body.config.hidden)
+        whole = backbone(ids, segments, mask).last
+        selected = backbone(ids, segments, mask, at=at).last
+    assert whole.shape == (len(LENGTHS), LENGTH, backbone.config.hidden)
     assert_close_in_fp32(selected, whole.gather(1, at[:, :, None].expand(-1, -1, whole.shape[-1])))
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", BACKBONES)
 def test_padding_changes_nothing(name: str) -> None:
-    body = random_backbone(BODIES[name])
+    backbone = random_backbone(BACKBONES[name])
     ids, segments, mask = ragged_batch()
     other = ids.masked_fill(~mask, 7)
     with torch.inference_mode():
-        first, second = (body(rows, segments, mask).last for rows in (ids, other))
-        summary = body.summary(ids, segments, mask)
+        first, second = (backbone(rows, segments, mask).last for rows in (ids, other))
+        summary = backbone.summary(ids, segments, mask)
         for row, length in enumerate(LENGTHS):
             alone = [part[row : row + 1, :length] for part in (ids, segments, mask)]
             assert_close_in_fp32(first[row, :length], second[row, :length])
-            assert_close_in_fp32(first[row, :length], body(*alone).last[0])
-            assert_close_in_fp32(summary[row], body.summary(*alone)[0])
+            assert_close_in_fp32(first[row, :length], backbone(*alone).last[0])
+            assert_close_in_fp32(summary[row], backbone.summary(*alone)[0])
     assert bool(first.isfinite().all())
 
 
 @pytest.mark.parametrize("name", SEES)
 def test_a_state_depends_on_the_tokens_it_may_and_no_others(name: str) -> None:
     """Perturb one token: the states before it change where attention goes both ways or right, and so on."""
-    body = random_backbone(BODIES[name])
+    backbone = random_backbone(BACKBONES[name])
     ids, segments, mask = (part[:1] for part in ragged_batch())
     other = ids.clone()
     other[0, 4] = ids[0, 4] % (VOCABULARY - 1) + 1
     with torch.inference_mode():
-        states = [body(rows, segments, mask, all_hidden=True).hidden for rows in (ids, other)]
+        states = [backbone(rows, segments, mask, all_hidden=True).hidden for rows in (ids, other)]
         changed = (states[0][-1] - states[1][-1]).abs().amax(-1)[0] > 1e-6
     behind, before = SEES[name]
     assert changed[5:].all() == behind
@@ -123,24 +123,24 @@ def test_a_state_depends_on_the_tokens_it_may_and_no_others(name: str) -> None:
     assert changed[4]
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", BACKBONES)
 def test_the_summary_depends_on_every_token(name: str) -> None:
-    body = random_backbone(BODIES[name])
+    backbone = random_backbone(BACKBONES[name])
     ids, segments, mask = (part[:1] for part in ragged_batch())
     with torch.inference_mode():
-        before = body.summary(ids, segments, mask)
+        before = backbone.summary(ids, segments, mask)
         for position in range(LENGTH):
             other = ids.clone()
             other[0, position] = ids[0, position] % (VOCABULARY - 1) + 1
-            assert float((body.summary(other, segments, mask) - before).abs().max()) > 1e-6, position
+            assert float((backbone.summary(other, segments, mask) - before).abs().max()) > 1e-6, position
 
 
-@pytest.mark.parametrize("name", [name for name in BODIES if not name.startswith("bilstm")])
+@pytest.mark.parametrize("name", [name for name in BACKBONES if not name.startswith("bilstm")])
 def test_all_states_are_given_and_the_last_is_the_last(name: str) -> None:
-    config = BODIES[name]
-    body = random_backbone(config)
+    config = BACKBONES[name]
+    backbone = random_backbone(config)
     with torch.inference_mode():
-        states = body(*ragged_batch(), all_hidden=True)
+        states = backbone(*ragged_batch(), all_hidden=True)
     assert len(states.hidden) == config.layers + 1
     assert all(state.shape == states.last.shape for state in states.hidden)
     assert torch.equal(states.hidden[-1], states.last)
@@ -162,7 +162,7 @@ def test_a_pair_is_its_halves_and_a_right_lstm_a_left_one_of_reversed_rows() -> 
 
 def test_what_lies_on_top_has_no_features() -> None:
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
-        random_backbone(BODIES["bilstm on bert"])(*ragged_batch(), all_hidden=True)
+        random_backbone(BACKBONES["bilstm on bert"])(*ragged_batch(), all_hidden=True)
 
 
 class Headed(nn.Module):
@@ -172,9 +172,9 @@ class Headed(nn.Module):
         self.classifier = nn.ModuleDict({"linear": nn.Linear(config.hidden, 3)})
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", BACKBONES)
 def test_folders_come_back_bit_by_bit(name: str, tmp_path: Path) -> None:
-    config = BODIES[name]
+    config = BACKBONES[name]
     model = Headed(config)
     labels = ("no", "yes", "perhaps")
     where: Any = {"config": config, "tokenizer": tmp_path, "labels": labels, "extra": {"note": 1}}
@@ -209,10 +209,10 @@ def test_random_weights_of_every_system() -> None:
 
 
 def test_the_prefixes_of_the_parts_of_a_backbone() -> None:
-    assert part_prefixes(BODIES["gpt"]) == ("",)
-    assert part_prefixes(BODIES["bilstm on a pair"]) == ("inner.left.", "inner.right.")
-    names = [name for name, _ in build_backbone(BODIES["bilstm on a pair"]).named_parameters()]
-    for part in part_prefixes(BODIES["bilstm on a pair"]):
+    assert part_prefixes(BACKBONES["gpt"]) == ("",)
+    assert part_prefixes(BACKBONES["bilstm on a pair"]) == ("inner.left.", "inner.right.")
+    names = [name for name, _ in build_backbone(BACKBONES["bilstm on a pair"]).named_parameters()]
+    for part in part_prefixes(BACKBONES["bilstm on a pair"]):
         assert f"{part}embeddings.word.weight" in names
         assert any(name.startswith(f"{part}layers.1.") for name in names)
 
@@ -268,7 +268,7 @@ def test_only_a_bert_is_a_bert() -> None:
     assert encoder_shape(tiny_config("bert"), "m") == tiny_config("bert")
     for name in ("bert-left", "gpt", "lstm-left", "two lstms"):
         with pytest.raises(InputError, match="m: expected a BERT, whose tokens attend to both sides"):
-            encoder_shape(BODIES[name], "m")
+            encoder_shape(BACKBONES[name], "m")
 
 
 def test_a_left_to_right_language_model_is_transformers_decoder(tmp_path: Path) -> None:

@@ -144,11 +144,13 @@ def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
 def test_flops_by_hand() -> None:
     model, tokens = random_language_model("bert-left"), to_tokens(token_batch(), shape("bert-left"))
     width, inner = 32, 128
-    body = 4 * (2 * (2 * LENGTH * (4 * width**2 + 2 * width * inner) + 4 * LENGTH**2 * width))
+    backbone = 4 * (2 * (2 * LENGTH * (4 * width**2 + 2 * width * inner) + 4 * LENGTH**2 * width))
     predictions = sum(length - 1 for length in LENGTHS)
-    assert language_flops(model, tokens) == 3.0 * (body + 2 * predictions * width * (VOCAB + width))
-    body = 4 * (2 * (2 * LENGTH * (8 * 48 * width + 48 * width)))
-    assert language_flops(random_language_model("lstm-left"), tokens) == 3.0 * (body + 2 * predictions * width * VOCAB)
+    assert language_flops(model, tokens) == 3.0 * (backbone + 2 * predictions * width * (VOCAB + width))
+    backbone = 4 * (2 * (2 * LENGTH * (8 * 48 * width + 48 * width)))
+    assert language_flops(random_language_model("lstm-left"), tokens) == 3.0 * (
+        backbone + 2 * predictions * width * VOCAB
+    )
 
 
 def test_what_sees_both_sides_is_no_language_model() -> None:

@@ -127,18 +127,18 @@ def test_every_kind_of_task_has_its_own_loss_beside_it(
     assert float(head.grad.abs().max()) > 0
 
 
-def test_a_body_is_overheard_only_within(language_models: dict[str, str]) -> None:
-    body = build_backbone(open_model(language_models["gpt"]).config).eval()
+def test_a_backbone_is_overheard_only_within(language_models: dict[str, str]) -> None:
+    backbone = build_backbone(open_model(language_models["gpt"]).config).eval()
     ids = torch.randint(5, 90, (2, 7))
     rows = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
     at = torch.tensor([[6, 0], [3, 3]])
     with torch.inference_mode():
-        before = body(*rows, at=at).last
-        with recorded(body) as calls:
-            assert torch.allclose(body(*rows, at=at).last, before, atol=1e-6)
-            assert torch.allclose(body.summary(*rows), body(*rows).last[:, -1], atol=1e-6)
-            assert [call.last.shape for call in calls] == [(2, 7, body.config.hidden)] * 3
-        assert body(*rows, at=at).last.shape == before.shape
+        before = backbone(*rows, at=at).last
+        with recorded(backbone) as calls:
+            assert torch.allclose(backbone(*rows, at=at).last, before, atol=1e-6)
+            assert torch.allclose(backbone.summary(*rows), backbone(*rows).last[:, -1], atol=1e-6)
+            assert [call.last.shape for call in calls] == [(2, 7, backbone.config.hidden)] * 3
+        assert backbone(*rows, at=at).last.shape == before.shape
         assert len(calls) == 3
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bertwright import cli
 from bertwright.cli import main
-from tests.support.commands import run_json
+from tests.support.commands import run_bertwright, run_json
 from tests.support.folders import read_jsonl
 
 TINY = ["--lengths", "32", "--batch-size", "8", "--threads", "1", "--precision", "fp32"]
@@ -88,7 +88,7 @@ def test_help_is_quick_because_it_imports_neither_torch_nor_numpy() -> None:
     "arguments", [["fly"], ["corpus"], ["corpus", "paint"], ["pretrain", "--sise", "tiny"], ["fill"]]
 )
 def test_bad_usage_is_exit_code_two(arguments: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", "bertwright", *arguments], capture_output=True, text=True, check=False)
+    done = run_bertwright(*arguments)
     assert done.returncode == 2, done
     assert done.stdout == ""
     assert done.stderr

@@ -27,6 +27,7 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.serving.server import _listening_socket
 from bertwright.serving.settings import ServeSettings
 from bertwright.text.wordpiece import train_tokenizer
+from tests.support.commands import run_bertwright
 
 
 @pytest.fixture(scope="module")
@@ -310,8 +311,7 @@ def test_a_port_that_is_taken_is_reported(model: str) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        command = [sys.executable, "-m", "bertwright", "serve", "--model", model, "--port", str(port)]
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        completed = run_bertwright("serve", "--model", model, "--port", port, timeout=60)
     assert completed.returncode == 2
     assert f"--port {port}: another program listens there; name another port, or 0 for any" in completed.stderr
     assert "Traceback" not in completed.stderr
@@ -332,8 +332,7 @@ def test_a_port_that_is_taken_is_reported(model: str) -> None:
 )
 def test_bad_arguments_are_reported(arguments: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "search" / "learning-rate=0.001").mkdir(parents=True)  # as a search calls its folders
-    command = [sys.executable, "-m", "bertwright", *arguments]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    completed = run_bertwright(*arguments, timeout=60, cwd=tmp_path)
     assert completed.returncode == 2, completed.stderr
     assert words in completed.stderr
 

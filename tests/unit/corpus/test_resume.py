@@ -4,8 +4,6 @@ import bz2
 import errno
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.text.document import Document, OnError, TextSettings
 from bertwright.text.documents import Input
 from bertwright.text.documents import read_sources as read_really
+from tests.support.commands import run_bertwright
 from tests.support.folders import contents
 
 
@@ -234,12 +233,6 @@ def test_a_full_disk_keeps_the_whole_shards(
     assert {path.name for path in (tmp_path / "corpus").iterdir()} == {".building"}
     manifest = build(texts, own_tokenizer, tmp_path / "corpus")
     assert manifest == build(texts, own_tokenizer, tmp_path / "whole")
-
-
-def run_bertwright(*command: object, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bertwright", *map(str, command)], capture_output=True, text=True, check=False, **more
-    )
 
 
 def test_files_that_may_not_grow_are_reported(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:

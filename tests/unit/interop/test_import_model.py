@@ -7,8 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -29,8 +28,10 @@ from bertwright.model.bert import ARCHITECTURES, open_architecture
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from tests.support.commands import run_bertwright
 from tests.support.folders import update_json, weights_in
 from tests.support.gpt_files import release
+from tests.support.hub import hub_server
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -669,19 +670,10 @@ def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: l
     import_model(str(tmp_path / "m"), tmp_path / "plain")
     (tmp_path / "m" / "tf_model.h5").write_bytes(b"weights of another framework")
     ModelHub.folder = tmp_path / "m"
-    with ThreadingHTTPServer(("127.0.0.1", 0), ModelHub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        here = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")}
-        offline = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "0"}
+    with hub_server(ModelHub, tmp_path / "home") as environment:
 
         def run(source: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [sys.executable, "-m", "bertwright", "import", source, "--out", str(tmp_path / "own"), "--json"],
-                capture_output=True,
-                text=True,
-                check=False,
-                env=os.environ | here | offline,
-            )
+            return run_bertwright("import", source, "--out", tmp_path / "own", "--json", env=os.environ | environment)
 
         absent = run("hub:own/absent")
         assert absent.returncode == 2, absent.stderr
@@ -691,7 +683,6 @@ def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: l
         assert not any(name.endswith("tf_model.h5") for name in ModelHub.requested)
         shutil.rmtree(tmp_path / "own")
         assert run(f"hub:own/bert@{REVISION}").returncode == 0
-        server.shutdown()
     assert json.loads(completed.stdout)["architecture"] == "BertForPreTraining"
     for name in ("model.safetensors", "vocab.txt", "config.json"):
         assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()

@@ -5,10 +5,8 @@ import io
 import json
 import os
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -20,6 +18,8 @@ from pyarrow import parquet
 from bertwright.errors import InputError
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents, read_sources
+from tests.support.commands import run_bertwright
+from tests.support.hub import hub_server
 
 TEXTS = ["One line.\nAnother\xa0line.", "", None, "  ", "Last \U0001f642."]
 PARAGRAPHS = [("One line.", "Another line."), ("Last \U0001f642.",)]
@@ -144,32 +144,16 @@ def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
     data = io.BytesIO()
     parquet.write_table(pa.table({"text": [f"Talk {n} was long. Nobody slept." for n in range(40)]}), data)
     DatasetHub.files = {"README.md": b"", "train.parquet": data.getvalue()}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), DatasetHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    home = tmp_path / "hub"
-    yield {
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "HF_HOME": str(home),
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_OFFLINE": "0",
-        "HF_DATASETS_OFFLINE": "0",
-    }
-    server.shutdown()
-    server.server_close()
+    with hub_server(DatasetHub, tmp_path / "hub") as environment:
+        yield environment
 
 
 def test_a_dataset_of_the_hub_is_read_at_the_revision_it_has(
     hub: dict[str, str], own_tokenizer: Path, tmp_path: Path
 ) -> None:
     def build(name: str) -> subprocess.CompletedProcess[str]:
-        command = ("corpus", "build", name, "--tokenizer", str(own_tokenizer), "--out", str(tmp_path / "c"))
-        return subprocess.run(
-            [sys.executable, "-m", "bertwright", *command, "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | hub,
-        )
+        command = ("corpus", "build", name, "--tokenizer", own_tokenizer, "--out", tmp_path / "c", "--json")
+        return run_bertwright(*command, env=os.environ | hub)
 
     completed = build("hub:own/absent")
     assert completed.returncode == 2, completed.stderr

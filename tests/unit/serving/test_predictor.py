@@ -151,8 +151,8 @@ def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: P
     assert [one.text for one in results] == [one.text for one in questions(["who"] * 4, TEXTS)]
     assert not any(one.truncated for one in results)
     with pytest.warns(UserWarning, match="1 of 2 inputs exceed the 16 pieces of a question"):
-        lists_results = questions(["who", "harbour " * 20], TEXTS[:2])
-    assert [one.truncated for one in lists_results] == [False, True]
+        from_lists = questions(["who", "harbour " * 20], TEXTS[:2])
+    assert [one.truncated for one in from_lists] == [False, True]
     for question, passage in (("who", "rain"), ("who", "harbour " * 200), ("harbour " * 40, "rain " * 90)):
         windows = encode_windows(
             questions.tokenizer, Questions((Question("0", question, passage),), "1.1", ""), squad, max_length=64

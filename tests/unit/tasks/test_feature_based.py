@@ -24,21 +24,22 @@ from bertwright.tasks.classification.task import positions_of
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.frozen_features import Recurrent, states_of
 from bertwright.tasks.multiple_choice.spec import SWAG
-from bertwright.text.wordpiece import Tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 
 SST2, RTE, STSB = get_task("sst2"), get_task("rte"), get_task("stsb")
 FAST = FinetuneSettings(epochs=6, batch_size=4, max_length=24, threads=1, features="last", lstm_width=16)
 
 
 @pytest.fixture
-def features_arguments(tmp_path: Path, own_tokenizer: Path) -> dict[str, Any]:
+def features_arguments(tmp_path: Path, own_text: Path) -> dict[str, Any]:
     """A tokenizer, a table that can be learned, and the arguments of a fine-tuning."""
+    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
     data = tmp_path / "data"
     data.mkdir()
     for name, count in (("train", 24), ("dev", 10)):
         rows = "".join(f"{'the river is wide' if n % 2 else 'no'} {n}\t{n % 2}\n" for n in range(count))
         (data / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
-    return {"model": "random:tiny", "data": data, "tokenizer": own_tokenizer}
+    return {"model": "random:tiny", "data": data, "tokenizer": tmp_path / "tok"}
 
 
 def test_features_are_computed_where_ctrl_c_ends_it_at_once(

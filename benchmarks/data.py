@@ -34,7 +34,7 @@ from bertwright.objectives.dataset import Examples
 from bertwright.objectives.sentence_pairs import plan_pairs
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.quickstart.docstrings import collect
-from bertwright.tasks.question_answering.data import read_asked
+from bertwright.tasks.question_answering.data import read_unlabelled
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import encode_windows
 from bertwright.tasks.spec import get_spec
@@ -136,7 +136,7 @@ def squad_windows(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     assert isinstance(task, SpanTask)
 
     def windows(_: int) -> int:
-        questions = read_asked(path)
+        questions = read_unlabelled(path)
         encode_windows(tokenizer, questions, task, max_length=task.max_length)
         return len(questions)
 

@@ -26,7 +26,7 @@ from bertwright.objectives.masked_lm import Inputs, pretraining_flops
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
 from bertwright.pretraining.systems import trainable_of
-from bertwright.quickstart.docstrings import collect, write_corpus
+from bertwright.quickstart.docstrings import collect, corpus_text, write_documents
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_all
 from bertwright.text.wordpiece import train_tokenizer
@@ -43,7 +43,7 @@ STEPS = {"tiny": 8, "base": 1}
 def documentation_corpus(folder: Path) -> Path:
     """A corpus of the documentation on this machine."""
     text, settings = folder / "text.txt", TextSettings(lines="sentences")
-    write_corpus(collect(), text, exclude_modules=())
+    write_documents(corpus_text(collect(), exclude_modules=()), text)
     texts = (line for document in read_all([text], settings) for line in document.paragraphs)
     train_tokenizer(texts, vocab_size=30_522).save(folder / "tokenizer")
     build_corpus([text], tokenizer=folder / "tokenizer", out=folder / "corpus", settings=settings)

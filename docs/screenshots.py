@@ -59,7 +59,7 @@ def shown(page: Page, kind: str, tab: str) -> bool:
     page.wait_for_selector(f"#result-{tab} > *")
     page.wait_for_function(f"!document.querySelector('#result-{tab}').hasAttribute('aria-busy')")
     if tab == "inside":
-        page.hover("[data-place=from-3]")
+        page.hover("[data-token=from-3]")
     else:
         page.evaluate("document.activeElement.blur()")
     return True

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from benchmarks.finetuning import documentation_data
 from benchmarks.side_by_side import finish, parser
-from bertwright.cli import TURNS
+from bertwright.cli import SPIN_ROUNDS
 
 ROWS: Final = 1500
 OWN: Final = "300000"
@@ -51,17 +51,17 @@ def trained(data: Path, turns: str, options: argparse.Namespace) -> float:
 
 def measure(data: Path, beside: int, options: argparse.Namespace) -> dict[str, Any]:
     """The row of one number of other programs."""
-    rates: dict[str, list[float]] = {TURNS: [], OWN: []}
+    rates: dict[str, list[float]] = {SPIN_ROUNDS: [], OWN: []}
     with others(beside):
         for _ in range(options.repeats):
             for turns, speeds in rates.items():
                 speeds.append(trained(data, turns, options))
-    ratios = [ours / theirs for ours, theirs in zip(rates[TURNS], rates[OWN], strict=True)]
+    ratios = [ours / theirs for ours, theirs in zip(rates[SPIN_ROUNDS], rates[OWN], strict=True)]
     return {
         "work": f"batches of {options.batch_size}, {beside} beside",
         "peer": "the same, as torch comes",
         "unit": "tokens/s",
-        "ours": median(rates[TURNS]),
+        "ours": median(rates[SPIN_ROUNDS]),
         "theirs": median(rates[OWN]),
         "ratio": median(ratios),
         "spread": max(ratios) - min(ratios),

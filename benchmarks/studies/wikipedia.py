@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.text.document import TextSettings
-from bertwright.text.documents import in_full, read_sources
+from bertwright.text.documents import as_document, read_sources
 from bertwright.text.wikipedia import Page
 
 from .build import text_bytes
@@ -116,7 +116,7 @@ def _extract(dump: Path, out: Path) -> None:
     begin, read = time.perf_counter(), 0
     with out.open("w", encoding="utf-8") as stream:
         for source in read_sources(dump, TextSettings()):
-            document = in_full(source)
+            document = as_document(source)
             read += 1
             number = _PLACE.search(document.location)
             if number and document.paragraphs:

@@ -20,7 +20,7 @@ from bertwright.commands import COMMANDS, CommandResult, load_command, parse
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-TURNS = "20000"
+SPIN_ROUNDS = "20000"
 """Rounds that a waiting thread of OpenMP spins before it sleeps."""
 
 
@@ -41,10 +41,10 @@ def process() -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End one of several processes at once, without taking the interpreter apart.
+    """End one of several processes at once, without finalising the interpreter.
 
-    A thread of gloo needs the interpreter to release its last tensor. Where the interpreter is being taken apart by
-    then, the thread aborts the process, although its work is done.
+    A thread of gloo needs the interpreter to release its last tensor. During finalisation that would abort the process,
+    although its work is done.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # closed by its reader
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, lambda number, _: sys.exit(128 + number))
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _set_torch_up()
+    _prepare_torch()
     as_json = "--json" in arguments
     arguments = [argument for argument in arguments if argument != "--json"]
     try:
@@ -79,12 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if as_json:
             print(json.dumps({"stopped": True}), flush=True)
         return 0
-    except InputError as error:
+    except (InputError, RunFailed) as error:
         _print_error(error)
-        return 2
-    except RunFailed as error:
-        _print_error(error)
-        return 1
+        return 2 if isinstance(error, InputError) else 1
     except BrokenPipeError:
         sys.stderr.close()
         return 1
@@ -102,20 +99,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _set_torch_up() -> None:
+def _prepare_torch() -> None:
     """Set the environment variables that torch and OpenMP read when they are loaded, unless they are set already.
 
-    torch then asks for huge pages. A waiting thread of OpenMP spins TURNS rounds before it sleeps, instead of 300,000.
-    On an idle machine that is as fast; on a busy one the spinning no longer takes time from the thread that it waits
-    for (docs/log.md).
+    torch then asks for huge pages. A waiting thread of OpenMP spins fewer rounds before it sleeps than its 300,000. On
+    an idle machine that is as fast. On a busy one, the spinning takes less time from the thread that it waits for
+    (docs/log.md).
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", TURNS)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_ROUNDS)
 
 
-def _refuse_bytes(arguments: Sequence[str]) -> None:
-    """Raise InputError for an argument or a current folder that is not UTF-8, which records could not hold."""
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Raise InputError for an argument or a current folder that is not UTF-8 text, since run.json could not hold it."""
     from bertwright.errors import InputError, legible
 
     # A token is a secret: the command that takes it refuses it without showing it.
@@ -125,13 +122,12 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
     for kind, text in (*(("argument", each) for each in public), ("current folder", os.getcwd())):
         if legible(text) != text:
             raise InputError(
-                f"{kind} '{legible(text)}': is not UTF-8 text, which records and answers are; "
-                "if it is a path, rename it"
+                f"{kind} '{legible(text)}': expected UTF-8 text, got other bytes; if it is a path, rename it"
             )
 
 
 def _checked(command: Callable[..., CommandResult]) -> Callable[..., CommandResult]:
-    """Return the command with a check before its work: its --out or --output can be written. A --plan writes none."""
+    """Return the command with a check that --out or --output can be written. With --plan, none is written."""
     from bertwright.files import refuse_unwritable
     from bertwright.leftovers import remove_leftovers
 
@@ -187,9 +183,9 @@ def _run(name: str, arguments: list[str]) -> CommandResult:
 
     from bertwright.errors import InputError
 
-    command = _checked(load_command(name))
+    command = _checked(load_command(name, arguments))
     if not {"-h", "--help"} & set(arguments):
-        _refuse_bytes(arguments)
+        _refuse_undecodable(arguments)
     try:
         result: CommandResult = parse(command, arguments, prog=f"bertwright {name}")
         return result
@@ -198,7 +194,7 @@ def _run(name: str, arguments: list[str]) -> CommandResult:
 
 
 def _invalid(error: "ValidationError") -> str:
-    """Return the faults of settings: the option or setting, its value, and what was expected."""
+    """Return a message about invalid settings: option or setting, value, and what was expected."""
     from bertwright.commands.options import option_at
     from bertwright.errors import shown
 

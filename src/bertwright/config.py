@@ -4,7 +4,7 @@ A setting that is marked with `Option` is an option of the command line too. Its
 written in the settings class alone: `bertwright.commands.options` reads them from there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -55,20 +55,10 @@ class Settings(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    free: ClassVar[frozenset[str]] = frozenset()
+    changeable: ClassVar[frozenset[str]] = frozenset()
     """Settings that a resumed run may change: they do not decide what is learned."""
-    bits: ClassVar[frozenset[str]] = frozenset()
+    numeric: ClassVar[frozenset[str]] = frozenset()
     """Settings that change roundings and the numbers that dropout draws, but no expected result.
 
     A run resumes with other values of them where other numerics are allowed.
     """
-
-
-def renamed(values: Any, old: str, new: str, meaning: Mapping[bool, str]) -> Any:
-    """Return raw settings in which the boolean `old` is written as `new`, so that records of earlier runs can be read.
-
-    Values that fit neither name (both names at once, or no boolean) are returned as they are; validation refuses them.
-    """
-    if not isinstance(values, Mapping) or new in values or not isinstance(values.get(old), bool):
-        return values
-    return {name: value for name, value in values.items() if name != old} | {new: meaning[values[old]]}

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from rich.console import Console
@@ -128,9 +127,7 @@ class Status:
             with ignore_closed_stderr():
                 print(text, file=sys.stderr, flush=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._silent:
             return
         Status._active = self._outer

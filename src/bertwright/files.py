@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from bertwright.errors import Damaged, DiskFull, InputError, shown
-from bertwright.leftovers import lock_path, temporary
+from bertwright.leftovers import temporary
+from bertwright.locks import lock_path
 
 LONGEST_NAME: Final = 255 - len("..bw-XXXXXXXX.tmp")
 """Largest number of bytes of an output's name: systems allow 255, and its temporary name is longer."""
@@ -114,7 +115,7 @@ def atomic_file(path: Path, *, keep_new: bool = False) -> Iterator[IO[bytes]]:
         if path.is_dir() or (keep_new and is_free and os.path.lexists(path)):
             raise InputError(_changed_meanwhile(path))
         os.replace(unfinished, path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -133,14 +134,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         yield folder
         for file in folder.rglob("*"):
             if file.is_file():
-                with file.open("rb") as stream:
-                    os.fsync(stream.fileno())
-        sync_folder(folder)
+                sync(file)
+        sync(folder)
         if before:
             _replace_folder(folder, path, before)
         else:
             _rename_folder(folder, path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -158,12 +158,12 @@ def new_folder(path: Path) -> Iterator[Path]:
         return
     with _name_full_disk(path), temporary(path / "content", is_folder=True) as folder:
         yield folder  # inside `path`, which may be the mount point of another disk: that cannot be replaced
-        sync_folder(folder)
+        sync(folder)
         if [each.name for each in path.iterdir()] != [folder.name]:
             raise InputError(_changed_meanwhile(path))
         for each in folder.iterdir():
             os.replace(each, path / each.name)
-    sync_folder(path)
+    sync(path)
 
 
 def _content(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -212,8 +212,8 @@ def _changed_meanwhile(path: Path) -> str:
     )
 
 
-def sync_folder(path: Path) -> None:
-    """Write the entries of a folder to the disk, so that renames in it survive a power cut."""
+def sync(path: Path) -> None:
+    """Write a file, or the entries of a folder, through to the disk, so that they survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,10 +2,9 @@
 
 A temporary name is `.TARGET.bw-XXXXXXXX.tmp`, beside the target. The process that writes it holds a lock on it. The
 system releases the lock when the process ends, so the next process that writes the same target can tell leftovers from
-files in use.
+files in use. On a file system without locks no leftover is removed.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -13,6 +12,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import lock_descriptor
+
+from bertwright.locks import lock_path
 
 _NAME = re.compile(r"\.(?P<target>.+)\.bw-[a-z0-9_]{8}\.(?P<kind>tmp|old)")
 """A `tmp` is incomplete and can be removed. An `old` is the complete version that a new one was about to replace."""
@@ -39,23 +42,12 @@ def remove_leftovers(folder: Path, target: str | None = None) -> None:
         for entry in entries:
             match = _NAME.fullmatch(entry.name)
             if match and target in (None, match["target"]):
-                _settle(Path(entry.path), folder / match["target"], is_old=match["kind"] == "old")
+                _remove_or_restore(Path(entry.path), folder / match["target"], is_old=match["kind"] == "old")
 
 
 def is_leftover_name(name: str) -> bool:
     """Return whether `name` is a temporary name, of an unfinished file or an old version."""
     return _NAME.fullmatch(name) is not None
-
-
-def lock_path(path: Path) -> int:
-    """Lock a file or folder, and return the open descriptor that holds the lock. Waits while another process has it.
-
-    On a file system without locks the descriptor holds none; leftovers are never removed there.
-    """
-    lock = os.open(path, os.O_RDONLY)
-    with suppress(OSError):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
 
 
 def _create(target: Path, is_folder: bool) -> tuple[Path, int]:
@@ -75,12 +67,13 @@ def _create(target: Path, is_folder: bool) -> tuple[Path, int]:
             os.close(lock)
 
 
-def _settle(path: Path, target: Path, *, is_old: bool) -> None:
+def _remove_or_restore(path: Path, target: Path, *, is_old: bool) -> None:
     """Remove a leftover, or give it its name back, unless a running process holds its lock."""
-    with suppress(OSError):  # locked by another process, removed meanwhile, or a file system without locks
+    with suppress(OSError):  # removed meanwhile, or a file system without locks
         lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock_descriptor(lock, blocking=False):
+                return
             if not is_old:
                 _remove(path)
             elif not os.path.lexists(target):

@@ -11,7 +11,7 @@ from bertwright.experiments.jobs import finetuning_settings, pretraining_setting
 from bertwright.experiments.scales import SCALES
 from bertwright.experiments.scores import _METRICS
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
-from bertwright.experiments.tables.shared import GPT1
+from bertwright.experiments.tables.arms import GPT1
 from bertwright.model.system import system_config
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.registry import find
@@ -33,10 +33,7 @@ def scale(request: pytest.FixtureRequest) -> Scale:
 
 
 def models_of(scale: Scale, arm: Arm) -> list[PretrainSettings]:
-    if arm.baseline:
-        return []
-    changes = [arm.pretraining, *([arm.second] if arm.second is not None else [])]
-    return [pretraining_settings(scale, one, seed=1) for one in changes]
+    return [pretraining_settings(scale, changes, seed=1) for changes in arm.models]
 
 
 def tokens(settings: PretrainSettings) -> float:
@@ -58,10 +55,10 @@ def test_claims_and_pictures_speak_of_what_is_there(experiment: Experiment, scal
     assert all("," not in name for name in names)  # --arms parts them so
     assert experiment.claims
     for claim in experiment.claims:
-        assert {claim.first, claim.second} <= set(names)
-        assert claim.first != claim.second
-        assert claim.columns
-        assert set(claim.columns) <= set(columns)
+        assert {claim.arm, claim.against} <= set(names)
+        assert claim.arm != claim.against
+        assert experiment.columns_of(claim)
+        assert set(experiment.columns_of(claim)) <= set(columns)
     assert all((arm.x is not None) == (experiment.axis is not None) or experiment.axis is None for arm in arms)
 
 
@@ -94,9 +91,9 @@ def test_settings_are_valid_and_all_arms_have_the_same_tokens(experiment: Experi
 
 def test_models_on_the_way_are_kept(experiment: Experiment, scale: Scale) -> None:
     for arm in experiment.arms(scale):
-        if arm.at < 1:
+        if arm.fraction < 1:
             (settings,) = models_of(scale, arm)
-            assert arm.at in settings.snapshots
+            assert arm.fraction in settings.snapshots
 
 
 def test_fine_tuning_is_valid(experiment: Experiment, scale: Scale) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertwright.registry import find
-from bertwright.tasks.classification.encoding import decode, score
+from bertwright.tasks.classification.encoding import decode, score_values
 from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.tasks.classification.spec import ClassificationTask, with_labels
 
@@ -42,7 +42,9 @@ def test_right_answers_score_1_and_decode_to_the_labels(task_and_file):
     task, path = task_and_file
     examples = read_examples(task, path)
     logits = perfect_logits(task, examples.targets)
-    assert score(task, logits, examples.targets) == pytest.approx(dict.fromkeys(task.metrics, 1.0))
+    assert score_values(task, decode(task, logits).values, examples.targets) == pytest.approx(
+        dict.fromkeys(task.metrics, 1.0)
+    )
     if task.kind == "regression":
         assert decode(task, logits).values == pytest.approx(examples.targets)
     elif task.kind == "multilabel":
@@ -57,7 +59,9 @@ def test_the_order_of_the_labels_changes_no_metric(task_and_file):
     turned = with_labels(task, task.labels[::-1])
     targets, turned_targets = read_examples(task, path).targets, read_examples(turned, path).targets
     logits = np.random.default_rng(0).normal(size=(len(targets), task.num_outputs))
-    assert score(turned, logits[:, ::-1], turned_targets) == pytest.approx(score(task, logits, targets))
+    metrics = score_values(task, decode(task, logits).values, targets)
+    turned_values = decode(turned, logits[:, ::-1]).values
+    assert score_values(turned, turned_values, turned_targets) == pytest.approx(metrics)
 
 
 def test_the_spec_survives_json(task_and_file):

@@ -360,7 +360,12 @@ def test_bad_input_names_the_place_and_leaves_nothing(
     cases.append((["pretrain", "--corpus", tmp_path / "nowhere", "--steps", "3"], "nowhere"))
     start: list[str | Path] = ["pretrain", "--corpus", base / "corpus", *TINY]
     cases.append(([*start, "--steps", "3", "--init-from", tmp_path / "absent"], "absent"))
-    cases.append(([*start, "--steps", "3", "--init-from", base / "run", "--size", "mini"], "its size is tiny"))
+    cases.append(
+        (
+            [*start, "--steps", "3", "--init-from", base / "run", "--size", "mini"],
+            "expected the size mini (--size mini), got tiny",
+        )
+    )
     cases.append(([*start, "--minutes", "0"], "minutes"))
     cases.append(([*start, "--steps", "3", "--beta2", "1"], "beta2"))
     cases.append(([*start, "--steps", "3", "--dropout", "1"], "dropout"))

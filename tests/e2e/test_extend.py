@@ -39,8 +39,8 @@ def test_a_model_goes_on_with_an_extended_vocabulary(
         ([*extend, "--add", "100000"], "pieces of the text would shorten it"),
         (["tokenizer", "extend", at / "nowhere", own_text, "--add", "5"], "there is no such file"),
         ([*start[:2], at / "run2", "--corpus", at / "corpus", *TINY], "its tokenizer is neither"),
-        ([*start, "--size", "mini"], "its size is tiny, and mini in this run"),
-        ([*start, "--activation", "gelu"], "activation is gelu_tanh, and gelu in this run"),
+        ([*start, "--size", "mini"], "expected the size mini (--size mini), got tiny"),
+        ([*start, "--activation", "gelu"], "expected the activation gelu (--activation), got gelu_tanh"),
     ]
     for number, (arguments, words) in enumerate(refused):
         assert words in run_json(capsys, *arguments, "--out", at / f"refused{number}", code=2)[1], arguments

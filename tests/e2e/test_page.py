@@ -232,7 +232,7 @@ def test_masks_are_filled_as_one_types(page: Any, trained_models: dict[str, Pred
     assert expected[0].piece in page.locator("#told-fill").inner_text()  # what is read out
 
     page.fill("#fill-text", "no gap")
-    result.get_by_text("Put [MASK] where a word is missing.").wait_for()
+    result.get_by_text("Write [MASK] in place of a word.").wait_for()
     page.click("#fill-insert")
     page.click("#fill-insert")
     page.wait_for_function("() => document.querySelectorAll('#result-fill .mask').length === 2")
@@ -256,13 +256,13 @@ def test_a_pair_has_two_fields(page: Any, trained_models: dict[str, Predictor]) 
     type_into(page, "classification", {"first": "The harbour of here", "second": "The harbour of there"})
     assert result.locator(".big").inner_text() == "no"
     type_into(page, "classification", {"second": " "})
-    assert result.inner_text() == "Write both texts."
+    assert result.inner_text() == "Fill in both fields."
 
 
 def test_several_labels_and_a_number(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "topics", "classification")
     type_into(page, "classification", {"first": "The harbour of sentence"})
-    assert result.locator(".big").inner_text() == "These apply: sea, town."
+    assert result.locator(".big").inner_text() == "Labels that apply: sea, town"
     type_into(page, "classification", {"first": "The kitchen of sentence"})
     assert result.locator(".big").inner_text() == "No label applies."
 
@@ -305,7 +305,7 @@ def test_an_answer_is_marked_in_its_passage(page: Any, trained_models: dict[str,
     none = trained_models["squad"](("Where did they meet?", PASSAGE.format("something"))).no_answer
     type_into(page, "questions", {"context": PASSAGE.format("something")})
     assert result.locator("mark").count() == 0
-    assert result.locator(".big").inner_text() == "The passage holds no answer."
+    assert result.locator(".big").inner_text() == "The passage does not contain an answer."
     assert result.locator(".share").inner_text() == f"{100 * none:.1f} %"
 
 
@@ -367,14 +367,14 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
         return int(result.locator("#attention line").count())
 
     assert lines() == sum(share >= 0.02 for row in attention["attention"][0] for share in row)
-    result.locator("[data-place=from-1]").hover()
+    result.locator("[data-token=from-1]").hover()
     expected = [f"{100 * share:.1f} %" for share in attention["attention"][0][1]]
-    assert result.locator("[data-place^=to-] .share").all_text_contents() == expected
+    assert result.locator("[data-token^=to-] .share").all_text_contents() == expected
     assert lines() == sum(share >= 0.001 for share in attention["attention"][0][1])
     page.select_option("#inside-head", "3")  # in the answer that is there already
     assert "layer 2, head 3" in page.locator("#attention-title").inner_text()
     expected = [f"{100 * share:.1f} %" for share in attention["attention"][2][1]]
-    assert result.locator("[data-place^=to-] .share").all_text_contents() == expected
+    assert result.locator("[data-token^=to-] .share").all_text_contents() == expected
     page.select_option("#inside-head", "mean")
     assert "mean of all heads" in page.locator("#attention-title").inner_text()
 
@@ -393,7 +393,7 @@ def test_the_keyboard_is_enough(page: Any) -> None:
     wait_for_answer(page, "fill")
 
     def focused() -> str:
-        return str(page.evaluate("document.activeElement.id || document.activeElement.dataset.place"))
+        return str(page.evaluate("document.activeElement.id || document.activeElement.dataset.token"))
 
     page.locator("#model").focus()
     page.keyboard.press("Tab")
@@ -417,10 +417,10 @@ def test_the_keyboard_is_enough(page: Any) -> None:
     assert focused() == "from-0"
     page.keyboard.press("ArrowDown")
     assert focused() == "from-1"
-    assert page.locator("#shares").inner_text().startswith("“m” looks at:")
+    assert page.locator("#shares").inner_text().startswith("“m” attends to:")
     page.keyboard.press("ArrowRight")
     assert focused() == "to-1"
-    assert "is looked at by" in page.locator("#shares").inner_text()
+    assert "is attended to by" in page.locator("#shares").inner_text()
     page.keyboard.press("Escape")
     assert page.locator("#shares").inner_text() == ""
     assert focused() == "to-1"
@@ -521,8 +521,14 @@ def test_korean(page: Any) -> None:
     wait_for_answer(page, "fill")
     page.select_option("#language", "ko")
     assert page.evaluate("document.documentElement.lang") == "ko"
-    assert page.get_by_role("tab").all_inner_texts() == ["빈칸 채우기", "다음 문장", "두 글 비교", "모델 들여다보기"]
-    assert "그럴듯한 조각" in page.locator("#result-fill").inner_text()  # a result that was there already, too
+    assert page.get_by_role("tab").all_inner_texts() == [
+        "빈칸 채우기",
+        "다음 문장 예측",
+        "두 텍스트 비교",
+        "모델 들여다보기",
+    ]
+    assert "빈칸을 채운 텍스트" in page.locator("#result-fill").inner_text()  # a result that was there already, too
+    assert re.fullmatch(r"\d+\.\d%", page.locator("#result-fill .share").first.inner_text())  # no space in Korean
     page.reload()
     page.get_by_role("tab", name="빈칸 채우기").wait_for()
     missing = page.evaluate(
@@ -568,12 +574,12 @@ def test_a_token_is_required(browser: Any, trained_models: dict[str, Predictor])
         served({"lm": trained_models["lm"]}, token="schlüssel") as url,
         open_page(browser, url, refused=(401,)) as page,
     ):
-        page.get_by_role("heading", name="This service asks for a token").wait_for()
+        page.get_by_role("heading", name="This service requires an access token").wait_for()
         assert "Authorization: Bearer TOKEN" in page.locator("#token-trouble").inner_text()
-        page.get_by_label("Token").fill("another")
+        page.get_by_label("Access token").fill("another")
         page.keyboard.press("Enter")
         page.locator("#token-form").wait_for()
-        page.get_by_label("Token").fill("schlüssel")
+        page.get_by_label("Access token").fill("schlüssel")
         page.keyboard.press("Enter")
         page.locator("#tab-fill").wait_for()
         wait_for_answer(page, "fill")
@@ -598,7 +604,7 @@ def test_a_busy_service_is_asked_again(browser: Any, url: str) -> None:
 
         page.route("**/v1/next-sentence", refuse)
         page.fill("#next-first", "another text")
-        result.get_by_text("asked again in 1 second").wait_for()
+        result.get_by_text("tries again in 1 second").wait_for()
         assert "12 s of work wait" in result.inner_text()
         result.locator(".bars").wait_for()
         assert refusals == []

@@ -193,9 +193,9 @@ def test_other_tokenizers_shapes_and_lengths_are_refused(tmp_path: Path, own_tex
     with pytest.raises(InputError, match="its tokenizer is neither the one that"):
         start(tmp_path / "m", build_and_open(tmp_path / "corpus", own_text, tmp_path / "tok"))
     data = build_and_open(tmp_path / "own", own_text, tmp_path / "m")
-    with pytest.raises(InputError, match=r"its size is 2x32 of 4 heads, .* inside, and tiny in this run"):
+    with pytest.raises(InputError, match=r"expected the size tiny .*, got 2x32 of 4 heads, .* inside"):
         start(tmp_path / "m", data, size="tiny")
-    with pytest.raises(InputError, match="activation is gelu, and gelu_tanh in this run"):
+    with pytest.raises(InputError, match=r"expected the activation gelu_tanh .*, got gelu$"):
         start(tmp_path / "m", data, activation="gelu_tanh")
     settings = settings_for(tmp_path / "m").model_copy(update={"phases": (Phase(length=64, share=1.0),)})
     with pytest.raises(InputError, match="has 40 positions, and rows are 64 tokens long"):

@@ -21,7 +21,7 @@ from bertwright.tables.reader import read_table
 from bertwright.tasks.classification.examples import read_examples
 from bertwright.tasks.classification.spec import COLA, MULTILABEL, SST2, STSB
 from bertwright.tasks.multiple_choice.spec import ChoiceTask, choices_of
-from bertwright.tasks.question_answering.data import read_asked, read_questions
+from bertwright.tasks.question_answering.data import read_questions, read_unlabelled
 from bertwright.tasks.spec import with_settings
 from bertwright.tasks.tagging.conll import Columns, read_tag_lines, sentences_of
 from bertwright.tasks.tagging.spec import TaggingTask, learn_tags, read_tagged
@@ -82,7 +82,7 @@ READERS: dict[str, tuple[str, st.SearchStrategy[bytes], Callable[[Path], Any]]] 
         lambda path: sentences_of(read_tag_lines(path), Columns(), with_tags=False),
     ),
     "SQuAD": ("a.json", files(JSON), read_questions),
-    "questions": ("a.jsonl", files(JSON, ["\n"]), read_asked),
+    "questions": ("a.jsonl", files(JSON, ["\n"]), read_unlabelled),
     "text": ("a.txt", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),
     "records": ("a.jsonl", files(JSON, ["\n"]), lambda path: list(read_documents(path, TextSettings()))),
     "a dump": ("a.xml", files(WIKI), lambda path: list(read_documents(path, TextSettings()))),

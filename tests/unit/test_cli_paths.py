@@ -62,7 +62,7 @@ def test_an_argument_that_is_not_utf8_is_refused(arguments: list[str], capsys: p
     assert cli.main(arguments) == 2
     said = capsys.readouterr().err
     assert r"'n\xff" in said
-    assert "is not UTF-8 text" in said
+    assert "expected UTF-8 text, got other bytes" in said
 
 
 def test_a_current_folder_that_is_not_utf8_is_refused(
@@ -72,7 +72,7 @@ def test_a_current_folder_that_is_not_utf8_is_refused(
     os.mkdir(folder)
     monkeypatch.chdir(os.fsdecode(folder))
     assert cli.main(["runs", "."]) == 2
-    assert r"n\xff': is not UTF-8 text" in capsys.readouterr().err
+    assert r"n\xff': expected UTF-8 text, got other bytes" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="0"):
         cli.main(["runs", "--help"])
 

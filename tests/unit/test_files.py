@@ -10,7 +10,8 @@ import torch
 
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import atomic_file, atomic_folder, new_folder, refuse_unwritable
-from bertwright.leftovers import lock_path, remove_leftovers
+from bertwright.leftovers import remove_leftovers
+from bertwright.locks import lock_path
 from bertwright.model.folder import write_folder
 from bertwright.text.documents import find_inputs
 

@@ -42,7 +42,8 @@ from bertwright.text import decompress as opening
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.vocabulary import SPECIAL, Rules
-from bertwright.text.wikitext import passages, unclosed
+from bertwright.text.wiki_cuts import count_unclosed
+from bertwright.text.wikitext import passages
 from bertwright.text.wordpiece import Tokenizer
 from tests.support import bundle_writer as writer
 from tests.support.other_weights import put
@@ -122,9 +123,9 @@ def test_nested_brackets_and_long_numbers_take_no_hours() -> None:
 
 
 def test_openings_without_an_end_are_counted() -> None:
-    assert unclosed("[[a]] {{b|[[c]]}} <b>d</b> <br> <ref/> {|\n|}") == 0
-    assert unclosed("[[a {{b ]] }} <b> <i") == 3
-    assert unclosed("{{" * 100 + "}}" * 100) > 50
+    assert count_unclosed("[[a]] {{b|[[c]]}} <b>d</b> <br> <ref/> {|\n|}") == 0
+    assert count_unclosed("[[a {{b ]] }} <b> <i") == 3
+    assert count_unclosed("{{" * 100 + "}}" * 100) > 50
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)])

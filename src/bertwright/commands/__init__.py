@@ -8,7 +8,10 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    from bertwright.commands.options import SettingsOptions
 
 CommandResult = Mapping[str, Any]
 """Result of a command: printed line by line, or as one JSON object with --json.
@@ -48,21 +51,41 @@ COMMANDS = {
 """name of a command → its module in `bertwright.commands`, and what it does."""
 
 
-@cache
-def load_command(name: str) -> Callable[..., CommandResult]:
-    """Import the function of a command, `corpus_build_command` for "corpus build", and make its help readable.
+def load_command(name: str, arguments: Sequence[str] = ()) -> Callable[..., CommandResult]:
+    """Import the function of a command, `corpus_build_command` for "corpus build", and prepare it for `parse`.
 
-    tyro would keep the line breaks of the docstring, and show "(default: None)" and "(default: False)".
+    arguments: the typed ones. The options of a settings class depend on a --recipe among them.
     """
-    from tyro.conf import arg  # here, since the list of commands needs no tyro
+    command, settings_options = _import_command(name)
+    for parameter, mark in settings_options.items():
+        command.__annotations__[parameter] = mark.annotation(arguments)
+    return command
+
+
+@cache
+def _import_command(name: str) -> tuple[Callable[..., CommandResult], dict[str, "SettingsOptions"]]:
+    """Return the function of a command with a readable help, and the marks of its parameters that hold settings.
+
+    tyro would keep the line breaks of the docstring, show "(default: None)" and "(default: False)", and make a second
+    option --no-NAME for each switch.
+    """
+    from tyro.conf import FlagCreatePairsOff, arg  # here, since the list of commands needs no tyro
+
+    from bertwright.commands.options import SettingsOptions
 
     module = importlib.import_module(f"bertwright.commands.{COMMANDS[name][0]}")
     command: Callable[..., CommandResult] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
     command.__doc__ = re.sub(r"\n {8}", " ", inspect.getdoc(command) or "")
+    settings_options = {}
     for option in inspect.signature(command).parameters.values():
         if option.default is None or option.default is False:
-            command.__annotations__[option.name] = Annotated[option.annotation, arg(help_behavior_hint="")]
-    return command
+            command.__annotations__[option.name] = Annotated[
+                option.annotation, arg(help_behavior_hint=""), FlagCreatePairsOff
+            ]
+        for mark in getattr(option.annotation, "__metadata__", ()):
+            if isinstance(mark, SettingsOptions):
+                settings_options[option.name] = mark
+    return command, settings_options
 
 
 def parse(command: Callable[..., Any], arguments: Sequence[str], *, prog: str) -> Any:
@@ -70,10 +93,5 @@ def parse(command: Callable[..., Any], arguments: Sequence[str], *, prog: str) -
     import tyro
 
     conf = tyro.conf
-    marks = (
-        conf.FlagCreatePairsOff,
-        conf.HelptextFromCommentsOff,
-        conf.DisallowNone,
-        conf.PositionalMetavarFromFieldName,
-    )
+    marks = (conf.HelptextFromCommentsOff, conf.DisallowNone, conf.PositionalMetavarFromFieldName)
     return tyro.cli(command, args=arguments, prog=prog, config=marks)

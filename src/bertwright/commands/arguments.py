@@ -1,8 +1,37 @@
-"""Type of the options that may be given several times."""
+"""Types of the options that several commands have, with their help."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
-from tyro.conf import UseAppendAction
+from tyro.conf import Positional, UseAppendAction, arg
+
+from bertwright.serving.settings import AnswerPrecision
+from bertwright.training.settings import Device
 
 Repeatable = Annotated[tuple[str, ...], UseAppendAction]
 """Option that may be repeated: one text for each use."""
+TextInputs = Annotated[
+    Positional[tuple[str, ...]],
+    arg(
+        help="Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed "
+        "as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub."
+    ),
+]
+DocumentBreaks = Annotated[
+    Literal["blank-lines", "lines", "file"],
+    arg(help="Documents of plain text are separated by blank lines, or each line or file is one."),
+]
+TextField = Annotated[str, arg(help="Field of JSON lines, or column of a table, that holds the text.")]
+KeepDuplicates = Annotated[bool, arg(help="Keep documents that equal an earlier one.")]
+TextColumns = Annotated[Repeatable, arg(help="Column of the text; twice for pairs.")]
+LabelColumn = Annotated[str | None, arg(help="Column of the label or number.")]
+VocabularyFolder = Annotated[Path | None, arg(help="Tokenizer or model folder with the vocabulary for random:SIZE.")]
+PrecisionOption = Annotated[
+    AnswerPrecision,
+    arg(help="Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact."),
+]
+DeviceOption = Annotated[Device, arg(help="Device that computes: the processors (cpu), or a GPU (cuda).")]
+ShardingOption = Annotated[
+    Literal["ddp", "fsdp2"],
+    arg(help="With torchrun, each process holds the whole model (ddp) or a part of it (fsdp2)."),
+]

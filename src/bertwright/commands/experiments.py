@@ -2,19 +2,13 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable
+from bertwright.commands.arguments import DeviceOption, Repeatable
 from bertwright.errors import InputError
-from bertwright.training.settings import Device
-
-if TYPE_CHECKING:
-    from bertwright.experiments.spec import Experiment
-
-_PACKAGE = "bertwright.experiments.tables"
 
 
 def paper_command(
@@ -30,7 +24,7 @@ def paper_command(
     arms: str | None = None,
     tasks: str | None = None,
     page: bool = False,
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
     allow_other_numerics: bool = False,
 ) -> CommandResult:
     """Run an experiment of the paper and write its page; without a name, list the experiments.
@@ -49,15 +43,21 @@ def paper_command(
         arms: Names of the arms to run, with commas between (default: all).
         tasks: Names of the tasks to run, such as sst2,rte (default: all).
         page: Compute nothing; write the page of the finished runs and report what is missing.
-        device: Device that computes: the processors (cpu), or a GPU (cuda).
         allow_other_numerics: Continue runs from another kind of processor or torch. Results then differ in their last
             bits.
     """
+    from bertwright.experiments.spec import Experiment
+    from bertwright.registry import find
+
+    experiments = find("bertwright.experiments.tables", Experiment)
     if name is None:
-        return _experiments()
-    experiment = _experiment(name)
-    _refuse_none("--seeds", seeds)
-    _refuse_none("--pretraining-seeds", pretraining_seeds)
+        rows = [{"name": each.name, "title": each.title, "question": each.question} for each in experiments.values()]
+        return {"experiments": rows, "text": "\n".join(f"  {row['name']:16}{row['question']}" for row in rows)}
+    if name not in experiments:
+        raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
+    for option, count in (("--seeds", seeds), ("--pretraining-seeds", pretraining_seeds)):
+        if count is not None and count < 1:
+            raise InputError(f"{option} {count}: expected at least 1")
     from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
@@ -75,35 +75,14 @@ def paper_command(
     typed = {"--scale": scale, "--out": out.name, "--seeds": seeds, "--pretraining-seeds": pretraining_seeds}
     typed |= {"--arms": arms, "--tasks": tasks, "--device": None if device == "cpu" else device}
     command = f"bertwright paper {name} {_command_line(typed)} --data DATA --corpus TEXT"
-    how: Any = {"only_page": page, "device": device, "allow_other_numerics": allow_other_numerics}
-    return run_experiment(experiment, request, command=command, **how)
-
-
-def _experiments() -> CommandResult:
-    """Return name, title and question of all experiments."""
-    from bertwright.experiments.spec import Experiment
-    from bertwright.registry import find
-
-    experiments = find(_PACKAGE, Experiment).values()
-    rows = [{"name": each.name, "title": each.title, "question": each.question} for each in experiments]
-    return {"experiments": rows, "text": "\n".join(f"  {row['name']:16}{row['question']}" for row in rows)}
-
-
-def _experiment(name: str) -> "Experiment":
-    """Return the experiment of that name; InputError lists the names."""
-    from bertwright.experiments.spec import Experiment
-    from bertwright.registry import find
-
-    experiments = find(_PACKAGE, Experiment)
-    if name not in experiments:
-        raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
-    return experiments[name]
-
-
-def _refuse_none(option: str, count: int | None) -> None:
-    """Raise InputError for a count below 1."""
-    if count is not None and count < 1:
-        raise InputError(f"{option} {count}: expected at least 1")
+    return run_experiment(
+        experiments[name],
+        request,
+        command=command,
+        only_page=page,
+        device=device,
+        allow_other_numerics=allow_other_numerics,
+    )
 
 
 def _command_line(options: dict[str, Any]) -> str:

@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable
-from bertwright.commands.options import options
+from bertwright.commands.arguments import (
+    DeviceOption,
+    LabelColumn,
+    PrecisionOption,
+    Repeatable,
+    ShardingOption,
+    TextColumns,
+    VocabularyFolder,
+)
+from bertwright.commands.options import SettingsOptions
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.serving.settings import AnswerPrecision
-from bertwright.training.settings import Device
 
 if TYPE_CHECKING:
     from bertwright.tasks.spec import TaskSpec
@@ -25,17 +33,17 @@ def finetune_command(
     model: str,
     data: Path,
     out: Path,
-    text_column: Repeatable = (),
-    label_column: str | None = None,
+    text_column: TextColumns = (),
+    label_column: LabelColumn = None,
     grid: str | None = None,
     resume: bool = False,
-    settings: Annotated[Mapping[str, Any], options(FinetuneSettings)],
+    settings: Annotated[Mapping[str, Any], SettingsOptions(FinetuneSettings)],
     class_weights: Literal["none", "balanced"] = "none",
     long: Literal["truncate", "head-tail", "windows"] = "truncate",
     task_setting: Repeatable = (),
-    tokenizer: Path | None = None,
+    tokenizer: VocabularyFolder = None,
     allow_other_numerics: bool = False,
-    sharding: Literal["ddp", "fsdp2"] = "ddp",
+    sharding: ShardingOption = "ddp",
 ) -> CommandResult:
     """Fine-tune a model on a labelled table; the epoch with the best validation metric is kept.
 
@@ -45,8 +53,6 @@ def finetune_command(
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer).
         data: Folder with train and dev files, or one file, of which a tenth is used for validation.
         out: Run folder.
-        text_column: Column of the text; twice for pairs.
-        label_column: Column of the label or number.
         grid: Search over settings: paper (batches of 16 and 32, three learning rates, 2 to 4 epochs), or for example
             "batch-size=16,32 learning-rate=1e-3,3e-4". Every combination is trained with every seed.
         resume: Continue the run in --out.
@@ -54,10 +60,8 @@ def finetune_command(
         long: Texts longer than --max-length lose their end (truncate) or their middle (head-tail), or are cut into
             windows whose outputs are averaged (windows).
         task_setting: NAME=VALUE: a setting of this kind of task. ner and pos have scheme and context.
-        tokenizer: Tokenizer or model folder with the vocabulary for random:SIZE.
         allow_other_numerics: Resume on another kind of processor or torch, or with another --device or
             --activation-checkpointing. Results then differ in their last bits.
-        sharding: With torchrun, each process holds the whole model (ddp) or a part of it (fsdp2).
     """
     from bertwright.finetuning.run import finetune
     from bertwright.finetuning.search import parse_grid, search
@@ -107,13 +111,13 @@ def evaluate_command(
     model: str,
     data: Path | None = None,
     corpus: Path | None = None,
-    rows: int = 2048,
-    length: int = 128,
-    text_column: Repeatable = (),
-    label_column: str | None = None,
+    rows: int = HELD_OUT_ROWS,
+    length: int = HELD_OUT_LENGTH,
+    text_column: TextColumns = (),
+    label_column: LabelColumn = None,
     task_setting: Repeatable = (),
     precision: AnswerPrecision = "auto",
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
 ) -> CommandResult:
     """Compute the metrics of a fine-tuned model on a task, or of a pre-trained one on a corpus (TASK = pretraining).
 
@@ -124,11 +128,8 @@ def evaluate_command(
         corpus: For pretraining: validation corpus.
         rows: For pretraining: number of rows, from the first on.
         length: For pretraining: tokens per row.
-        text_column: Column of the text; twice for pairs.
-        label_column: Column of the label or number.
         task_setting: NAME=VALUE, instead of the setting that the model was fine-tuned with.
         precision: For a task: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-        device: Device that computes: the processors (cpu), or a GPU (cuda).
     """
     from bertwright.finetuning.evaluate import evaluate_task
     from bertwright.pretraining.evaluate import evaluate_pretraining
@@ -157,8 +158,8 @@ def predict_command(
     raw: bool = False,
     input_format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"] = "auto",
     output_format: Literal["auto", "csv", "tsv", "jsonl", "parquet"] = "auto",
-    precision: AnswerPrecision = "auto",
-    device: Device = "cpu",
+    precision: PrecisionOption = "auto",
+    device: DeviceOption = "cpu",
 ) -> CommandResult:
     """Predict for every row of a file: its fields are kept, label and probabilities (or score, or tags) are added.
 
@@ -175,8 +176,6 @@ def predict_command(
         input_format: Format of standard input, or of a file without a known ending. With lines, each line is one text,
             and the output is a tsv table, or JSON lines of entities with their positions.
         output_format: Format of standard output, or of a file without a known ending.
-        precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
-        device: Device that computes: the processors (cpu), or a GPU (cuda).
     """
     from bertwright.finetuning.evaluate import predict_file
 

@@ -4,9 +4,10 @@ The type, limits, default and help of an option are written in the settings clas
 `Option`. tyro makes the parser from what is returned here.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import Parameter, Signature
+from itertools import pairwise
 from typing import Annotated, Any, TypedDict, cast, get_args
 
 from tyro.conf import arg
@@ -41,12 +42,12 @@ class CommandOption:
         """Return the annotation from which tyro makes the option."""
         types, defaults = zip(*self.fields.values(), strict=True)
         shown = " ".join(map(_shown, defaults))
-        hint = f"(default: {shown})" if shown and types != (bool,) else ""
+        hint = f"(default: {shown})" if shown else ""
         kind = str if self.option.read else types[0] if len(types) == 1 else tuple.__class_getitem__(types)
         return Annotated[kind, arg(name=self.name, prefix_name=False, help=self.help, help_behavior_hint=hint)]
 
     def store(self, settings: dict[str, Any], value: Any) -> None:
-        """Put a typed value into nested settings. A switch that was not typed is left out."""
+        """Put a typed value into nested settings. A switch that has its default is left out."""
         if isinstance(value, bool) and value is self.default:
             return
         for name in self.path:
@@ -55,55 +56,62 @@ class CommandOption:
         settings.update(zip(self.fields, value if self.option.together else [value], strict=True))
 
 
-def entries(settings: type[Settings], path: tuple[str, ...] = ()) -> Iterator[CommandOption]:
-    """Yield the options of a settings class and of the settings nested in it."""
-    fields = settings.model_fields
-    for name, field in fields.items():
-        option = next((mark for mark in field.metadata if isinstance(mark, Option)), None)
-        if option is not None:
-            together = {each: (fields[each].annotation, fields[each].default) for each in option.together or (name,)}
-            yield CommandOption(option, path, together, " ".join((field.description or "").split()))
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            yield from entries(field.annotation, (*path, name))
-
-
-def options(settings: type[Settings]) -> Any:
-    """Return the mark of a command's parameter that takes the options of a settings class.
+@dataclass(frozen=True)
+class SettingsOptions:
+    """Mark of a command's parameter that takes the options of a settings class.
 
     The parameter is a mapping, nested as the settings are. It holds only the settings whose options were typed.
+    recipes: settings by their names. The values of the one that --recipe names are the defaults in the help.
     """
-    groups: dict[str, dict[str, CommandOption]] = {group.replace("-", "_"): {} for group in get_args(Group)}
-    for entry in entries(settings):
-        groups[entry.option.group.replace("-", "_")][entry.name] = entry
 
-    def collect(**typed: Mapping[str, Any]) -> dict[str, Any]:
-        changed: dict[str, Any] = {}
-        for group, values in typed.items():
-            for name, value in values.items():
-                groups[group][name].store(changed, value)
-        return changed
+    settings: type[Settings]
+    recipes: Mapping[str, Settings] = field(default_factory=dict)
 
-    typed_dict: Any = TypedDict  # mypy knows only those that are written out
-    arguments = {
-        group: Annotated[
-            typed_dict(group, {name: entry.argument() for name, entry in members.items()}, total=False),
-            arg(name=group, prefix_name=False),
-        ]
-        for group, members in groups.items()
-        if members
-    }
-    collect.__annotations__ = arguments
-    # A switch has a value from the start: tyro calls it --no-… where that is true.
-    switches = {
-        group: {name: entry.default for name, entry in groups[group].items() if isinstance(entry.default, bool)}
-        for group in arguments
-    }
-    parameters = [
-        Parameter(group, Parameter.KEYWORD_ONLY, annotation=kind, default=switches[group])
-        for group, kind in arguments.items()
-    ]
-    cast(Any, collect).__signature__ = Signature(parameters)
-    return arg(constructor=collect, prefix_name=False)
+    def annotation(self, arguments: Sequence[str] = ()) -> Any:
+        """Return the annotation of the parameter from which tyro makes the options, for a typed command line."""
+        options = list(entries(self.settings, self.recipes.get(_typed_recipe(arguments))))
+        by_name = {option.name: option for option in options}
+
+        def collect(**groups: Mapping[str, Any]) -> dict[str, Any]:
+            changed: dict[str, Any] = {}
+            for typed in groups.values():
+                for name, value in typed.items():
+                    by_name[name].store(changed, value)
+            return changed
+
+        typed_dict: Any = TypedDict  # mypy knows only those that are written out
+        parameters = []
+        for group in get_args(Group):
+            members = {option.name: option for option in options if option.option.group == group}
+            if not members:
+                continue
+            types = typed_dict(group, {name: option.argument() for name, option in members.items()}, total=False)
+            kind: Any = Annotated[types, arg(name=group, prefix_name=False)]
+            # Only switches have a value from the start, without which tyro would ask for True or False.
+            switches = {name: option.default for name, option in members.items() if isinstance(option.default, bool)}
+            name = group.replace("-", "_")
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=switches))
+        collect.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        cast(Any, collect).__signature__ = Signature(parameters)
+        return Annotated[Mapping[str, Any], arg(constructor=collect, prefix_name=False)]
+
+
+def entries(
+    settings: type[Settings], defaults: Settings | None = None, path: tuple[str, ...] = ()
+) -> Iterator[CommandOption]:
+    """Yield the options of a settings class and of the settings nested in it, with the defaults of the class.
+
+    defaults: settings whose values take the place of the class's defaults.
+    """
+    defaults = defaults or settings.model_construct()
+    fields = settings.model_fields
+    for name, info in fields.items():
+        option = next((mark for mark in info.metadata if isinstance(mark, Option)), None)
+        if option is not None:
+            together = {each: (fields[each].annotation, getattr(defaults, each)) for each in option.together or (name,)}
+            yield CommandOption(option, path, together, " ".join((info.description or "").split()))
+        elif isinstance(info.annotation, type) and issubclass(info.annotation, Settings):
+            yield from entries(info.annotation, getattr(defaults, name), (*path, name))
 
 
 def option_at(class_name: str, path: tuple[Any, ...]) -> str | None:
@@ -115,10 +123,18 @@ def option_at(class_name: str, path: tuple[Any, ...]) -> str | None:
     return None
 
 
+def _typed_recipe(arguments: Sequence[str]) -> str:
+    """Return the value of --recipe among typed arguments; empty where there is none."""
+    words = [word for text in arguments for word in (text.split("=", 1) if text.startswith("--recipe=") else [text])]
+    return dict(pairwise(words)).get("--recipe", "")
+
+
 def _shown(default: Any) -> str:
     """Return a default as a person would type it; empty where there is none."""
     if default is None or default == ():
         return ""
+    if isinstance(default, bool):
+        return "on" if default else "off"
     if isinstance(default, tuple):
         return ",".join(map(str, default))
     return f"{default:g}" if isinstance(default, float) else str(default)

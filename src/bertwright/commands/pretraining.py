@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable
-from bertwright.commands.options import options
+from bertwright.commands.arguments import Repeatable, ShardingOption
+from bertwright.commands.options import SettingsOptions
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.pretraining.settings import PretrainSettings, merged, resolve_settings
+from bertwright.pretraining.settings import RECIPES, PretrainSettings, merged, resolve_settings
 
 
 def quickstart_command(
@@ -38,12 +38,11 @@ def pretrain_command(
     init_from: str | None = None,
     resume: bool = False,
     plan: bool = False,
-    settings: Annotated[Mapping[str, Any], options(PretrainSettings)],
+    settings: Annotated[Mapping[str, Any], SettingsOptions(PretrainSettings, RECIPES)],
     no_next_sentence: bool = False,
     whole_word_mask: bool = False,
-    no_bias_correction: bool = False,
     allow_other_numerics: bool = False,
-    sharding: Literal["ddp", "fsdp2"] = "ddp",
+    sharding: ShardingOption = "ddp",
 ) -> CommandResult:
     """Pre-train BERT with masked LM and next-sentence prediction, or a language model; the defaults are the paper's.
 
@@ -51,23 +50,21 @@ def pretrain_command(
         corpus: Corpus folder. Several as FOLDER=WEIGHT: rows are drawn from each in proportion to its weight.
         out: Run folder.
         recipe: Named settings: paper-base, paper-large, paper-gpt, two-cores or two-hours. Every other option
-            overrides them.
+            overrides them; --recipe NAME --help shows their values as defaults.
         held_out: Validation data: a corpus folder, or a fraction of the documents such as 0.01.
         init_from: Model to start from: a model folder, also a published one, or a run folder.
         resume: Continue the run in --out, or start it where there is none.
         plan: Print steps, epochs, hours, disk and memory of the run without starting it.
         no_next_sentence: The same as --second-sentence none: masked LM alone, on full-length segments.
         whole_word_mask: The same as --mask-units word.
-        no_bias_correction: Switch off --bias-correction of a recipe.
         allow_other_numerics: Resume on another kind of processor or torch, or with another --device,
             --micro-tokens or --activation-checkpointing. Results then differ in their last bits.
-        sharding: With torchrun, each process holds the whole model (ddp) or a part of it (fsdp2).
     """
-    settings = _without_short_forms(settings, no_next_sentence, whole_word_mask, no_bias_correction)
+    settings = _with_short_forms(settings, no_next_sentence=no_next_sentence, whole_word_mask=whole_word_mask)
     fraction = _fraction(held_out)
     if fraction is not None:
         settings = {**settings, "held_out_share": fraction}
-    chosen = resolve_settings(recipe, settings, begins_anew=init_from is None)
+    chosen = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
     if settings.get("evaluations") and not (folder or chosen.held_out_share):
         say(f"--evaluations {chosen.evaluations}: there is no validation data; add --held-out FOLDER or FRACTION")
@@ -146,27 +143,21 @@ def next_sentence_command(first: Positional[str], second: Positional[str], /, *,
     return {"is_next": next_sentence_probability(loaded, open_tokenizer(saved), first, second)}
 
 
-def _without_short_forms(
-    settings: Mapping[str, Any], no_next_sentence: bool, whole_word_mask: bool, no_bias_correction: bool
+def _with_short_forms(
+    settings: Mapping[str, Any], *, no_next_sentence: bool, whole_word_mask: bool
 ) -> Mapping[str, Any]:
-    """Return the settings with what the three short forms stand for.
-
-    Raises InputError where a short form contradicts the option that it stands for.
-    """
-    examples, optimizer = settings.get("examples", {}), settings.get("optimizer", {})
-    for is_typed, short, value, option, typed in (
-        (no_next_sentence, "no-next-sentence", "none", "second-sentence", examples.get("second_sentence")),
-        (whole_word_mask, "whole-word-mask", "word", "mask-units", examples.get("masking", {}).get("units")),
-    ):
-        if is_typed and typed not in (None, value):
-            raise InputError(f"--{option} {typed}: --{short} stands for --{option} {value}; leave one of the two out")
-    if no_bias_correction and optimizer.get("bias_correction"):
-        raise InputError("give either --bias-correction or --no-bias-correction")
+    """Return the typed settings with those that the short forms stand for. InputError where they contradict."""
+    short_forms: list[tuple[str, str, Mapping[str, Any]]] = []
     if no_next_sentence:
-        settings = merged(settings, {"examples": {"second_sentence": "none"}})
+        short_forms.append(("--no-next-sentence", "--second-sentence none", {"examples": {"second_sentence": "none"}}))
     if whole_word_mask:
-        settings = merged(settings, {"examples": {"masking": {"units": "word"}}})
-    return merged(settings, {"optimizer": {"bias_correction": False}}) if no_bias_correction else settings
+        short_forms.append(("--whole-word-mask", "--mask-units word", {"examples": {"masking": {"units": "word"}}}))
+    for name, meaning, change in short_forms:
+        changed = merged(settings, change)
+        if changed != merged(change, settings):
+            raise InputError(f"{name} stands for {meaning}, and another value was typed too; leave one of the two out")
+        settings = changed
+    return settings
 
 
 def _corpora(typed: tuple[str, ...]) -> dict[Path, float]:

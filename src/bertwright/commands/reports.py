@@ -5,7 +5,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable
+from bertwright.commands.arguments import LabelColumn, TextColumns, VocabularyFolder
 
 
 def runs_command(folder: Positional[Path], /) -> CommandResult:
@@ -50,9 +50,9 @@ def doctor_command(
     corpus: Path | None = None,
     data: Path | None = None,
     task: str | None = None,
-    text_column: Repeatable = (),
-    label_column: str | None = None,
-    tokenizer: Path | None = None,
+    text_column: TextColumns = (),
+    label_column: LabelColumn = None,
+    tokenizer: VocabularyFolder = None,
     max_length: int | None = None,
     quick: bool = False,
 ) -> CommandResult:
@@ -67,9 +67,6 @@ def doctor_command(
         data: Labelled table, or folder with train and dev files.
         task: Task of --data: sst2, cola, mrpc, qqp, stsb, mnli, qnli, rte, wnli; or classify, multilabel, regress
             (default: the task of the model, else classify).
-        text_column: Column of the text; twice for pairs.
-        label_column: Column of the label or number.
-        tokenizer: Tokenizer or model folder with the vocabulary for random:SIZE.
         max_length: Tokens per example (default: the model's own, or 128).
         quick: Skip the checks that compute: speed of matrix products, compiling, predictions of the model, training on
             one batch, and all but the first tokens of the corpus.

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable
-from bertwright.commands.options import options
+from bertwright.commands.arguments import PrecisionOption, Repeatable
+from bertwright.commands.options import SettingsOptions
 from bertwright.errors import InputError, MissingExtra
 from bertwright.serving.settings import AnswerPrecision, ServeSettings
 from bertwright.shipped import shipped
@@ -20,15 +20,14 @@ _DEMO_MODELS = ("finetuned-pretrained", "pretraining")
 def serve_command(
     *,
     model: Repeatable,
-    settings: Annotated[Mapping[str, Any], options(ServeSettings)],
-    precision: AnswerPrecision = "auto",
+    settings: Annotated[Mapping[str, Any], SettingsOptions(ServeSettings)],
+    precision: PrecisionOption = "auto",
     threads: int | None = None,
 ) -> CommandResult:
     """Serve models over HTTP until Ctrl-C: a page at /, the endpoints at /docs.
 
     Args:
         model: MODEL, or NAME=MODEL; once for each model. The first one answers requests that name none.
-        precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
         threads: Number of threads that compute (default: one per core).
     """
     chosen = ServeSettings.model_validate({**settings, "token": _token(settings.get("token"))})
@@ -39,8 +38,8 @@ def serve_command(
 def demo_command(
     *,
     model: Repeatable = (),
-    port: int = 8000,
-    precision: AnswerPrecision = "auto",
+    port: int = ServeSettings().port,
+    precision: PrecisionOption = "auto",
     no_browser: bool = False,
 ) -> CommandResult:
     """Open a page with a model in the browser: fill masks, classify, look inside the model.
@@ -49,7 +48,6 @@ def demo_command(
         model: MODEL, or NAME=MODEL, once for each (default: the models of `bertwright quickstart` in ./quickstart,
             else small-wiki, which comes with the program).
         port: Port to listen on; 0 takes a free one.
-        precision: Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
         no_browser: Print the address of the page without opening it.
     """
     import threading
@@ -103,17 +101,15 @@ def _token(typed: str | None) -> str | None:
     if token is None:
         return None
     if not token:
-        raise InputError(
-            f"--token (or {TOKEN}): expected a token, got an empty text; leave it out to serve without one"
-        )
-    if token != token.strip():
-        space = "a space or the end of a line"
-        raise InputError(f"--token (or {TOKEN}): begins or ends with {space}, which no header keeps; remove that")
-    if not token.isprintable():
+        fault = "expected a token, got an empty text; leave it out to serve without one"
+    elif token != token.strip():
+        fault = "begins or ends with a space or the end of a line, which no header keeps; remove that"
+    elif not token.isprintable():
         position = next(position for position, character in enumerate(token, 1) if not character.isprintable())
-        fault = f"character {position} of {len(token)} is not printable, or not UTF-8"
-        raise InputError(f"--token (or {TOKEN}): {fault}, which no header holds; remove it")
-    return token
+        fault = f"character {position} of {len(token)} is not printable, or not UTF-8, which no header holds; remove it"
+    else:
+        return token
+    raise InputError(f"--token (or {TOKEN}): {fault}")
 
 
 def _models(typed: tuple[str, ...]) -> dict[str, str]:
@@ -140,5 +136,5 @@ def _name_of(text: str) -> str:
 
 
 def _made_by_quickstart(folder: Path) -> dict[str, str]:
-    """Return the models of a quickstart that are there, by their names."""
+    """Return the models of a quickstart that exist in its folder, by their names."""
     return {name: str(folder / name) for name in _DEMO_MODELS if (folder / name / "model" / "config.json").is_file()}

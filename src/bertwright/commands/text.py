@@ -1,11 +1,13 @@
 """The commands of the groups tokenizer and corpus: text → tokenizer → shards."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
+from bertwright.commands.arguments import DocumentBreaks, KeepDuplicates, TextField, TextInputs
 from bertwright.console import say
 from bertwright.errors import InputError
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def tokenizer_train_command(
-    inputs: Positional[tuple[str, ...]],
+    inputs: TextInputs,
     /,
     *,
     out: Path,
@@ -24,32 +26,25 @@ def tokenizer_train_command(
     merges: int | None = None,
     cased: bool = False,
     strip_accents: bool = False,
-    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
-    field: str = "text",
+    documents: DocumentBreaks = "blank-lines",
+    field: TextField = "text",
 ) -> CommandResult:
     """Learn a vocabulary, BERT's WordPiece or GPT-1's byte pairs; the same text gives the same bytes.
 
     Args:
-        inputs: Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
-            as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         out: Tokenizer folder to write.
         vocab_size: Size of a WordPiece vocabulary, special tokens included (the paper: 30,000).
         kind: Kind of vocabulary: wordpiece, or bpe: GPT-1's byte pairs, whose text is lower-cased and without accents.
         merges: Number of merges of a byte-pair vocabulary, to which the letters are added (default: GPT-1's 40,000).
         cased: Keep capitals (WordPiece). Accents are kept in both cases.
         strip_accents: Remove accents as the released uncased vocabularies do; this decomposes Hangul too (WordPiece).
-        documents: Documents of plain text are separated by blank lines, or each line or file is one.
-        field: Field of JSON lines, or column of a table, that holds the text.
     """
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
-    from bertwright.text.document import TextSettings
-    from bertwright.text.documents import find_inputs, read_all
     from bertwright.text.wordpiece import train_tokenizer
 
     _refuse_existing(out)
-    settings = TextSettings(documents=documents, field=field)
-    texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
+    texts = _paragraphs(inputs, documents, field)
     if kind == "bpe":
         _refuse_wordpiece_only(vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
         tokenizer: BaseTokenizer = train_bpe(texts, merges=MERGES if merges is None else merges)
@@ -59,8 +54,7 @@ def tokenizer_train_command(
         raise InputError("--vocab-size: expected the size of the vocabulary (the paper: 30,000)")
     else:
         tokenizer = train_tokenizer(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
-    _save(tokenizer, out)
-    return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
+    return _save(tokenizer, out)
 
 
 def tokenizer_import_command(vocabulary: Positional[Path], /, *, out: Path, cased: bool = False) -> CommandResult:
@@ -84,64 +78,50 @@ def tokenizer_import_command(vocabulary: Positional[Path], /, *, out: Path, case
     finding = casing(tokenizer, not cased)
     if finding.level != "ok":
         say(f"{vocabulary}: {finding.text}; {finding.advice}")
-    _save(tokenizer, out)
-    return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
+    return _save(tokenizer, out)
 
 
 def tokenizer_extend_command(
     source: Positional[Path],
-    inputs: Positional[tuple[str, ...]],
+    inputs: TextInputs,
     /,
     *,
     add: int,
     out: Path,
-    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
-    field: str = "text",
+    documents: DocumentBreaks = "blank-lines",
+    field: TextField = "text",
 ) -> CommandResult:
     """Add to a vocabulary the pieces that shorten a text most; the ids of the old pieces stay.
 
     Args:
         source: Tokenizer folder, model folder or run folder.
-        inputs: Files, folders or globs: plain text, JSON lines, Wikipedia dumps, WikiExtractor output, Parquet,
-            plain or as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         add: Number of pieces to add.
         out: Tokenizer folder to write; a model of the source continues training with it: pretrain --init-from.
-        documents: Documents of plain text are separated by blank lines, or each line or file is one.
-        field: Field of JSON lines, or column of a table, that holds the text.
     """
-    from bertwright.text.document import TextSettings
-    from bertwright.text.documents import find_inputs, read_all
     from bertwright.text.extend_vocabulary import extend_tokenizer
     from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
 
     _refuse_existing(out)
     advice = "only a WordPiece vocabulary is extended; learn one from all the text instead: tokenizer train --kind bpe"
     old = wordpiece(open_tokenizer_folder(source), place=source, advice=advice)
-    settings = TextSettings(documents=documents, field=field)
-    texts = (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
-    extended = extend_tokenizer(old, texts, add=add)
-    _save(extended.tokenizer, out)
-    return {
-        "tokenizer": str(out),
-        "vocab_size": extended.tokenizer.vocab_size,
-        "hash": extended.tokenizer.hash,
-        "pieces_per_word": {"before": extended.pieces_before, "after": extended.pieces_after},
-    }
+    extended = extend_tokenizer(old, _paragraphs(inputs, documents, field), add=add)
+    pieces_per_word = {"before": extended.pieces_before, "after": extended.pieces_after}
+    return {**_save(extended.tokenizer, out), "pieces_per_word": pieces_per_word}
 
 
 def corpus_build_command(
-    inputs: Positional[tuple[str, ...]],
+    inputs: TextInputs,
     /,
     *,
     tokenizer: Path,
     out: Path,
     workers: int | None = None,
-    documents: Literal["blank-lines", "lines", "file"] = "blank-lines",
+    documents: DocumentBreaks = "blank-lines",
     lines: Literal["text", "wrapped", "sentences"] = "text",
-    field: str = "text",
+    field: TextField = "text",
     language: str = "en",
     on_error: Literal["stop", "skip"] = "stop",
-    keep_duplicates: bool = False,
+    keep_duplicates: KeepDuplicates = False,
     shard: str | None = None,
 ) -> CommandResult:
     """Turn text into tokenised shards; the number of workers changes no byte.
@@ -149,17 +129,12 @@ def corpus_build_command(
     After a stop or a kill, the same command continues from the last whole shard, with the same bytes.
 
     Args:
-        inputs: Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed
-            as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub.
         tokenizer: Tokenizer folder, or a model folder, run folder or small-wiki for its tokenizer.
         out: Corpus folder to write; must be empty or absent.
         workers: Number of processes that tokenise (default: one per core).
-        documents: Documents of plain text are separated by blank lines, or each line or file is one.
         lines: A line of plain text is a paragraph (text), part of a wrapped paragraph (wrapped), or a sentence.
-        field: Field of JSON lines, or column of a table, that holds the text.
         language: Language of the text, for the rules that find sentences.
         on_error: At text that cannot be read, stop, or skip it and count it in the manifest.
-        keep_duplicates: Keep documents that equal an earlier one.
         shard: Part i/n, such as 2/8: the i-th of n parts, each built on a machine of its own; corpus merge joins them.
     """
     from bertwright.corpus.build import build_corpus
@@ -180,14 +155,13 @@ def corpus_build_command(
 
 
 def corpus_merge_command(
-    parts: Positional[tuple[Path, ...]], /, *, out: Path, keep_duplicates: bool = False
+    parts: Positional[tuple[Path, ...]], /, *, out: Path, keep_duplicates: KeepDuplicates = False
 ) -> CommandResult:
     """Make one corpus of several: a manifest that names their shards, which stay where they are.
 
     Args:
         parts: Corpus folders with the same tokenizer, in the order of their text.
         out: Corpus folder to write; must be empty or absent.
-        keep_duplicates: Keep documents that equal an earlier one.
     """
     from bertwright.corpus.merge import merge_corpora
 
@@ -248,12 +222,22 @@ def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents
         raise InputError(f"{option}: needs WordPiece; --kind bpe lower-cases text and strips accents, as GPT-1 does")
 
 
-def _save(tokenizer: "BaseTokenizer", out: Path) -> None:
-    """Write a tokenizer into a new folder."""
+def _paragraphs(inputs: tuple[str, ...], documents: DocumentBreaks, field: str) -> Iterator[str]:
+    """Return the paragraphs of all documents of the inputs."""
+    from bertwright.text.document import TextSettings
+    from bertwright.text.documents import find_inputs, read_all
+
+    settings = TextSettings(documents=documents, field=field)
+    return (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
+
+
+def _save(tokenizer: "BaseTokenizer", out: Path) -> dict[str, Any]:
+    """Write a tokenizer into a new folder; return its facts."""
     from bertwright.files import new_folder
 
     with new_folder(out) as folder:
         tokenizer.save(folder)
+    return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
 
 
 def _refuse_existing(out: Path) -> None:

@@ -1,8 +1,8 @@
 """text → shards: read documents as a stream, tokenize them in worker processes, write them in order (paper §3.1).
 
 One process reads. Chunks of complete documents are cut by the size of their text only, so the number of workers changes
-no byte. The number of chunks in work is bounded, so memory does not grow with the text. When the same command is given
-again after a stop or a kill, the build continues from its last complete shard and ends in the same bytes.
+no byte. Few chunks are in memory at a time, so memory does not grow with the text. When the same command is given again
+after a stop or a kill, the build continues from its last complete shard and ends in the same bytes.
 """
 
 import os
@@ -31,10 +31,10 @@ from bertwright.text.records import HubDataset
 from bertwright.version import __version__
 
 CHUNKS_PER_WORKER = 3
-"""Chunks in work per worker, so that no worker waits for the oldest chunk."""
+"""Chunks in memory per worker, so that no worker waits for the oldest chunk."""
 
 MOST_WORKERS = 4096
-"""Most workers of a build; far larger numbers end in an OverflowError."""
+"""Largest number of workers of a build; far larger numbers end in an OverflowError."""
 
 
 def build_corpus(
@@ -158,26 +158,20 @@ def _encode(
                 yield _result(*pending.popleft())
             with _without_interrupts():  # `submit` starts a worker where all are busy
                 pending.append((chunk, pool.submit(encode_chunk, chunk.documents, tokenizer, settings, skip=skip)))
+        while pending:
+            yield _result(*pending.popleft())
     except BrokenProcessPool as error:
-        raise _worker_died() from error
-    while pending:
-        yield _result(*pending.popleft())
+        raise RunFailed("a tokenizing process was killed by another program (out of memory?)") from error
 
 
 def _result(chunk: Chunk, future: Future[EncodedChunk]) -> tuple[EncodedChunk, Position]:
     try:
         return future.result(), chunk.position
-    except (InputError, RunFailed):
+    except (InputError, RunFailed, BrokenProcessPool):
         raise
-    except BrokenProcessPool as error:
-        raise _worker_died() from error
     except Exception as error:
         location = chunk.documents[0].location
         raise RunFailed(f"the documents from {location} on could not be tokenized: {error!r}") from error
-
-
-def _worker_died() -> RunFailed:
-    return RunFailed("a tokenizing process was killed by another program (out of memory?)")
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bertwright.config import Settings
-from bertwright.console import say
 from bertwright.corpus.duplicates import document_hashes, find_duplicates
 from bertwright.corpus.manifest import (
     MANIFEST,
@@ -42,10 +41,11 @@ TOKENS_PER_PIECE = 100
 """Tokens per piece of the vocabulary below which a report warns."""
 
 REPEAT_LENGTH = 5
-"""Least tokens of a sentence that counts as repeated. Shorter ones, as headings, recur in every text."""
+"""Smallest number of tokens of a sentence that counts as repeated. Shorter ones, as headings, recur in every text."""
 
 MAX_HASHES = 1 << 22
-"""Most hashes of sentences in memory. Beyond it, half of the hash values are left out, with all their sentences."""
+"""Largest number of hashes of sentences in memory. Beyond it, half of the hash values are left out, with all their
+sentences."""
 
 _SAMPLES, _SAMPLE_LENGTH, _TOP_REPEATS = 4, 2, 3
 _SLICE = 1 << 20  # sentences or documents per call of numpy.histogram
@@ -135,7 +135,7 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
     corpus = Corpus.open(folder)
     lengths, document_first = corpus.sentence_lengths(), corpus.document_first()
     per_document = np.diff(document_first)
-    used, repeats = _read_tokens(corpus, lengths)
+    used, (repeated_share, most_repeated) = _read_tokens(corpus, lengths)
     report = CorpusReport(
         folder=str(folder),
         fingerprint=corpus.fingerprint,
@@ -153,10 +153,8 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
         unknown_share=float(used[corpus.tokenizer.unk_id] / corpus.num_tokens),
         unknown=corpus.tokenizer.pieces[corpus.tokenizer.unk_id],
         pieces_used=int(np.count_nonzero(used)),
-        repeated_share=repeats.fraction,
-        repeated=tuple(
-            Repeated(times=times, text=_sentence(corpus, first)) for times, first in zip(*repeats.top, strict=True)
-        ),
+        repeated_share=repeated_share,
+        repeated=tuple(Repeated(times=times, text=_sentence(corpus, number)) for times, number in most_repeated),
         sample=_sample(corpus, document_first),
         warnings=(),
     )
@@ -203,12 +201,8 @@ def find_troubles(report: CorpusReport) -> Iterator[Trouble]:
         )
 
 
-@dataclass(frozen=True)
-class _Repeats:
-    """Fraction of repeated sentences, and for the most repeated ones their counts and the number of one copy."""
-
-    fraction: float
-    top: tuple[list[int], list[int]]
+_Repeats = tuple[float, list[tuple[int, int]]]
+"""Fraction of repeated sentences, and (count, number of the first copy) of the most repeated ones."""
 
 
 def _read_tokens(corpus: Corpus, lengths: NDArray[np.int32]) -> tuple[NDArray[np.int64], _Repeats]:
@@ -241,11 +235,12 @@ def _selected(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
 def _count_repeats(hashes: NDArray[np.uint64], numbers: NDArray[np.int64]) -> _Repeats:
     """Return the repeated sentences, from the hash and the number of each."""
     if not len(hashes):
-        return _Repeats(0.0, ([], []))
+        return 0.0, []
     _, first, times = np.unique(hashes, return_index=True, return_counts=True)
     order = np.lexsort((numbers[first], -times))[:_TOP_REPEATS]
     order = order[times[order] > 1]
-    return _Repeats(1 - len(first) / len(hashes), (times[order].tolist(), numbers[first][order].tolist()))
+    most_repeated = zip(times[order].tolist(), numbers[first][order].tolist(), strict=True)
+    return 1 - len(first) / len(hashes), list(most_repeated)
 
 
 def sentence_hashes(tokens: Tokens, lengths: NDArray[np.int32]) -> NDArray[np.uint64]:
@@ -309,17 +304,18 @@ def _render_histogram(name: str, histogram: Histogram) -> list[str]:
 
 
 def verify(folder: str | Path) -> Corpus:
-    """Check every byte of a corpus and return the open corpus. Raises InputError with the file that is wrong.
-
-    Corpora of earlier versions hold no digest of their manifest and of the tokenizer's files; a message notes this.
-    """
+    """Check every byte of a corpus and return the open corpus. Raises InputError with the file that is wrong."""
     folder = Path(folder)
     manifest = read_manifest(folder)
-    _check_manifest(folder, manifest)
+    if (digest := manifest_digest(folder, manifest.digest)) != manifest.digest:
+        raise InputError(
+            f"{folder / MANIFEST}: expected the sha256 {shown(manifest.digest)}, got {digest}: the file was changed; "
+            "put it back or build the corpus again"
+        )
     check_sizes(folder, manifest)
     refuse_changed(folder, manifest)
     for entry in manifest.shards:
-        _refuse_changed(folder / entry.hashes, entry.hashes_sha256)
+        _check_digest(folder / entry.hashes, entry.hashes_sha256)
     corpus = Corpus(folder, manifest)
     for entry in manifest.shards:
         _check_shard(folder, entry, manifest.vocab_size)
@@ -338,33 +334,18 @@ def verify(folder: str | Path) -> Corpus:
 def refuse_changed(folder: Path, manifest: Manifest) -> None:
     """Raise InputError where a byte of a shard was changed. Training calls this before runs that may last for weeks."""
     for entry in manifest.shards:
-        _refuse_changed(folder / entry.name, entry.sha256)
-
-
-def _check_manifest(folder: Path, manifest: Manifest) -> None:
-    """Raise InputError where a byte of manifest.json was changed; a message notes missing digests."""
-    if manifest.digest is None or manifest.tokenizer_files is None:
-        say(
-            f"{folder}: {MANIFEST} and {TOKENIZER}/tokenizer_config.json have no digest, and of the tokenizer's other "
-            "files only pieces and rules are checked, because an earlier version built the corpus; build it again to "
-            "check all"
-        )
-    if manifest.digest is not None and (digest := manifest_digest(folder, manifest.digest)) != manifest.digest:
-        raise InputError(
-            f"{folder / MANIFEST}: expected the sha256 {shown(manifest.digest)}, got {digest}: the file was changed; "
-            "put it back or build the corpus again"
-        )
+        _check_digest(folder / entry.name, entry.sha256)
 
 
 def _check_tokenizer(folder: Path, manifest: Manifest) -> None:
     """Raise InputError where a byte of a file of the tokenizer was changed."""
-    for name, noted in (manifest.tokenizer_files or {}).items():
+    for name, noted in manifest.tokenizer_files.items():
         if Path(name).name != name:
             raise InputError(f"{folder / MANIFEST}: expected the name of a file in {TOKENIZER}/, got {shown(name)}")
-        _refuse_changed(folder / TOKENIZER / name, noted)
+        _check_digest(folder / TOKENIZER / name, noted)
 
 
-def _refuse_changed(path: Path, noted: str) -> None:
+def _check_digest(path: Path, noted: str) -> None:
     if not path.is_file():
         raise InputError(f"{path}: this file of the corpus is missing")
     digest = file_digest(path)

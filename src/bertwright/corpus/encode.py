@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 
 from bertwright.errors import RunFailed
 from bertwright.text.document import Document, TextSettings
-from bertwright.text.documents import in_full
+from bertwright.text.documents import as_document
 from bertwright.text.wikipedia import Page
 
 MAX_SENTENCE = 128
-"""Most pieces of a sentence in a corpus; longer ones are cut into spans of about equal length."""
+"""Largest number of pieces of a sentence in a corpus; longer ones are cut into spans of about equal length."""
 
 TABLE_BYTES = 32_000_000
 """Bytes of text after which a word table is emptied, with 64 bytes of overhead per word."""
 
 WORDS_PER_CALL = 16_384
-"""Words per call of the tokenizer, whose own data per word take most of the memory."""
+"""Words per call of the tokenizer; its own data for each word take most of the memory."""
 
 
 @dataclass(frozen=True)
@@ -60,28 +60,28 @@ class WordTable:
     def __init__(self, tokenize: Callable[[Sequence[str]], list[list[int]]], *, vocab_size: int) -> None:
         self._tokenize = tokenize
         self._dtype = token_dtype(vocab_size)
-        self._forget()
+        self._clear()
 
     def ids(self, sentences: Sequence[str]) -> tuple[NDArray[np.uint16] | NDArray[np.uint32], NDArray[np.int64]]:
         """Return the ids of all S sentences in one array, without special tokens, and their lengths: int64 [S]."""
         words = _split_words(sentences)
         if self._size > TABLE_BYTES:
-            self._forget()
+            self._clear()
         rows = np.fromiter(map(self._rows.__getitem__, chain.from_iterable(words)), np.int64)
-        self._learn()
+        self._add_new_words()
         starts, lengths = self._first[rows], self._first[rows + 1] - self._first[rows]
         offsets = offsets_of(lengths)
         indices = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
         sentence_words = np.fromiter(map(len, words), np.int64, count=len(words))
         return self._ids[indices], np.diff(offsets[offsets_of(sentence_words)])
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._rows: defaultdict[str, int] = defaultdict(count().__next__)  # a new word gets the next number
         self._first = np.zeros(1, np.int64)  # [words + 1], index of the first id of each word
         self._ids = np.empty(0, self._dtype)
         self._size = 0
 
-    def _learn(self) -> None:
+    def _add_new_words(self) -> None:
         """Tokenize the words that are new since the last call."""
         new = list(islice(self._rows, len(self._first) - 1, None))
         self._size += sum(map(len, new)) + 64 * len(new)
@@ -107,9 +107,9 @@ def encode_documents(documents: Sequence[Sequence[str]], words: WordTable) -> En
     Sentences without a token are left out, and so are documents without a sentence, which `dropped` counts.
     """
     ids, lengths = words.ids(list(chain.from_iterable(documents)))
-    owner = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
-    spans, owner = _cut(lengths, owner)
-    per_document = np.bincount(owner, minlength=len(documents))
+    document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+    spans, document_of = _cut(lengths, document_of)
+    per_document = np.bincount(document_of, minlength=len(documents))
     kept = per_document[per_document > 0]
     return EncodedDocuments(
         ids=ids,
@@ -120,7 +120,7 @@ def encode_documents(documents: Sequence[Sequence[str]], words: WordTable) -> En
 
 
 def start_worker() -> None:
-    """Prepare a worker process: one thread, Ctrl-C ignored, and an end when the parent ends."""
+    """Prepare a worker process: one thread, Ctrl-C is ignored, and the process ends with its parent."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = "1"
     # The terminal sends Ctrl-C to the whole process group, but only the parent stops workers.
@@ -144,13 +144,13 @@ def encode_chunk(
 
     Raises RunFailed where a document cannot be split into sentences; with `skip` the document is left out.
     """
-    # Imported here, because whoever reads shards imports this module, and needs neither package behind it.
+    # Imported here, because reading shards imports this module and needs no package for sentences or tokenizers.
     from bertwright.text.sentences import split_sentences
 
     sentences, failed, size = [], [], 0
     for source in sources:
         try:
-            document = in_full(source)
+            document = as_document(source)
             sentences.append(split_sentences(document, settings))
         except Exception as error:
             message = f"{source.location}: could not be split into sentences: {error!r}"
@@ -172,23 +172,23 @@ def _word_table(folder: Path) -> WordTable:
 
 
 def _end_with_parent() -> None:
-    # Otherwise the workers of a parent that was killed would wait for work for ever.
+    # The workers of a parent that was killed would otherwise wait forever.
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
 
 
-def _cut(lengths: NDArray[np.int64], owner: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _cut(lengths: NDArray[np.int64], document_of: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cut sentences over MAX_SENTENCE into equal spans (±1 token) and drop empty ones.
 
-    Returns the lengths of the spans and, for each, the document of its sentence, which `owner` gives.
+    document_of: number of the document of each sentence. Returns the lengths of the spans and the document of each.
     """
     pieces = -(-lengths // MAX_SENTENCE)  # 0 for an empty sentence
     total, number = np.repeat(lengths, pieces), np.repeat(pieces, pieces)
     rank = np.arange(len(total)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     spans = total * (rank + 1) // number - total * rank // number
-    return spans, np.repeat(owner, pieces)
+    return spans, np.repeat(document_of, pieces)
 
 
 def offsets_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:

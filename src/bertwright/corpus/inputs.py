@@ -1,6 +1,5 @@
 """inputs → chunks of documents, each with the position from which reading continues (paper §3.1)."""
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from bertwright.config import Settings
 from bertwright.corpus.manifest import Skipped, Source
 from bertwright.errors import InputError
+from bertwright.files import file_digest
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import Input, read_sources
 from bertwright.text.records import HubDataset
@@ -22,13 +22,13 @@ CHUNK_CHARACTERS = 1_000_000
 _EXPANSION = {".gz": 2.7, ".bz2": 3.7, ".xz": 3.7, ".zst": 3.2}
 
 Stamp = tuple[int, int]
-"""Size and time of change (ns) of a file; another stamp means that the file was changed."""
+"""Size and time of change (ns) of a file; a file with another stamp was changed."""
 
 
 class Position(Settings):
     """Position up to which the inputs were read.
 
-    input       number of the present input, from 0
+    input       number of the current input, from 0
     documents   number of its documents that were read
     sources     the inputs before it
     skipped     records and files left out of the inputs before it
@@ -53,7 +53,7 @@ class Chunk:
 class Reader:
     """Reader of the inputs, once, from a position on.
 
-    With `skip`, a record that cannot be read, or the rest of a file, is left out and noted; otherwise InputError is
+    With `skip`, a record that cannot be read, or the rest of a file, is left out and counted; otherwise InputError is
     raised. The caller adds the bytes of tokenized documents to `text_bytes`.
     """
 
@@ -68,7 +68,7 @@ class Reader:
         self._stamps = list(self._start.stamps[: self._start.input])
         self.skipped = self._start.skipped
         self._number, self._count = self._start.input, 0
-        self._before = len(self.sources), self.skipped  # before the present input
+        self._before = len(self.sources), self.skipped  # before the current input
         self.text_bytes = 0
         self._progress = _Progress(inputs)
 
@@ -104,7 +104,7 @@ class Reader:
         for number in range(self._start.input, len(self._inputs)):
             source = self._inputs[number]
             self._stamps.append(stamp_of(source))
-            known = self._start.documents if number == self._start.input else 0
+            num_read = self._start.documents if number == self._start.input else 0
             self._number, self._count = number, 0
             self._before = len(self.sources), self.skipped
             self._progress.begin(number)
@@ -113,7 +113,7 @@ class Reader:
                 for document in read_sources(source, self._settings, self._on_record):
                     self._count += 1
                     self._progress.characters += document.size
-                    if self._count > known:
+                    if self._count > num_read:
                         yield document
             except InputError as error:
                 if not self._skip:
@@ -128,7 +128,7 @@ class Reader:
 
 
 class _Progress:
-    """Estimate of the bytes that were read, by the text that they gave, and of the remaining time."""
+    """Estimate of the bytes that were read, from the characters of their text, and of the remaining time."""
 
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = inputs
@@ -137,7 +137,7 @@ class _Progress:
         self._first = 0  # bytes of the inputs that an earlier call read
         self._read = 0  # bytes of the inputs that were read to their end
         self._read_characters = 0  # characters of their text
-        self._current: tuple[int, float] = (0, 1.0)  # bytes of the present input, characters expected per byte
+        self._current: tuple[int, float] = (0, 1.0)  # bytes of the current input, characters expected per byte
         self.characters = 0  # characters of its text so far
 
     def begin(self, number: int) -> None:
@@ -183,9 +183,7 @@ def _source(source: Input) -> Source:
     if isinstance(source, HubDataset):
         return Source(path=str(source), bytes=0, fingerprint=f"revision {source.revision}")
     try:
-        with source.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return Source(path=str(source), bytes=source.stat().st_size, fingerprint=f"sha256 {digest}")
+        return Source(path=str(source), bytes=source.stat().st_size, fingerprint=f"sha256 {file_digest(source)}")
     except OSError as error:
         raise InputError(f"{source}: cannot be read: {error.strerror}") from None
 

@@ -17,7 +17,7 @@ TOKENIZER = "tokenizer"
 """Name of the folder in a corpus folder that holds its tokenizer."""
 
 SKIPPED_SHOWN = 20
-"""Most messages about records and files left out that are kept."""
+"""Number of messages about records and files left out that are kept, the first ones."""
 
 
 class ShardEntry(Settings):
@@ -61,8 +61,7 @@ class Skipped(Settings):
 
     def with_message(self, message: str, *, files: int = 0, records: int = 0) -> "Skipped":
         """Return the counts with these added."""
-        first = (*self.first, message)[:SKIPPED_SHOWN]
-        return Skipped(files=self.files + files, records=self.records + records, first=first)
+        return self.combined(Skipped(files=files, records=records, first=(message,)))
 
     def combined(self, other: "Skipped") -> "Skipped":
         """Return the sum of two counts."""
@@ -97,9 +96,9 @@ class Manifest(Settings):
     text: dict[str, JsonValue]
     sources: tuple[Source, ...]
     shards: tuple[ShardEntry, ...]
-    tokenizer_files: dict[str, str] | None = None
-    """sha256 of each file of the tokenizer's folder; None, as `digest`, where an earlier version wrote the manifest."""
-    digest: str | None = None
+    tokenizer_files: dict[str, str]
+    """sha256 of each file of the tokenizer's folder."""
+    digest: str
     """sha256 of manifest.json's bytes with this value empty."""
 
 

@@ -7,7 +7,6 @@ the order of the sentences is lost (beside paper §3.1).
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from bertwright.corpus.manifest import (
 from bertwright.corpus.shards import Corpus, Tokens
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder, new_folder
+from bertwright.files import new_folder
 
 _SENTENCES = 100_000
 """Number of sentences in a record batch of a shuffled corpus, about."""
@@ -38,7 +37,6 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
     Duplicates are found across all parts by the hashes beside the shards; no shard is read or written.
     Raises InputError for corpora of different tokenizers or text settings, and for an `out` that is not empty.
     """
-    _refuse_nonempty(out)
     if not parts:
         raise InputError("expected one corpus or more to merge; name their folders")
     if len({part.resolve() for part in parts}) < len(parts):
@@ -63,25 +61,22 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
     if not keep_duplicates:
         _refuse_without_hashes(parts, manifests)
     tokenizer = Corpus.open(parts[0]).tokenizer
-    content: dict[str, Any] = {
-        "tokenizer": first.tokenizer,
-        "vocab_size": first.vocab_size,
-        "text": first.text,
-        "sources": tuple(source for manifest in manifests for source in manifest.sources),
-        "dropped": sum(manifest.dropped_documents for manifest in manifests),
-        "skipped": skipped,
-    }
     with new_folder(out) as folder:
         # The shards are named by their path from `out`, which may not exist yet; then `folder` is beside it.
         start = out if out.is_dir() else folder
         drop_list = None if keep_duplicates else write_drop_list(folder, find_duplicates(start, shards))
         tokenizer.save(folder / TOKENIZER)
-        return write_manifest(folder, shards, duplicates=drop_list, **content)
-
-
-def _refuse_nonempty(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
+        return write_manifest(
+            folder,
+            shards,
+            tokenizer=first.tokenizer,
+            vocab_size=first.vocab_size,
+            text=first.text,
+            sources=tuple(source for manifest in manifests for source in manifest.sources),
+            dropped=sum(manifest.dropped_documents for manifest in manifests),
+            skipped=skipped,
+            duplicates=drop_list,
+        )
 
 
 def _refuse_without_hashes(parts: Sequence[Path], manifests: Sequence[Manifest]) -> None:
@@ -106,7 +101,6 @@ def shuffle_sentences(source: Path, out: Path, *, seed: int = 0) -> Manifest:
     Duplicates are left out. The same corpus and seed give the same bytes. Raises InputError for an `out` that is not
     empty.
     """
-    _refuse_nonempty(out)
     corpus = Corpus.open(source)
     first = corpus.document_first()
     used = np.setdiff1d(np.arange(corpus.num_documents), corpus.duplicates, assume_unique=True)
@@ -114,7 +108,7 @@ def shuffle_sentences(source: Path, out: Path, *, seed: int = 0) -> Manifest:
     sentences = np.concatenate([np.arange(first[document], first[document + 1]) for document in used])
     order = np.random.default_rng(seed).permutation(sentences)
     ends = np.cumsum(counts)
-    with atomic_folder(out) as folder, CorpusWriter(folder, tokenizer=corpus.tokenizer) as writer:
+    with new_folder(out) as folder, CorpusWriter(folder, tokenizer=corpus.tokenizer) as writer:
         begin = 0
         while begin < len(counts):
             before = ends[begin] - counts[begin]

@@ -5,7 +5,6 @@ the state, which is written after each shard. At the end the files move up, the 
 corpus.
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,10 +19,11 @@ from bertwright.console import say
 from bertwright.corpus.inputs import Position, stamp_of
 from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, read_manifest
 from bertwright.errors import InputError
-from bertwright.files import read_json, sync_folder, write_json
+from bertwright.files import read_json, sync, write_json
+from bertwright.locks import locked_file
 from bertwright.text.documents import Input
 
-_HOME = ".building"
+_BUILDING = ".building"
 _STATE = "build.json"
 
 
@@ -46,15 +46,15 @@ class BuildState(Settings):
 class UnfinishedBuild:
     """Folder of a running build; `state` is the state that was saved last."""
 
-    def __init__(self, home: Path, config: dict[str, Any], state: BuildState) -> None:
-        self._home = home
+    def __init__(self, building: Path, config: dict[str, Any], state: BuildState) -> None:
+        self._building = building
         self._config = config
         self.state = state
-        self.folder = home / "corpus"
+        self.folder = building / "corpus"
 
     def save(self, state: BuildState) -> None:
         """Write `state`, whose shards are on the disk."""
-        write_json(self._home / _STATE, {"config": self._config, "state": state.model_dump(mode="json")})
+        write_json(self._building / _STATE, {"config": self._config, "state": state.model_dump(mode="json")})
         self.state = state
 
 
@@ -63,17 +63,17 @@ def recover_finished(out: Path, config: dict[str, Any], inputs: Sequence[Input])
 
     Returns None where there is no such build of this configuration. Raises InputError for inputs changed since then.
     """
-    home = out / _HOME
-    if not home.is_dir() or not any((folder / MANIFEST).is_file() for folder in (out, home / "corpus")):
+    building = out / _BUILDING
+    if not building.is_dir() or not any((folder / MANIFEST).is_file() for folder in (out, building / "corpus")):
         return None
-    with _locked(home, out):
-        if (home / _STATE).is_file():
-            if read_json(home / _STATE).get("config") != config:
+    with _locked(building, out):
+        if (building / _STATE).is_file():
+            if read_json(building / _STATE).get("config") != config:
                 return None
         elif not _is_of(read_manifest(out), config):
             return None
-        _refuse_newer(inputs, home / "corpus" if (home / "corpus" / MANIFEST).is_file() else out, out)
-        _move_up(home, out)
+        _refuse_newer(inputs, building / "corpus" if (building / "corpus" / MANIFEST).is_file() else out, out)
+        _move_up(building, out)
     return read_manifest(out)
 
 
@@ -89,7 +89,7 @@ def _refuse_newer(inputs: Sequence[Input], corpus: Path, out: Path) -> None:
 
 def is_free(out: Path) -> bool:
     """Return whether a corpus may be built in `out`: it is absent, empty, or holds only an unfinished build."""
-    return not out.exists() or (out.is_dir() and all(path.name == _HOME for path in out.iterdir()))
+    return not out.exists() or (out.is_dir() and all(path.name == _BUILDING for path in out.iterdir()))
 
 
 @contextmanager
@@ -99,14 +99,14 @@ def resume_build(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> 
     `config` is JSON and decides the bytes. After an error the complete shards are kept. Raises InputError for a build
     of another configuration, for one that another process is running, and for inputs changed since they were read.
     """
-    home = out / _HOME
+    building = out / _BUILDING
     is_new = not out.exists()
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        building.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: the folder cannot be created: {error.strerror}") from None
-    with _locked(home, out):
-        build = UnfinishedBuild(home, config, _read_state(home, config, inputs))
+    with _locked(building, out):
+        build = UnfinishedBuild(building, config, _read_state(building, config, inputs))
         _clear(build.folder, build.state)
         if build.state.shards:
             say(f"continues after {len(build.state.shards)} shard(s), {build.state.documents:,} documents")
@@ -116,42 +116,40 @@ def resume_build(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> 
             yield build
         except BaseException:
             if build.state.shards:
-                say(f"{len(build.state.shards)} complete shard(s) are kept in {home}; the same command continues there")
+                say(f"{len(build.state.shards)} complete shard(s) are kept in {building}; the same command continues")
             else:
-                shutil.rmtree(home, ignore_errors=True)
+                shutil.rmtree(building, ignore_errors=True)
                 if is_new:
                     with suppress(OSError):  # a file that another program wrote there stays
                         out.rmdir()
             raise
-        _move_up(home, out)
+        _move_up(building, out)
 
 
 @contextmanager
-def _locked(home: Path, out: Path) -> Iterator[None]:
-    with (home / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{out}: another process is building this corpus; wait for it or stop it") from None
+def _locked(building: Path, out: Path) -> Iterator[None]:
+    with locked_file(building / "lock", f"{out}: another process is building this corpus") as is_locked_here:
+        if not is_locked_here:
+            raise InputError(f"{out}: this file system has no locks, which a build needs; name another disk")
         yield
 
 
-def _move_up(home: Path, out: Path) -> None:
+def _move_up(building: Path, out: Path) -> None:
     """Move the files of a complete build to `out`. After a kill at any point the call can be repeated."""
-    folder = home / "corpus"
+    folder = building / "corpus"
     if folder.exists():
         if taken := next((path.name for path in sorted(folder.iterdir()) if os.path.lexists(out / path.name)), None):
             raise InputError(
                 f"{out / taken}: another process wrote this file while the corpus was built; move it away and give the "
-                f"same command again, which continues with the shards in {home}"
+                f"same command again, which continues with the shards in {building}"
             )
-        sync_folder(folder)
+        sync(folder)
         for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
             os.replace(path, out / path.name)
         folder.rmdir()
-    sync_folder(out)
-    (home / _STATE).unlink(missing_ok=True)  # first, because the manifest holds the configuration as well
-    shutil.rmtree(home)  # the lock, and the temporary file of a write that was killed
+    sync(out)
+    (building / _STATE).unlink(missing_ok=True)  # first, because the manifest holds the configuration as well
+    shutil.rmtree(building)  # the lock, and the temporary file of a write that was killed
 
 
 def _is_of(manifest: Manifest, config: dict[str, Any]) -> bool:
@@ -159,16 +157,16 @@ def _is_of(manifest: Manifest, config: dict[str, Any]) -> bool:
     return (manifest.tokenizer, manifest.text) == (config["tokenizer"], config["text"])
 
 
-def _read_state(home: Path, config: dict[str, Any], inputs: Sequence[Input]) -> BuildState:
+def _read_state(building: Path, config: dict[str, Any], inputs: Sequence[Input]) -> BuildState:
     """Return the saved state, or a new one where no shard is complete.
 
     Raises InputError where configuration, inputs or shards differ from those of the saved state.
     """
-    path = home / _STATE
+    path = building / _STATE
     if not path.exists():
         return BuildState()
     saved = read_json(path)
-    hint = f"; remove {home} to start again"
+    hint = f"; remove {building} to start again"
     try:
         state = BuildState.model_validate(saved["state"])
     except (ValidationError, KeyError, TypeError):
@@ -177,13 +175,13 @@ def _read_state(home: Path, config: dict[str, Any], inputs: Sequence[Input]) -> 
         return BuildState()
     differing = [name for name in config if saved.get("config", {}).get(name) != config[name]]
     if differing:
-        raise InputError(f"{home}: holds an unfinished build with other {', '.join(differing)}{hint}")
+        raise InputError(f"{building}: holds an unfinished build with other {', '.join(differing)}{hint}")
     num_opened = state.position.input + (state.position.documents > 0)
     for source, stamp in zip(inputs[:num_opened], state.position.stamps, strict=False):
         if stamp != stamp_of(source):
-            raise InputError(f"{source}: was changed after the unfinished build in {home} read it{hint}")
+            raise InputError(f"{source}: was changed after the unfinished build in {building} read it{hint}")
     for entry in state.shards:
-        shard = home / "corpus" / entry.name
+        shard = building / "corpus" / entry.name
         if not shard.is_file() or shard.stat().st_size != entry.bytes:
             raise InputError(f"{shard}: is missing, or its size is not that in {path}{hint}")
     return state

@@ -170,7 +170,7 @@ class Corpus:
             self._offsets_unread[b] = False
 
     def _check_ids(self, batches: NDArray[np.int64]) -> None:
-        """Check offsets and tokens of batches that are read for the first time. Raises InputError as above."""
+        """Check batches that are read for the first time. Raises InputError where offsets or tokens were changed."""
         self._check_offsets(batches)
         for b in np.unique(batches[self._ids_unread[batches]]):
             tokens = self.views[self._shard[b]][self._batches.ids[b] :][: self._offsets(b)[1][-1]]
@@ -228,12 +228,12 @@ def checksums(document_first: NDArray[np.int64], sentence_first: NDArray[np.int6
     return _crc(document_first, sentence_first), _crc(ids)
 
 
-def _noted_sums(metadata: Mapping[bytes, bytes]) -> tuple[int, int] | None:
-    """Return the checksums that were noted when a record batch was written, or None where there are none."""
+def _noted_sums(name: str, metadata: Mapping[bytes, bytes]) -> tuple[int, int]:
+    """Return the checksums that were noted when a record batch was written. Raises InputError where there are none."""
     try:
         offsets, ids = (int(each, 16) for each in metadata[SUMS_KEY].split())
     except (KeyError, ValueError):
-        return None
+        raise InputError(f"{name} has no checksums; build the corpus again") from None
     return offsets, ids
 
 
@@ -252,11 +252,8 @@ def _map(path: Path) -> mmap.mmap:
 def _record_batches(path: Path, mapped: mmap.mmap) -> Iterator[tuple[pa.RecordBatch, Mapping[bytes, bytes]]]:
     try:
         with pa.ipc.open_stream(pa.py_buffer(mapped)) as reader:
-            while True:
-                batch, metadata = reader.read_next_batch_with_custom_metadata()
+            for batch, metadata in reader.iter_batches_with_custom_metadata():
                 yield batch, metadata or {}
-    except StopIteration:
-        return
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a readable Arrow stream: {error}") from None
 
@@ -282,9 +279,7 @@ def _layout(folder: Path, mapped: mmap.mmap, manifest: Manifest, entry: ShardEnt
         _, outer, _, inner, _, ids = column.buffers()
         buffers = [(outer, 8), (inner, 8), (ids, width)]
         positions = [_position(path, buffer, item, base=base, size=len(mapped)) for buffer, item in buffers]
-        sums = _noted_sums(metadata)
-        if sums is None:
-            raise InputError(f"{path}: record batch {len(rows)} has no checksums; build the corpus again")
+        sums = _noted_sums(f"{path}: record batch {len(rows)}", metadata)
         rows.append([_length(path, column), _length(path, column.values), *positions, ids.size // width, *sums])
     table = np.array(rows, np.int64).reshape(-1, 8)
     documents, sentences = int(table[:, 0].sum()), int(table[:, 1].sum())

@@ -1,11 +1,8 @@
 """encoded documents → shards: write a corpus, shard by shard, its manifest last (paper §3.1)."""
 
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
 
 import pyarrow as pa
 from pydantic import JsonValue
@@ -14,6 +11,7 @@ from bertwright.corpus.duplicates import document_hashes, find_duplicates, write
 from bertwright.corpus.encode import EncodedDocuments
 from bertwright.corpus.manifest import TOKENIZER, Manifest, ShardEntry, Skipped, Source, write_manifest
 from bertwright.corpus.shards import SUMS_KEY, checksums, shard_schema
+from bertwright.files import file_digest
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 SHARD_TOKENS = 64_000_000
@@ -45,9 +43,7 @@ class CorpusWriter:
     def __enter__(self) -> "CorpusWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._shard:
             self._shard.abandon()
 
@@ -101,16 +97,14 @@ class CorpusWriter:
 
 
 class _ShardFile:
-    """Writer of one Arrow stream and its sidecar, which counts and hashes what is written."""
+    """Writer of one Arrow stream and its sidecar, which counts what is written."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
         self._file = path.open("wb")
         self._sidecar = path.with_suffix(".hashes").open("wb")
-        self._digest, self._sidecar_digest = hashlib.sha256(), hashlib.sha256()
         self._schema = schema
-        # Arrow writes to a file-like object; this one updates the digest too.
-        self._writer = pa.ipc.new_stream(pa.PythonFile(_Tee(self._file, self._digest), mode="w"), schema)
+        self._writer = pa.ipc.new_stream(self._file, schema)
         self.documents = self.sentences = self.tokens = 0
 
     def add(self, encoded: EncodedDocuments) -> None:
@@ -120,9 +114,7 @@ class _ShardFile:
         self._writer.write_batch(
             pa.record_batch([documents], schema=self._schema), custom_metadata={SUMS_KEY: b"%08x %08x" % sums}
         )
-        hashes = document_hashes(encoded.ids, encoded.sentence_first[encoded.document_first])
-        self._sidecar.write(hashes)
-        self._sidecar_digest.update(hashes)
+        self._sidecar.write(document_hashes(encoded.ids, encoded.sentence_first[encoded.document_first]))
         self.documents += len(documents)
         self.sentences += len(sentences)
         self.tokens += len(encoded.ids)
@@ -139,27 +131,10 @@ class _ShardFile:
             documents=self.documents,
             sentences=self.sentences,
             tokens=self.tokens,
-            sha256=self._digest.hexdigest(),
-            hashes_sha256=self._sidecar_digest.hexdigest(),
+            sha256=file_digest(self._path),
+            hashes_sha256=file_digest(Path(self._sidecar.name)),
         )
 
     def abandon(self) -> None:
         self._file.close()
         self._sidecar.close()
-
-
-class _Tee:
-    """File-like object for Arrow's writer: a file and the digest of its bytes."""
-
-    closed = False
-
-    def __init__(self, file: BinaryIO, digest: "hashlib._Hash") -> None:
-        self._file = file
-        self._digest = digest
-
-    def write(self, data: bytes) -> int:
-        self._digest.update(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()

@@ -5,7 +5,6 @@
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -33,20 +32,12 @@ from bertwright.text.wordpiece import Tokenizer
 _SAMPLE: Final = 2_000_000
 """Number of first tokens in which case is measured, and with `quick` everything else."""
 _LETTERED: Final = 0.2
-"""Fraction of pieces with letters that have capitals, from which on the script is one with capitals."""
+"""Fraction of pieces with letters of a script with capitals, from which on the text counts as written in one."""
 _FEWEST_CAPITALS: Final = 0.001
 _MANY_DUPLICATES: Final = 0.05
 _ROWS, _SHORTEST, _LONGEST = 24, 8, 40
 """Number of sentences on which masked LM is measured, and their least and largest number of pieces."""
 _finding = partial(Finding, "corpus")
-
-
-@dataclass(frozen=True)
-class Capitals:
-    """Fractions of the pieces of a text that have a letter of a script with capitals, and that have a capital."""
-
-    lettered: float
-    capital: float
 
 
 def check_corpus(
@@ -60,21 +51,21 @@ def check_corpus(
         many = isinstance(error, OSError) and error.errno == errno.EMFILE
         advice = "raise the limit of open files: ulimit -n" if many else "put the file back, or build the corpus again"
         return None, False, [refused("corpus", "opens", error=error, advice=advice)]
-    counts = f"{corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens"
-    findings = [_finding("opens", "ok", corpus.num_tokens, f"{folder}: {counts}; file sizes match the manifest")]
+    text = f"{folder}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens; file sizes match the manifest"
+    findings = [_finding("opens", "ok", corpus.num_tokens, text)]
     matches = model is None or model.hash == tokenizer.hash
     try:
         if model is not None:
             findings.append(same_tokenizer(model, tokenizer))
-        counts_by_piece = _sample(corpus)
+        counts = _sample(corpus)
         findings += duplicates(corpus)
-        capitals = capitals_of(tokenizer, counts_by_piece)
-        findings.append(capitals_finding("corpus", capitals, cased=tokenizer.cased, noun="of its pieces"))
+        findings.append(capitals_finding("corpus", tokenizer, counts))
         pieces = casing(tokenizer, not tokenizer.cased, part="corpus")
         if pieces.level != "ok":
             findings.append(pieces)
         if quick:
-            findings.append(_unknown_in_sample(counts_by_piece, tokenizer))
+            fraction = int(counts[tokenizer.unk_id]) / max(1, int(counts.sum()))
+            findings.append(unknown_finding("corpus", tokenizer, fraction, tokens=f"the first {counts.sum():,} tokens"))
         else:
             findings += report_findings(inspect_corpus(folder))
     except InputError as error:
@@ -90,14 +81,12 @@ def same_tokenizer(model: BaseTokenizer, corpus: BaseTokenizer) -> Finding:
     if isinstance(corpus, Tokenizer) and new_pieces(corpus, base_hash=model.hash) is not None:
         text = f"the model's, with {corpus.vocab_size - model.vocab_size:,} further pieces"
         return _finding("tokenizer", "note", value, text, "bertwright pretrain --init-from adds their embeddings")
-    return _finding(
-        "tokenizer",
-        "error",
-        value,
-        f"{corpus.hash[:12]}…, and the model's is {model.hash[:12]}…: ids would stand for other pieces",
+    text = f"{corpus.hash[:12]}…, and the model's is {model.hash[:12]}…: ids would stand for other pieces"
+    advice = (
         "build the corpus with the model's own tokenizer (bertwright corpus build --tokenizer MODEL); if the model's "
-        "folder lost it, put it back",
+        "folder lost it, put it back"
     )
+    return _finding("tokenizer", "error", value, text, advice)
 
 
 def duplicates(corpus: Corpus) -> Iterator[Finding]:
@@ -116,28 +105,39 @@ def duplicates(corpus: Corpus) -> Iterator[Finding]:
         yield _finding("duplicates", "note", fraction, text, advice)
 
 
-def capitals_finding(part: str, capitals: Capitals, *, cased: bool, noun: str) -> Finding:
-    """Return a warning where a text without capitals meets a cased vocabulary; for a corpus and for a table."""
-    value = {"cased": cased, "lettered": capitals.lettered, "capital": capitals.capital}
-    if not cased:
+def capitals_finding(part: str, tokenizer: BaseTokenizer, counts: NDArray[np.int64]) -> Finding:
+    """Return a warning where a text without capitals meets a cased vocabulary; for a corpus and for a table.
+
+    counts: occurrences of each piece in the text [V]; special tokens are left out.
+    """
+    ordinary = np.ones(len(counts), np.bool_)
+    ordinary[list(tokenizer.special_ids)] = False
+    has_letter = np.array([piece.lower() != piece.upper() for piece in tokenizer.pieces]) & ordinary
+    has_capital = np.array([piece != piece.lower() for piece in tokenizer.pieces]) & ordinary
+    total = max(1, int(counts[ordinary].sum()))
+    lettered, capital = int(counts[has_letter].sum()) / total, int(counts[has_capital].sum()) / total
+    value = {"cased": tokenizer.cased, "lettered": lettered, "capital": capital}
+    if not tokenizer.cased:
         return Finding(part, "case", "ok", value, "the vocabulary is uncased: text is lower-cased")
-    if capitals.lettered < _LETTERED:
+    if lettered < _LETTERED:
         return Finding(part, "case", "ok", value, "a script without capitals")
-    text = f"{capitals.capital:.2%} {noun} have a capital, and the vocabulary is cased"
-    if capitals.capital >= _FEWEST_CAPITALS:
+    text = f"{capital:.2%} of the pieces have a capital, and the vocabulary is cased"
+    if capital >= _FEWEST_CAPITALS:
         return Finding(part, "case", "ok", value, text)
     advice = "the text was lower-cased: take the original text, or an uncased model and vocabulary"
     return Finding(part, "case", "warning", value, text, advice)
 
 
-def capitals_of(tokenizer: BaseTokenizer, counts: NDArray[np.int64]) -> Capitals:
-    """Return the fractions of capitals among the pieces of a text, special tokens left out; counts: [V]."""
-    special = set(tokenizer.special_ids)
-    ordinary = np.array([id not in special for id in range(len(counts))])
-    lettered = np.array([piece.lower() != piece.upper() for piece in tokenizer.pieces]) & ordinary
-    capital = np.array([piece != piece.lower() for piece in tokenizer.pieces]) & ordinary
-    total = max(1, int(counts[ordinary].sum()))
-    return Capitals(int(counts[lettered].sum()) / total, int(counts[capital].sum()) / total)
+def unknown_finding(part: str, tokenizer: BaseTokenizer, fraction: float, *, tokens: str) -> Finding:
+    """Return the fraction of the unknown token among `tokens` of a text; a warning above the limit of a corpus."""
+    text = f"{fraction:.2%} of {tokens} is {tokenizer.pieces[tokenizer.unk_id]} (up to {UNKNOWN_LIMIT:.0%})"
+    if fraction <= UNKNOWN_LIMIT:
+        return Finding(part, "unknown", "ok", fraction, text)
+    advice = (
+        "the tokenizer does not fit this text (another language or script): train one on this text, or take a model of "
+        "this language; `bertwright tokenizer extend` adds pieces"
+    )
+    return Finding(part, "unknown", "warning", fraction, text, advice)
 
 
 def report_findings(report: CorpusReport) -> Iterator[Finding]:
@@ -171,9 +171,9 @@ def report_findings(report: CorpusReport) -> Iterator[Finding]:
 
 
 def sample_sentences(corpus: Corpus) -> list[list[int]]:
-    """Return token ids of sentences for measuring masked LM, from documents at even distances.
+    """Return token ids of sentences on which masked LM is measured.
 
-    Of each document the first sentence of 8 pieces or more, cut to 40 pieces.
+    They are the first sentences of 8 pieces or more of documents at even distances, each cut to 40 pieces.
     """
     lengths, first = corpus.sentence_lengths(), corpus.document_first()
     documents = np.unique(np.linspace(0, corpus.num_documents, 4 * _ROWS, endpoint=False).astype(np.int64))
@@ -194,13 +194,3 @@ def _sample(corpus: Corpus) -> NDArray[np.int64]:
         if counts.sum() >= _SAMPLE:
             break
     return counts
-
-
-def _unknown_in_sample(counts: NDArray[np.int64], tokenizer: BaseTokenizer) -> Finding:
-    fraction = int(counts[tokenizer.unk_id]) / max(1, int(counts.sum()))
-    unknown = tokenizer.pieces[tokenizer.unk_id]
-    text = f"{fraction:.3%} of the first {int(counts.sum()):,} tokens is {unknown} (up to {UNKNOWN_LIMIT:.0%})"
-    if fraction <= UNKNOWN_LIMIT:
-        return _finding("unknown", "ok", fraction, text)
-    advice = "the tokenizer does not fit this text (another language or script): train one on this text"
-    return _finding("unknown", "warning", fraction, text, advice)

@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.corpus.checks import UNKNOWN_LIMIT
-from bertwright.doctor.corpus import capitals_finding, capitals_of
+from bertwright.doctor.corpus import capitals_finding, unknown_finding
 from bertwright.doctor.findings import Finding, Level, name_list, refused
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
@@ -79,10 +78,14 @@ def label_findings(data: Data) -> Iterator[Finding]:
     names = [name for labels in label_sets(data.task, targets) for name in labels]
     counts = dict.fromkeys(data.task.labels, 0) | Counter(names)
     if data.task.kind == "multilabel":
-        yield label_fractions(counts, len(data.train))
+        advice = "judge by macro_f1: micro_f1 and exact_match are high where a model always predicts the common labels"
+        yield common_labels(counts, len(data.train), advice=advice)
         yield without_labels(targets)
     else:
-        yield majority(counts)
+        label = max(counts, key=lambda name: counts[name])
+        accuracy = f"always predicting {label} gives an accuracy of {counts[label] / len(data.train):.1%}"
+        advice = f"{accuracy}: judge by macro_f1, or by f1 of the others"
+        yield common_labels(counts, len(data.train), advice=advice)
     yield rare(counts)
     for name, part in data.dev.items():
         assert part.targets is not None
@@ -96,27 +99,13 @@ def label_sets(task: ClassificationTask, targets: NDArray[Any]) -> list[tuple[st
     return [(task.labels[target],) for target in targets]
 
 
-def label_fractions(counts: Mapping[str, int], rows: int) -> Finding:
-    """Return the fraction of rows with each label of a `multilabel` task."""
-    spread = name_list([f"{name} {count / rows:.1%}" for name, count in counts.items()], 6)
+def common_labels(counts: Mapping[str, int], rows: int, *, advice: str) -> Finding:
+    """Return the fraction of rows with each label; a note with `advice` where a label is that of nearly every row."""
+    fractions = name_list([f"{name} {count / rows:.1%}" for name, count in counts.items()], 6)
     common = [name for name, count in counts.items() if count >= _MAJORITY * rows]
     if not common:
-        return _finding("labels", "ok", dict(counts), spread)
-    text = f"{spread}: nearly every row has {name_list(common, 3)}"
-    advice = "judge by macro_f1: micro_f1 and exact_match are high where a model always predicts the common labels"
-    return _finding("labels", "note", dict(counts), text, advice)
-
-
-def majority(counts: Mapping[str, int]) -> Finding:
-    """Return the fraction of each label; a note where one label has nearly all rows."""
-    total = sum(counts.values())
-    label = max(counts, key=lambda name: counts[name])
-    largest = counts[label] / total
-    spread = name_list([f"{name} {count / total:.1%}" for name, count in counts.items()], 6)
-    if largest < _MAJORITY:
-        return _finding("labels", "ok", dict(counts), spread)
-    advice = f"always predicting {label} gives an accuracy of {largest:.1%}: judge by macro_f1, or by f1 of the others"
-    return _finding("labels", "note", dict(counts), f"{spread}: nearly every row has {label}", advice)
+        return _finding("labels", "ok", dict(counts), fractions)
+    return _finding("labels", "note", dict(counts), f"{fractions}: nearly every row has {name_list(common)}", advice)
 
 
 def without_labels(targets: NDArray[np.bool_]) -> Finding:
@@ -173,7 +162,7 @@ def text_findings(data: Data) -> Iterator[Finding]:
 def empty(parts: Sequence[TextExamples]) -> Finding:
     """Return the number of rows with an empty text."""
     bare = [
-        part.place(row)
+        part.location(row)
         for part in parts
         for row in range(len(part))
         if not all(side.strip() for side in _sides(part, row))
@@ -186,11 +175,11 @@ def empty(parts: Sequence[TextExamples]) -> Finding:
 
 def copies(train: TextExamples, rows: Mapping[str, Sequence[int]]) -> Finding:
     """Return the number of rows of train whose texts equal an earlier row's, case and blanks aside."""
-    repeated = [some[1:] for some in rows.values() if len(some) > 1]
+    repeated = [equal[1:] for equal in rows.values() if len(equal) > 1]
     count = sum(map(len, repeated))
     if not count:
         return _finding("duplicates", "ok", 0, "no text stands twice in train")
-    first = train.place(min(some[0] for some in repeated))
+    first = train.location(min(equal[0] for equal in repeated))
     text = f"{count:,} rows of train ({count / len(train):.1%}) have the texts of an earlier one, first {first}"
     advice = "take them out, unless they show how frequent a text is"
     return _finding("duplicates", "warning" if count > _MANY_COPIES * len(train) else "note", count, text, advice)
@@ -200,13 +189,13 @@ def contradictions(train: TextExamples, rows: Mapping[str, Sequence[int]], *, ta
     """Return the number of texts that occur with two labels, or with two sets of labels."""
     assert train.targets is not None
     sets = label_sets(task, train.targets)
-    both = [some for some in rows.values() if len({sets[row] for row in some}) > 1]
+    both = [equal for equal in rows.values() if len({sets[row] for row in equal}) > 1]
     noun = "two sets of labels" if task.kind == "multilabel" else "two labels"
     if not both:
         return _finding("contradictions", "ok", 0, f"no text has {noun}")
-    earliest = min(both, key=lambda some: some[0])
+    earliest = min(both, key=lambda equal: equal[0])
     other = next(row for row in earliest if sets[row] != sets[earliest[0]])
-    first, second = (f"{train.place(row)} ({', '.join(sets[row]) or 'no label'})" for row in (earliest[0], other))
+    first, second = (f"{train.location(row)} ({', '.join(sets[row]) or 'no label'})" for row in (earliest[0], other))
     text = f"{len(both):,} texts have {noun}, first {first} and {second}"
     advice = "correct one of the two, or take both rows out"
     return _finding("contradictions", "warning", len(both), text, advice)
@@ -218,7 +207,8 @@ def leak(train: TextExamples, rows: Mapping[str, Sequence[int]], *, name: str, d
     if not leaked:
         return _finding(f"{name}, leak", "ok", 0, f"no row of {name} stands in train")
     row, same = leaked[0]
-    text = f"{len(leaked):,} of {len(dev):,} rows also stand in train, first {dev.place(row)} and {train.place(same)}"
+    first = f"{dev.location(row)} and {train.location(same)}"
+    text = f"{len(leaked):,} of {len(dev):,} rows also stand in train, first {first}"
     level: Level = "error" if len(leaked) > _MANY_LEAKS * len(dev) else "warning"
     advice = "take them out of train: metrics on rows that a model was trained on say nothing about new texts"
     return Finding("data", f"{name}, leak", level, len(leaked), text, advice)
@@ -226,8 +216,8 @@ def leak(train: TextExamples, rows: Mapping[str, Sequence[int]], *, name: str, d
 
 def fit_findings(data: Data, tokenizer: BaseTokenizer, *, max_length: int) -> Iterator[Finding]:
     """Measure lengths, unknown pieces and capitals in the first rows of train."""
-    some = data.train.select(range(min(_SAMPLE, len(data.train))))
-    untruncated = encode(tokenizer, some.texts_a, some.texts_b, max_length=1 << 30)
+    sample = data.train.select(range(min(_SAMPLE, len(data.train))))
+    untruncated = encode(tokenizer, sample.texts_a, sample.texts_b, max_length=1 << 30)
     lengths = np.array([len(ids) for ids in untruncated.ids])
     cut = float(np.mean(lengths > max_length))
     longest = int(np.quantile(lengths, 0.95))
@@ -243,14 +233,8 @@ def fit_findings(data: Data, tokenizer: BaseTokenizer, *, max_length: int) -> It
         yield _finding("length", "warning", value, text, advice)
     counts = np.bincount(np.concatenate(untruncated.ids), minlength=tokenizer.vocab_size)
     ordinary = int(counts.sum() - counts[list({tokenizer.begin_id, tokenizer.between_id, tokenizer.end_id})].sum())
-    unknown = int(counts[tokenizer.unk_id]) / max(1, ordinary)
-    text = f"{unknown:.2%} of the pieces is {tokenizer.pieces[tokenizer.unk_id]} (up to {UNKNOWN_LIMIT:.0%})"
-    if unknown <= UNKNOWN_LIMIT:
-        yield _finding("unknown", "ok", unknown, text)
-    else:
-        advice = "take a model of this language and script, or extend its vocabulary: bertwright tokenizer extend"
-        yield _finding("unknown", "warning", unknown, text, advice)
-    yield capitals_finding("data", capitals_of(tokenizer, counts), cased=tokenizer.cased, noun="of the pieces")
+    yield unknown_finding("data", tokenizer, int(counts[tokenizer.unk_id]) / max(1, ordinary), tokens="the pieces")
+    yield capitals_finding("data", tokenizer, counts)
 
 
 def labels_of_model(saved: SavedModel, task: ClassificationTask) -> Iterator[Finding]:

@@ -78,7 +78,7 @@ class Examination:
     findings: list[Finding] = field(default_factory=list)
     opened: OpenedModel = field(default_factory=OpenedModel)
     corpus: Corpus | None = None
-    matches: bool = False
+    corpus_fits: bool = False  # the tokenizer of the corpus is the model's, or there is no model
     data: Data | None = None
 
     def parts(self) -> Iterator[tuple[str, Callable[[], Iterable[Finding]]]]:
@@ -109,7 +109,9 @@ class Examination:
         """Open and check the corpus, and compare its tokenizer with the model's."""
         assert self.request.corpus
         model = self.opened.tokenizer
-        self.corpus, self.matches, findings = check_corpus(self.request.corpus, model=model, quick=self.request.quick)
+        self.corpus, self.corpus_fits, findings = check_corpus(
+            self.request.corpus, model=model, quick=self.request.quick
+        )
         return findings
 
     def masked_lm(self) -> list[Finding]:
@@ -120,7 +122,7 @@ class Examination:
         if tokenizer.vocab_size > model.encoder.config.vocab_size:
             return []  # already an error: some pieces have no embedding
         try:
-            sentences = sample_sentences(self.corpus) if self.corpus and self.matches else None
+            sentences = sample_sentences(self.corpus) if self.corpus and self.corpus_fits else None
         except InputError:  # a damaged corpus, already an error
             sentences = None
         return [masked_lm_finding(model, tokenizer, sentences or None)]
@@ -177,7 +179,7 @@ class Examination:
                 findings += classifier_findings(
                     saved, tokenizer, self.data.task, self.data.train, max_length=self.max_length()
                 )
-            if self.corpus and self.matches:
+            if self.corpus and self.corpus_fits:
                 findings += self.train_on_corpus(self.corpus)
         except (InputError, RunFailed) as error:
             findings.append(refused("training", "begins", error=error, advice="correct the errors above, check again"))

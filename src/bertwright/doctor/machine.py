@@ -1,6 +1,6 @@
-"""machine, software → findings: cores, instructions, memory, matrix rates, GPUs, disk, versions, extras, compiler.
+"""machine, software → findings: cores, instructions, memory, matrix rates, GPUs, disk, extras, compiler.
 
-Each check is a function of what was read or measured. So tests can describe a machine that they do not run on.
+Each check is a function of numbers that were read or measured. So tests can describe a machine that they do not run on.
 """
 
 import os
@@ -24,10 +24,8 @@ from bertwright.model.config import SIZES, size_config
 from bertwright.pretraining.resources import estimate_memory, size_text
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training.hardware import (
-    BF16_GAIN,
     DTYPES,
     Precision,
-    choose_precision,
     has_bf16,
     keep_memory,
     measure_peak_flops,
@@ -41,7 +39,7 @@ SHAPES: Final = {
     "feed-forward, tiny": (8192, 128, 512),
     "vocabulary, tiny": (640, 128, 30522),
 }
-"""Products [n, k] x [k, m] that are timed: the one that decides --precision auto, and the largest of an encoder."""
+"""Products [n, k] x [k, m] that are timed: the one by which --precision auto chooses, and the largest of an encoder."""
 _SLOW_CORE: Final = 5e9
 """FLOP/s in fp32. Every core with AVX2 is several times faster."""
 _LITTLE_DISK: Final = 2 << 30
@@ -57,7 +55,6 @@ _INSTRUCTIONS: Final = {
     "ARM bf16": {"bf16"},
 }
 """Name of an instruction set → the flags by which operating systems list it."""
-PACKAGES: Final = ("torch", "tokenizers", "safetensors", "pyarrow", "numba", "transformers")
 _FOR_DEVELOPERS: Final = ("dev", "docs")
 _COMPILE_SECONDS: Final = 120
 _COMPILED: Final = """
@@ -84,9 +81,8 @@ def machine_findings(*, quick: bool) -> Iterator[Finding]:
     if not quick:
         keep_memory()
         torch.set_num_threads(usable_cores())
-        rates = {kind: _rates(kind) for kind in DTYPES}
-        yield speed(rates, usable_cores())
-        yield auto_precision(rates)
+        kinds: tuple[Precision, ...] = ("fp32", "bf16") if has_bf16() else ("fp32",)
+        yield speed({kind: _rates(kind) for kind in kinds}, usable_cores())
     if torch.cuda.device_count():
         yield gpu([_device(index) for index in range(torch.cuda.device_count())])
     for label, folder in (("disk, here", Path.cwd()), ("disk, temporary", Path(tempfile.gettempdir()))):
@@ -96,17 +92,13 @@ def machine_findings(*, quick: bool) -> Iterator[Finding]:
 def cores(affinity: int, quota: float | None) -> Finding:
     """Return the number of usable cores; a warning where a control group's quota is below it."""
     value = {"cores": affinity, "quota": quota}
+    text = f"{_many(affinity, 'core')} can be used"
     if quota is None or quota >= affinity:
-        return _finding("cores", "ok", value, f"{_many(affinity, 'core')} can be used, and no quota is below that")
+        return _finding("cores", "ok", value, f"{text}, and no quota is below that")
+    text += f", but a control group grants the time of {quota:g}: the system stops further threads again and again"
     threads = max(1, int(quota))
-    return _finding(
-        "cores",
-        "warning",
-        value,
-        f"{_many(affinity, 'core')} can be used, but a control group grants the time of {quota:g}: the system stops "
-        "further threads again and again",
-        f"give --threads {threads} (and OMP_NUM_THREADS={threads}), or raise the quota",
-    )
+    advice = f"give --threads {threads} (and OMP_NUM_THREADS={threads}), or raise the quota"
+    return _finding("cores", "warning", value, text, advice)
 
 
 def processor(name: str, flags: frozenset[str]) -> Finding:
@@ -119,13 +111,9 @@ def processor(name: str, flags: frozenset[str]) -> Finding:
     value = {"name": name, "instructions": present}
     if {"AVX2", "NEON"} & set(present):
         return _finding("processor", "ok", value, text)
-    return _finding(
-        "processor",
-        "warning",
-        value,
-        f"{text}; without AVX2 products run many times slower than on processors of the last ten years",
-        "use another machine, or another processor type for the virtual one",
-    )
+    text += "; without AVX2 products run many times slower than on processors of the last ten years"
+    advice = "use another machine, or another processor type for the virtual one"
+    return _finding("processor", "warning", value, text, advice)
 
 
 def memory(total: int | None, usable: int | None, *, limit: int | None) -> Finding:
@@ -142,42 +130,27 @@ def memory(total: int | None, usable: int | None, *, limit: int | None) -> Findi
     limited = f", a control group's limit is {size_text(limit)}" if limit and total and limit < total else ""
     of_total = f" of {size_text(total)}" if total else ""
     text = f"{size_text(usable)}{of_total} can be used{limited}"
-    if not fits:
-        return _finding(
-            "memory",
-            "warning",
-            value,
-            f"{text}: too little to pre-train even tiny with the default settings ({size_text(_needed('tiny'))})",
-            "end other processes, raise the limit, or give a smaller --micro-tokens and a smaller vocabulary",
-        )
-    return _finding("memory", "ok", value, f"{text}: enough to pre-train {fits[-1]} with the default settings")
+    if fits:
+        return _finding("memory", "ok", value, f"{text}: enough to pre-train {fits[-1]} with the default settings")
+    text += f": too little to pre-train even tiny with the default settings ({size_text(_needed('tiny'))})"
+    advice = "end other processes, raise the limit, or give a smaller --micro-tokens and a smaller vocabulary"
+    return _finding("memory", "warning", value, text, advice)
 
 
 def speed(rates: Mapping[Precision, Mapping[str, float]], threads: int) -> Finding:
     """Return the FLOP/s of matrix products, by precision and shape; a warning where they are very slow."""
-    text = "; ".join(
+    by_precision = (
         f"{kind} " + ", ".join(f"{rate / 1e9:,.0f} ({shape})" for shape, rate in by_shape.items())
         for kind, by_shape in rates.items()
     )
-    text = f"GFLOP/s: {text}"
+    text = f"GFLOP/s: {'; '.join(by_precision)}"
     if max(rates["fp32"].values()) >= threads * _SLOW_CORE:
         return _finding("matrix rates", "ok", rates, text)
-    return _finding(
-        "matrix rates",
-        "warning",
-        rates,
-        f"{text}: under {_SLOW_CORE / 1e9:.0f} for each of {_many(threads, 'core')}",
-        "look for other processes on these cores (top), a quota, or a virtual machine that hides vector instructions",
+    text += f": under {_SLOW_CORE / 1e9:.0f} for each of {_many(threads, 'core')}"
+    advice = (
+        "look for other processes on these cores (top), a quota, or a virtual machine that hides vector instructions"
     )
-
-
-def auto_precision(rates: Mapping[Precision, Mapping[str, float]]) -> Finding:
-    """Return the precision that --precision auto chooses on this machine, with the reason."""
-    square = {kind: by_shape["square"] for kind, by_shape in rates.items()}
-    chosen, gain = choose_precision(square), square["bf16"] / square["fp32"]
-    reason = f"bf16 is {gain:.2g} times as fast as fp32, and auto takes it from {BF16_GAIN} times on"
-    reason += "" if has_bf16() else "; this processor has no instructions for it"
-    return _finding("precision", "ok", {"auto": chosen, "gain": gain}, f"auto chooses {chosen}: {reason}")
+    return _finding("matrix rates", "warning", rates, text, advice)
 
 
 def gpu(devices: Sequence[tuple[str, int]]) -> Finding:
@@ -214,9 +187,7 @@ def _torch_kernels() -> str:
 
 
 def _rates(kind: Precision) -> dict[str, float]:
-    # Without instructions for bf16 each shape takes seconds, and the square one is enough.
-    names = SHAPES if kind == "fp32" or has_bf16() else ("square",)
-    return {name: measure_peak_flops([DTYPES[kind]], SHAPES[name], repeats=3)[0] for name in names}
+    return {name: measure_peak_flops([DTYPES[kind]], shape, repeats=3)[0] for name, shape in SHAPES.items()}
 
 
 def _device(index: int) -> tuple[str, int]:
@@ -235,20 +206,9 @@ def _many(count: int, noun: str) -> str:
 
 
 def software_findings(*, quick: bool) -> Iterator[Finding]:
-    """Yield the findings about installed software; `quick` leaves out the test of torch.compile."""
-    yield versions({name: _version(name) for name in PACKAGES})
+    """Yield the findings about installed software; `quick` looks for a C++ compiler and does not run it."""
     yield extras(_requirements())
-    yield compiler(compiler_name())
-    if not quick:
-        yield compiling()
-
-
-def versions(installed: Mapping[str, str | None]) -> Finding:
-    """Return the versions of Python and of the packages that decide results; None stands for "not installed"."""
-    value = {"python": platform.python_version(), **installed}
-    text = ", ".join(f"{name} {number}" for name, number in value.items() if number)
-    absent = ", ".join(name for name, number in value.items() if not number)
-    return _software_finding("versions", "ok", value, f"{text}; not installed: {absent}" if absent else text)
+    yield compiler(compiler_name()) if quick else compiling()
 
 
 def extras(requirements: Sequence[str] | None) -> Finding:
@@ -284,14 +244,10 @@ def compiler(name: str) -> Finding:
     """Return the path of the C++ compiler; a warning where there is none."""
     path = shutil.which(name)
     if path:
-        return _software_finding("compiler", "ok", path, f"{path}")
-    return _software_finding(
-        "compiler",
-        "warning",
-        None,
-        f"there is no {name}: models run uncompiled, with the same results, only slower",
-        "install one (Debian: apt-get install g++), or name it in CXX",
-    )
+        return _software_finding("compiler", "ok", path, path)
+    text = f"there is no {name}: models run uncompiled, with the same results, only slower"
+    advice = "install one (Debian: apt-get install g++), or name it in CXX"
+    return _software_finding("compiler", "warning", None, text, advice)
 
 
 def compiling() -> Finding:
@@ -315,13 +271,10 @@ def compiling() -> Finding:
 
 
 def _not_compiled(reason: str) -> Finding:
-    return _software_finding(
-        "compiling",
-        "warning",
-        None,
-        f"torch.compile fails: {reason}",
-        "nothing: runs go on uncompiled, with the same results but slower; or install a C++ compiler with its headers",
+    advice = (
+        "nothing: runs go on uncompiled, with the same results but slower; or install a C++ compiler with its headers"
     )
+    return _software_finding("compiling", "warning", None, f"torch.compile fails: {reason}", advice)
 
 
 def _version(name: str) -> str | None:

@@ -27,46 +27,6 @@ _CAPITALS: Final = 0.01
 """Fraction of pieces with capitals above which a vocabulary counts as cased."""
 _SMALL: Final = 0.1
 """Fraction of pieces with small letters above which the script of a vocabulary has capitals."""
-
-
-def casing(tokenizer: BaseTokenizer, do_lower_case: bool | None, *, part: str = "model") -> Finding:
-    """Compare the tokenizer's rule for case with the pieces of its vocabulary.
-
-    do_lower_case: the key of tokenizer_config.json, None where it is absent. A folder in which it contradicts the rule
-    does not open.
-    """
-    finding = partial(Finding, part, "casing")
-    ordinary = [piece for piece in tokenizer.pieces if piece not in SPECIAL and not re.fullmatch(r"\[\w+\]", piece)]
-    capitals = sum(piece != piece.lower() for piece in ordinary) / max(1, len(ordinary))
-    small = sum(piece != piece.upper() for piece in ordinary) / max(1, len(ordinary))
-    kind = "cased" if tokenizer.cased else "uncased"
-    value = {"cased": tokenizer.cased, "capital_pieces": capitals}
-    text = f"{kind}; {capitals:.1%} of the pieces have capitals"
-    if not tokenizer.cased and capitals > _CAPITALS:
-        return finding(
-            "error",
-            value,
-            f"{text}, and no text can give these pieces: it is lower-cased before it is split",
-            "a cased vocabulary needs do_lower_case false: correct tokenizer.json and tokenizer_config.json, or import "
-            "vocab.txt again with --cased",
-        )
-    if tokenizer.cased and not capitals and small > _SMALL:
-        return finding(
-            "warning",
-            value,
-            f"{text}: every word with a capital becomes [UNK]",
-            "an uncased vocabulary needs do_lower_case true: import vocab.txt again without --cased",
-        )
-    if tokenizer.cased and do_lower_case is None:
-        return finding(
-            "warning",
-            value,
-            f"{text}, but tokenizer_config.json has no do_lower_case: other libraries lower-case the text then",
-            'write "do_lower_case": false into tokenizer_config.json',
-        )
-    return finding("ok", value, text)
-
-
 _PARTS: Final = {
     "pooler.": "the pooler",
     "masked_lm.": "the masked-LM head",
@@ -101,9 +61,8 @@ def check_model(source: str, *, tokenizer_folder: Path | None) -> tuple[OpenedMo
         advice = "its predictions would be wrong: put the file back from a copy, or make the model again"
         return OpenedModel(), [refused("model", "weights, as written", error=error, advice=advice)]
     except (InputError, OSError) as error:
-        return OpenedModel(), [
-            refused("model", "opens", error=error, advice="name a model or run folder, small-wiki, or random:SIZE")
-        ]
+        advice = "name a model or run folder, small-wiki, or random:SIZE"
+        return OpenedModel(), [refused("model", "opens", error=error, advice=advice)]
     config = saved.config
     shape = f"{config.layers} layers, {config.hidden} hidden"
     system = system_of(config)
@@ -136,20 +95,45 @@ def tokenizer_findings(saved: SavedModel, tokenizer: BaseTokenizer) -> Iterator[
     yield casing(tokenizer, _config_value(saved.tokenizer, "do_lower_case"))
 
 
+def casing(tokenizer: BaseTokenizer, do_lower_case: bool | None, *, part: str = "model") -> Finding:
+    """Compare the tokenizer's rule for case with the pieces of its vocabulary.
+
+    do_lower_case: the key of tokenizer_config.json, None where it is absent. A folder in which it contradicts the rule
+    does not open.
+    """
+    finding = partial(Finding, part, "casing")
+    ordinary = [piece for piece in tokenizer.pieces if piece not in SPECIAL and not re.fullmatch(r"\[\w+\]", piece)]
+    capitals = sum(piece != piece.lower() for piece in ordinary) / max(1, len(ordinary))
+    small = sum(piece != piece.upper() for piece in ordinary) / max(1, len(ordinary))
+    value = {"cased": tokenizer.cased, "capital_pieces": capitals}
+    text = f"{'cased' if tokenizer.cased else 'uncased'}; {capitals:.1%} of the pieces have capitals"
+    if not tokenizer.cased and capitals > _CAPITALS:
+        text += ", and no text can give these pieces: it is lower-cased before it is split"
+        advice = (
+            "a cased vocabulary needs do_lower_case false: correct tokenizer.json and tokenizer_config.json, or import "
+            "vocab.txt again with --cased"
+        )
+        return finding("error", value, text, advice)
+    if tokenizer.cased and not capitals and small > _SMALL:
+        advice = "an uncased vocabulary needs do_lower_case true: import vocab.txt again without --cased"
+        return finding("warning", value, f"{text}: every word with a capital becomes [UNK]", advice)
+    if tokenizer.cased and do_lower_case is None:
+        text += ", but tokenizer_config.json has no do_lower_case: other libraries lower-case the text then"
+        return finding("warning", value, text, 'write "do_lower_case": false into tokenizer_config.json')
+    return finding("ok", value, text)
+
+
 def vocabulary(pieces: int, rows: int) -> Finding:
     """Compare the number of pieces with the rows of the word embeddings: every piece needs one."""
     value, text = {"pieces": pieces, "rows": rows}, f"{pieces:,} pieces, and {rows:,} rows of embeddings"
     if pieces == rows:
         return _finding("vocabulary", "ok", value, text)
     if pieces > rows:
-        return _finding(
-            "vocabulary",
-            "error",
-            value,
-            f"{text}: the last {pieces - rows:,} pieces have none",
+        advice = (
             "the tokenizer belongs to another model: put the right one back; after 'tokenizer extend', bertwright "
-            "pretrain --init-from adds the rows",
+            "pretrain --init-from adds the rows"
         )
+        return _finding("vocabulary", "error", value, f"{text}: the last {pieces - rows:,} pieces have none", advice)
     advice = f"nothing, if the table was padded to a round number; else the tokenizer lost {rows - pieces:,} pieces"
     return _finding("vocabulary", "note", value, f"{text}: {rows - pieces:,} rows are never used", advice)
 
@@ -160,20 +144,17 @@ def special_tokens(tokenizer: BaseTokenizer, config: BackboneConfig, *, rows: in
     text = ", ".join(f"{token} {id}" for token, id in ids.items())
     outside = [token for token, id in ids.items() if id >= rows]
     if outside:
+        text += f": no embedding for {name_list(outside)} ({rows:,} rows)"
         advice = "the tokenizer belongs to another model: put the right one back"
-        return _finding(
-            "special tokens", "error", ids, f"{text}: no embedding for {name_list(outside)} ({rows:,} rows)", advice
-        )
+        return _finding("special tokens", "error", ids, text, advice)
     if config.pad_id != tokenizer.pad_id:
-        return _finding(
-            "special tokens",
-            "warning",
-            ids,
-            f"{text}, but config.json says pad_token_id {config.pad_id}: that is {tokenizer.pieces[config.pad_id]!r}"
-            if config.pad_id < len(tokenizer.pieces)
-            else f"{text}, but config.json says pad_token_id {config.pad_id}, which is no piece",
-            f"make sure that the tokenizer is the model's, then set pad_token_id to {tokenizer.pad_id} in config.json",
+        has_piece = config.pad_id < len(tokenizer.pieces)
+        piece = f": that is {tokenizer.pieces[config.pad_id]!r}" if has_piece else ", which is no piece"
+        text += f", but config.json says pad_token_id {config.pad_id}{piece}"
+        advice = (
+            f"make sure that the tokenizer is the model's, then set pad_token_id to {tokenizer.pad_id} in config.json"
         )
+        return _finding("special tokens", "warning", ids, text, advice)
     return _finding("special tokens", "ok", ids, text)
 
 
@@ -181,13 +162,9 @@ def as_written(digest: str | None) -> Finding:
     """Return the digest noted beside the weights; a file with another digest was refused when it was opened."""
     if digest:
         return _finding("weights, as written", "ok", digest, f"sha256 {digest[:12]}…, as noted beside the file")
-    return _finding(
-        "weights, as written",
-        "note",
-        None,
-        "no digest is noted beside the file, so that damage to it cannot be found",
-        "nothing: models of other programs have no digest; `bertwright import` writes a model folder with one",
-    )
+    text = "no digest is noted beside the file, so that damage to it cannot be found"
+    advice = "nothing: models of other programs have no digest; `bertwright import` writes a model folder with one"
+    return _finding("weights, as written", "note", None, text, advice)
 
 
 def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:
@@ -195,51 +172,39 @@ def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:
     broken = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
     total = sum(tensor.numel() for tensor in weights.values())
     if broken:
-        yield _finding(
-            "weights, finite",
-            "error",
-            broken,
-            f"{name_list(broken)}: holds NaN or infinite numbers",
+        text = f"{name_list(broken)}: holds NaN or infinite numbers"
+        advice = (
             "the training that wrote them diverged, or the file was damaged: go back to an earlier checkpoint, and "
-            "train with a smaller --learning-rate or --clip",
+            "train with a smaller --learning-rate or --clip"
         )
+        yield _finding("weights, finite", "error", broken, text, advice)
     else:
         yield _finding("weights, finite", "ok", total, f"all {total:,} numbers are finite")
     constant = [name for name, tensor in weights.items() if _is_constant(name, tensor)]
     if constant:
-        yield _finding(
-            "weights, trained",
-            "error",
-            constant,
-            f"{name_list(constant)}: every number is the same",
-            "these were never loaded or trained: convert or train the model again",
-        )
+        text = f"{name_list(constant)}: every number is the same"
+        advice = "these were never loaded or trained: convert or train the model again"
+        yield _finding("weights, trained", "error", constant, text, advice)
     else:
         yield trained(weights)
 
 
 def trained(weights: Mapping[str, Tensor]) -> Finding:
     """Return the parts whose biases are all 0 and whose LayerNorms are all 1: they were never trained."""
+    finding = partial(_finding, "weights, trained")
     if _untouched(weights, "encoder."):
-        return _finding(
-            "weights, trained",
-            "warning",
-            ["encoder"],
-            "every bias of the encoder is 0 and every LayerNorm is 1, as an initialisation leaves them: never trained",
-            "nothing, to train from scratch; otherwise take the model folder of a finished run",
+        text = (
+            "every bias of the encoder is 0 and every LayerNorm is 1, as an initialisation leaves them: never trained"
         )
+        advice = "nothing, to train from scratch; otherwise take the model folder of a finished run"
+        return finding("warning", ["encoder"], text, advice)
     fresh = [name for prefix, name in _PARTS.items() if _untouched(weights, prefix)]
     if not fresh:
-        return _finding("weights, trained", "ok", [], "biases and LayerNorms differ from an initialisation's")
-    return _finding(
-        "weights, trained",
-        "warning" if "the classifier" in fresh else "note",
-        fresh,
-        f"{' and '.join(fresh)} {'is' if len(fresh) == 1 else 'are'} as an initialisation leaves it: never trained",
-        "fine-tune the model before you use its predictions"
-        if "the classifier" in fresh
-        else "nothing: fine-tuning trains or replaces it",
-    )
+        return finding("ok", [], "biases and LayerNorms differ from an initialisation's")
+    text = f"{' and '.join(fresh)} {'is' if len(fresh) == 1 else 'are'} as an initialisation leaves it: never trained"
+    if "the classifier" in fresh:
+        return finding("warning", fresh, text, "fine-tune the model before you use its predictions")
+    return finding("note", fresh, text, "nothing: fine-tuning trains or replaces it")
 
 
 def head_findings(saved: SavedModel) -> Iterator[Finding]:
@@ -251,47 +216,30 @@ def head_findings(saved: SavedModel) -> Iterator[Finding]:
         advice = "the file lost part of its weights: convert or fine-tune the model again"
         yield _finding("pooler", "error", False, "absent, and this classifier needs it", advice)
     elif saved.architecture in ("BertModel", "BertForMaskedLM", "BertForPreTraining"):
-        yield _finding(
-            "pooler",
-            "note",
-            False,
-            "absent: fine-tuning on sentences starts a new one",
-            "nothing; with little data it helps to train one first: pretrain --init-from with next-sentence prediction",
+        text = "absent: fine-tuning on sentences starts a new one"
+        advice = (
+            "nothing; with little data it helps to train one first: pretrain --init-from with next-sentence prediction"
         )
+        yield _finding("pooler", "note", False, text, advice)
     if saved.architecture in _HEADS and "classifier.linear.weight" in weights:
         raw = read_json(Path(saved.place) / "config.json").get("label2id")
         yield labels(saved.labels, len(weights["classifier.linear.weight"]), back=raw)
 
 
-def labels(names: tuple[str, ...], outputs: int, *, back: Any = None) -> Finding:
+def labels(names: tuple[str, ...], outputs: int, *, back: Any) -> Finding:
     """Check the names of the outputs; `back` is label2id of config.json, which must be the inverse of id2label."""
+    finding = partial(_finding, "labels")
     value, text = list(names), f"{outputs} output{'s' * (outputs != 1)}: {name_list(names, 8) or 'no names'}"
-    expected = {name: index for index, name in enumerate(names)}
     if names and len(names) != outputs:
-        return _finding(
-            "labels",
-            "error",
-            value,
-            f"{text}: {len(names)} names",
-            "correct id2label and label2id in config.json: one name for each output, in the order of training",
-        )
-    if names and back is not None and back != expected:
-        return _finding(
-            "labels",
-            "error",
-            value,
-            f"{text}: label2id has another order ({back})",
-            "find out with which order the model was trained, and write both tables in that order",
-        )
+        advice = "correct id2label and label2id in config.json: one name for each output, in the order of training"
+        return finding("error", value, f"{text}: {len(names)} names", advice)
+    if names and back is not None and back != {name: index for index, name in enumerate(names)}:
+        advice = "find out with which order the model was trained, and write both tables in that order"
+        return finding("error", value, f"{text}: label2id has another order ({back})", advice)
     if not names or any(_NO_LABEL.fullmatch(name) for name in names):
-        return _finding(
-            "labels",
-            "note",
-            value,
-            f"{text}: the outputs have no names",
-            "write the names of the labels, in the order of training, into id2label and label2id of config.json",
-        )
-    return _finding("labels", "ok", value, text)
+        advice = "write the names of the labels, in the order of training, into id2label and label2id of config.json"
+        return finding("note", value, f"{text}: the outputs have no names", advice)
+    return finding("ok", value, text)
 
 
 def length_findings(saved: SavedModel) -> Iterator[Finding]:
@@ -307,13 +255,9 @@ def length_findings(saved: SavedModel) -> Iterator[Finding]:
         yield _finding("length", "error", value, str(error), advice)
         return
     if isinstance(tokenizer_length, int | float) and positions < tokenizer_length < 1e9:  # 1e30 stands for "no limit"
-        yield _finding(
-            "length",
-            "note",
-            value,
-            f"{positions} positions, but tokenizer_config.json allows texts of {tokenizer_length:,} tokens",
-            f"write {positions} as model_max_length, so that other libraries truncate longer texts",
-        )
+        text = f"{positions} positions, but tokenizer_config.json allows texts of {tokenizer_length:,} tokens"
+        advice = f"write {positions} as model_max_length, so that other libraries truncate longer texts"
+        yield _finding("length", "note", value, text, advice)
     else:
         at_most = f", fine-tuned with {trained_with}" if trained_with else ""
         yield _finding("length", "ok", value, f"{positions} positions{at_most}")

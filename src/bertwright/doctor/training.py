@@ -48,9 +48,9 @@ For `multilabel` as a fraction of the loss of guessing, for numbers as a fractio
 _STEPS: Final = 400
 _SECONDS: Final = 60.0
 _WARMUP: Final = 20
-_NEAR: Final = 0.5
+_FIRST_LOSS_TOLERANCE: Final = 0.5
 """Largest relative difference between the first loss of a new head and ln(labels)."""
-_NEAR_MASKED: Final = 0.1
+_FIRST_MASKED_LOSS_TOLERANCE: Final = 0.1
 """Largest relative difference between the first loss of random weights and ln(vocabulary)."""
 _LENGTH: Final = 64
 _SEED: Final = 0xD0C70125
@@ -70,19 +70,19 @@ ENGLISH_SENTENCES: Final = (
     "When the function is called with a negative value, it returns an error instead of a result.",
 )
 """Text for measuring a model whose corpus was not named."""
-_EVERY: Final = 7
+_MASK_DISTANCE: Final = 7
 """Distance between masks. Each position is masked once; a seventh at a time is close to the fraction of training."""
 _NEAR_GUESSING: Final = 0.05
 """Relative difference to ln(vocabulary) within which a loss counts as that of guessing."""
-_USE: Final = 0.1
+_LEAST_GAIN: Final = 0.1
 """Least gain in nats by which the context must lower the loss."""
 _MOST_UNKNOWN: Final = 0.1
 _finding = partial(Finding, "training")
 
 
 @dataclass(frozen=True)
-class Course:
-    """Course of the training on one batch: losses by name before the first step and at the end, steps, seconds.
+class BatchTraining:
+    """Training on one batch: losses by name before the first step and at the end, steps, seconds.
 
     in_time: False where the time limit ended it.
     """
@@ -94,9 +94,21 @@ class Course:
     in_time: bool
 
 
+@dataclass(frozen=True)
+class MaskedLoss:
+    """Mean loss of the masked pieces in nats, and the same with the mean of all predictions at every position.
+
+    unknown_fraction: fraction of the masked pieces that are [UNK].
+    """
+
+    loss: float
+    without_context: float
+    unknown_fraction: float
+
+
 def overfit_batch(
     trainable: Trainable[Batch], batch: Batch, *, term: str, rate: float, goal: float, seconds: float = _SECONDS
-) -> Course:
+) -> BatchTraining:
     """Train on one batch until the loss `term` is under `goal`, for at most 400 steps or `seconds`; needs dropout 0."""
     settings = OptimizerSettings(learning_rate=rate, weight_decay=0.0, bias_correction=True)
     optimizer = build_optimizer(trainable.module, settings)
@@ -116,7 +128,7 @@ def overfit_batch(
         clip_gradients(trainable.module.parameters(), settings.clip)
         set_rate(optimizer, rate * min(1.0, (step + 1) / _WARMUP))
         optimizer.step()
-    return Course(first, losses, step, time.perf_counter() - start, not late)
+    return BatchTraining(first, losses, step, time.perf_counter() - start, not late)
 
 
 def classifier_findings(
@@ -138,7 +150,12 @@ def classifier_findings(
     rate = 1e-4 if saved.config.hidden >= 768 else 1e-3
     course = overfit_batch(CLASSIFICATION.trainable(task, model), batch, term="loss", rate=rate, goal=GOAL * scale)
     if task.kind == "classification":
-        yield first_loss(course.first["loss"], task.num_outputs)
+        advice = (
+            "the initial weights of the head are too large (initializer_range in config.json; 0.02 is usual), or the "
+            "encoder's are not those of config.json"
+        )
+        words = {"weights": "a new head", "noun": "labels", "advice": advice}
+        yield first_loss(course.first["loss"], task.num_outputs, allowed=_FIRST_LOSS_TOLERANCE, **words)
     hint = _contradiction(encoded, some.targets)
     yield overfit_finding(course, "loss", scale=scale, unit=unit, rows=len(some), hint=hint)
 
@@ -153,37 +170,27 @@ def pretraining_findings(config: EncoderConfig, corpus: Corpus) -> Iterator[Find
     batch = to_inputs(rows.step_batch(0, BATCH_ROWS // 4))
     rate = 2e-4 if config.hidden >= 768 else 2e-3
     course = overfit_batch(pretraining_task(model), batch, term="mlm", rate=rate, goal=GOAL)
-    yield first_masked_loss(course.first["mlm"], config.vocab_size)
+    advice = "the initial weights are too large: --initializer-range 0.02 to 0.05"
+    words = {"weights": "random weights", "noun": "pieces", "advice": advice}
+    yield first_loss(course.first["mlm"], config.vocab_size, allowed=_FIRST_MASKED_LOSS_TOLERANCE, **words)
     yield overfit_finding(course, "mlm", rows=BATCH_ROWS // 4)
 
 
-def first_loss(loss: float, num_labels: int) -> Finding:
-    """Compare the first loss of a new head with that of guessing among the labels, in nats."""
-    guess = math.log(num_labels)
-    value = {"loss": loss, "guessing": guess}
-    text = f"{loss:.3f} nats with a new head, {guess:.3f} by guessing among {num_labels} labels"
-    if abs(loss - guess) <= _NEAR * guess:
-        return _finding("first loss", "ok", value, text)
-    advice = (
-        "the initial weights of the head are too large (initializer_range in config.json; 0.02 is usual), or the "
-        "encoder's are not those of config.json"
-    )
-    return _finding("first loss", "warning", value, f"{text}: it starts far from guessing", advice)
+def first_loss(loss: float, choices: int, *, weights: str, noun: str, allowed: float, advice: str) -> Finding:
+    """Compare the first loss, in nats, with that of guessing among the choices.
 
-
-def first_masked_loss(loss: float, vocabulary: int) -> Finding:
-    """Compare the first loss of random weights with that of guessing among the pieces, in nats."""
-    guess = math.log(vocabulary)
+    weights, noun: the untrained weights and the choices, in words. allowed: largest relative difference.
+    """
+    guess = math.log(choices)
     value = {"loss": loss, "guessing": guess}
-    text = f"{loss:.2f} nats with random weights, {guess:.2f} by guessing among {vocabulary:,} pieces"
-    if abs(loss - guess) <= _NEAR_MASKED * guess:
+    text = f"{loss:.3f} nats with {weights}, {guess:.3f} by guessing among {choices:,} {noun}"
+    if abs(loss - guess) <= allowed * guess:
         return _finding("first loss", "ok", value, text)
-    advice = "the initial weights are too large: --initializer-range 0.02 to 0.05"
     return _finding("first loss", "warning", value, f"{text}: it starts far from guessing", advice)
 
 
 def overfit_finding(
-    course: Course, term: str, *, rows: int, scale: float = 1.0, unit: str = "nats", hint: str = ""
+    course: BatchTraining, term: str, *, rows: int, scale: float = 1.0, unit: str = "nats", hint: str = ""
 ) -> Finding:
     """Return whether training overfitted the batch: an error where the loss stays above GOAL.
 
@@ -224,13 +231,9 @@ def _classifier(saved: SavedModel, task: ClassificationTask) -> Classifier:
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(_SEED))
     if saved.weights is not None:
         kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith("classifier.")}
-        load_weights(model, replace(saved, weights=kept), fresh=("classifier.", *_lacking(kept)))
+        fresh = ("classifier.",) if "pooler.dense.weight" in kept else ("classifier.", "pooler.")
+        load_weights(model, replace(saved, weights=kept), fresh=fresh)
     return model
-
-
-def _lacking(weights: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the prefix of the pooler where the model has none; fine-tuning starts a new one as well."""
-    return () if "pooler.dense.weight" in weights else ("pooler.",)
 
 
 def _guessing(applies: NDArray[np.bool_]) -> float:
@@ -254,19 +257,6 @@ def _contradiction(encoded: Encoded, targets: NDArray[Any]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class MaskedLoss:
-    """Mean loss of the masked pieces in nats, and the same with the mean of all predictions at every position.
-
-    unknown_fraction: fraction of the masked pieces that are [UNK].
-    """
-
-    loss: float
-    without_context: float
-    predictions: int
-    unknown_fraction: float
-
-
 def masked_lm_finding(model: Bert, tokenizer: Tokenizer, rows: Sequence[Sequence[int]] | None = None) -> Finding:
     """Compare the masked-LM loss with ln(vocabulary), on `rows` of ids from the model's corpus or on English sentences.
 
@@ -279,6 +269,7 @@ def masked_lm_finding(model: Bert, tokenizer: Tokenizer, rows: Sequence[Sequence
 
 def verdict(measured: MaskedLoss, *, vocabulary: int, own_text: bool) -> Finding:
     """Judge a masked-LM loss; own_text: True where it was measured on the corpus that has the model's tokenizer."""
+    finding = partial(Finding, "model", "masked LM")
     loss, guess = measured.loss, math.log(vocabulary)
     value = {"loss": loss, "guessing": guess, "without_context": measured.without_context}
     where = "the corpus" if own_text else "built-in English sentences"
@@ -286,39 +277,24 @@ def verdict(measured: MaskedLoss, *, vocabulary: int, own_text: bool) -> Finding
     elsewhere = "" if own_text else "; for a model of another language or domain, give --corpus with text of its own"
     if not own_text and measured.unknown_fraction > _MOST_UNKNOWN:
         text = f"not judged: {measured.unknown_fraction:.0%} of the built-in English sentences is [UNK]"
-        return Finding("model", "masked LM", "note", value, text, "give --corpus, a corpus in the model's own language")
+        return finding("note", value, text, "give --corpus, a corpus in the model's own language")
     if not math.isfinite(loss):
         advice = "see the weights above; this model cannot be used"
-        return Finding("model", "masked LM", "error", value, f"the loss on {where} is {loss}", advice)
+        return finding("error", value, f"the loss on {where} is {loss}", advice)
     if loss > (1 + _NEAR_GUESSING) * guess:
-        return Finding(
-            "model",
-            "masked LM",
-            "error" if own_text else "warning",
-            value,
-            f"{text}: worse than guessing",
+        advice = (
             "most often the tokenizer is another model's, or weights were loaded into the wrong layers; a model that "
-            f"overfitted a small text looks the same{elsewhere}",
+            f"overfitted a small text looks the same{elsewhere}"
         )
+        return finding("error" if own_text else "warning", value, f"{text}: worse than guessing", advice)
     if loss > (1 - _NEAR_GUESSING) * guess:
-        return Finding(
-            "model",
-            "masked LM",
-            "warning",
-            value,
-            f"{text}: nothing was learned",
-            f"train it, or find out why these are not the trained weights{elsewhere}",
-        )
-    if loss > measured.without_context - _USE:
-        return Finding(
-            "model",
-            "masked LM",
-            "warning" if own_text else "note",
-            value,
-            f"{text}: the model predicts frequent pieces, and does not use the context of a mask",
-            f"train longer: small models stay at this plateau for long (--start local shortens it){elsewhere}",
-        )
-    return Finding("model", "masked LM", "ok", value, f"{text}: the model uses the context")
+        advice = f"train it, or find out why these are not the trained weights{elsewhere}"
+        return finding("warning", value, f"{text}: nothing was learned", advice)
+    if loss > measured.without_context - _LEAST_GAIN:
+        text += ": the model predicts frequent pieces, and does not use the context of a mask"
+        advice = f"train longer: small models stay at this plateau for long (--start local shortens it){elsewhere}"
+        return finding("warning" if own_text else "note", value, text, advice)
+    return finding("ok", value, f"{text}: the model uses the context")
 
 
 def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]) -> MaskedLoss:
@@ -336,14 +312,14 @@ def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]
     targets = torch.cat(labels)
     without_context = -(total / len(targets))[targets].log().mean()
     unknown = float((targets == tokenizer.unk_id).double().mean())
-    return MaskedLoss(loss / len(targets), float(without_context), len(targets), unknown)
+    return MaskedLoss(loss / len(targets), float(without_context), unknown)
 
 
 def _masked_logits(model: Bert, tokenizer: Tokenizer, row: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return logits float64 [T, V] for the T positions of a row, in some order, and the pieces behind the masks [T]."""
     unmasked = torch.tensor([tokenizer.cls_id, *row, tokenizer.sep_id])
-    shifts = range(min(_EVERY, len(row)))
-    positions = [list(range(1 + shift, 1 + len(row), _EVERY)) for shift in shifts]
+    shifts = range(min(_MASK_DISTANCE, len(row)))
+    positions = [list(range(1 + shift, 1 + len(row), _MASK_DISTANCE)) for shift in shifts]
     ids = unmasked.repeat(len(positions), 1)
     for index, masked in enumerate(positions):
         ids[index, masked] = tokenizer.mask_id

@@ -37,35 +37,35 @@ class Corpora:
 
 
 def make_corpora(
-    inputs: Sequence[str], out: Path, *, vocabulary: int, wanted: Iterable[CorpusKind], make: bool
+    inputs: Sequence[str], out: Path, *, vocab_size: int, kinds: Iterable[CorpusKind], build: bool
 ) -> Corpora:
-    """Return the wanted corpora: the ready-built ones, those in `out`, and new ones where `make` is true.
+    """Return the corpora of some kinds: ready-built ones, those in `out`, and where `build` is true new ones.
 
-    inputs: texts as `bertwright corpus build` takes them, or corpus folders. vocabulary: number of pieces or merges.
-    Raises InputError where the corpora in `out` were made from another text, and for two corpora of one kind.
+    inputs: texts as `bertwright corpus build` takes them, or corpus folders. vocab_size: number of pieces or merges.
+    Raises InputError where the corpora in `out` were made from another text, and for two corpora of one vocabulary.
     """
     ready, texts = _split_inputs(inputs)
-    if texts and make:
+    if texts and build:
         _note_text(out, texts)
     folders: dict[CorpusKind, Path] = {}
     missing: dict[CorpusKind, str] = {}
-    for pieces, text in sorted(set(wanted)):
-        documents = ready.get(pieces) or out / f"{pieces}-{vocabulary}"
-        if make and texts and not _is_built(documents):
-            _build(texts, documents, pieces=pieces, vocabulary=vocabulary)
+    for vocabulary, order in sorted(set(kinds)):
+        documents = ready.get(vocabulary) or out / f"{vocabulary}-{vocab_size}"
+        if build and texts and not _is_built(documents):
+            _build(texts, documents, vocabulary=vocabulary, vocab_size=vocab_size)
         if not _is_built(documents):
-            no_input = f"--corpus: name the text of a {_TITLES[pieces]} corpus, or such a corpus"
+            no_input = f"--corpus: name the text of a {_TITLES[vocabulary]} corpus, or such a corpus"
             not_built = f"{documents} is not built yet from --corpus {' '.join(texts)}, which is no corpus folder"
-            missing[pieces, text] = not_built if texts else no_input
+            missing[vocabulary, order] = not_built if texts else no_input
             continue
-        folder = documents if text == "documents" else _shuffled(documents, out)
-        if make and not _is_built(folder):
+        folder = documents if order == "documents" else _shuffled(documents, out)
+        if build and not _is_built(folder):
             say(f"{folder}: the sentences of {documents}, shuffled")
             shuffle_sentences(documents, folder)
         if _is_built(folder):
-            folders[pieces, text] = folder
+            folders[vocabulary, order] = folder
         else:
-            missing[pieces, text] = f"its corpus {folder.name} is not built yet"
+            missing[vocabulary, order] = f"its corpus {folder.name} is not built yet"
     return Corpora(folders, missing)
 
 
@@ -77,13 +77,12 @@ def _split_inputs(inputs: Sequence[str]) -> tuple[dict[VocabularyKind, Path], li
         if not _is_built(Path(name)):
             texts.append(name)
             continue
-        pieces: VocabularyKind = "bytepair" if isinstance(Corpus.open(name).tokenizer, BPETokenizer) else "wordpiece"
-        if pieces in ready:
-            first = ready[pieces]
-            raise InputError(
-                f"--corpus {name}: a second {_TITLES[pieces]} corpus beside {first}; name one of each kind"
-            )
-        ready[pieces] = Path(name)
+        is_bytepair = isinstance(Corpus.open(name).tokenizer, BPETokenizer)
+        vocabulary: VocabularyKind = "bytepair" if is_bytepair else "wordpiece"
+        if vocabulary in ready:
+            second = f"a second {_TITLES[vocabulary]} corpus beside {ready[vocabulary]}"
+            raise InputError(f"--corpus {name}: {second}; name one of each kind")
+        ready[vocabulary] = Path(name)
     return ready, texts
 
 
@@ -101,18 +100,18 @@ def _note_text(out: Path, texts: Sequence[str]) -> None:
         raise InputError(f"--corpus {' '.join(texts)}: the corpora in {out} are made of {noted}; choose another --out")
 
 
-def _build(texts: Sequence[str], folder: Path, *, pieces: VocabularyKind, vocabulary: int) -> None:
+def _build(texts: Sequence[str], folder: Path, *, vocabulary: VocabularyKind, vocab_size: int) -> None:
     """Train the tokenizer where there is none yet, and build the corpus; an interrupted build is resumed."""
     tokenizer = folder.with_name(f"tokenizer-{folder.name}")
     if not tokenizer.is_dir():
-        say(f"{tokenizer}: training on {vocabulary:,} {'merges' if pieces == 'bytepair' else 'pieces'}")
+        say(f"{tokenizer}: training on {vocab_size:,} {'merges' if vocabulary == 'bytepair' else 'pieces'}")
         sources = find_inputs(texts)
         paragraphs = (text for document in read_all(sources, TextSettings()) for text in document.paragraphs)
         trained: BaseTokenizer
-        if pieces == "bytepair":
-            trained = train_bpe(paragraphs, merges=vocabulary)
+        if vocabulary == "bytepair":
+            trained = train_bpe(paragraphs, merges=vocab_size)
         else:
-            trained = train_tokenizer(paragraphs, vocab_size=vocabulary)
+            trained = train_tokenizer(paragraphs, vocab_size=vocab_size)
         trained.save(tokenizer)
     say(f"{folder}: building the corpus")
     build_corpus(list(texts), tokenizer=tokenizer, out=folder)

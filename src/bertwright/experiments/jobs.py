@@ -6,7 +6,7 @@ job with other settings never resumes an earlier one.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from bertwright.config import Settings
 from bertwright.corpus.manifest import read_manifest
 from bertwright.experiments.corpora import Corpora, CorpusKind
-from bertwright.experiments.data import PaperTask, Subset
+from bertwright.experiments.data import PAPER_TASKS, Subset
 from bertwright.experiments.spec import Arm, Changes, Column, Scale
 from bertwright.files import read_object
 from bertwright.finetuning.settings import FinetuneSettings
@@ -37,12 +37,12 @@ class PretrainedModel:
     @property
     def is_finished(self) -> bool:
         """True where the model has been computed."""
-        return bool(_record(self.folder).get("finished")) if self.is_trained else (self.folder / "model").is_dir()
+        return bool(run_record(self.folder).get("finished")) if self.is_trained else (self.folder / "model").is_dir()
 
     @property
     def result(self) -> Mapping[str, Any]:
         """Result of the finished run, from run.json."""
-        result: Mapping[str, Any] = _record(self.folder)["result"]
+        result: Mapping[str, Any] = run_record(self.folder)["result"]
         return result
 
     @property
@@ -51,7 +51,7 @@ class PretrainedModel:
         steps, settings = self.settings.steps or 0, self.settings
         return round(sum(phase.share * steps * settings.batch_size * phase.length for phase in settings.phases))
 
-    def at(self, fraction: float) -> Path:
+    def folder_after(self, fraction: float) -> Path:
         """Return the model folder after a fraction of the steps."""
         steps = snapshot_steps([fraction], self.settings.steps or 0)
         return snapshot_folder(self.folder, steps[0]) if steps and self.is_trained else self.folder / "model"
@@ -59,10 +59,10 @@ class PretrainedModel:
 
 @dataclass(frozen=True)
 class Finetuning:
-    """A fine-tuning with one seed; models: one, or two that are joined first; at: fraction of their steps."""
+    """A fine-tuning with one seed; models: one, or two that are joined first; fraction: of their steps."""
 
     models: tuple[PretrainedModel, ...]
-    at: float
+    fraction: float
     task: TaskSpec
     subset: Subset
     settings: FinetuneSettings
@@ -71,12 +71,12 @@ class Finetuning:
     @property
     def is_finished(self) -> bool:
         """True where the fine-tuning has been computed."""
-        return bool(_record(self.folder).get("finished"))
+        return bool(run_record(self.folder).get("finished"))
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """Metrics of the best epoch of a finished fine-tuning."""
-        metrics: Mapping[str, float] = _record(self.folder)["result"]["seeds"][0]["scores"]
+        metrics: Mapping[str, float] = run_record(self.folder)["result"]["seeds"][0]["scores"]
         return metrics
 
 
@@ -109,12 +109,10 @@ class Workspace:
     scale: Scale
     corpora: Corpora
     subsets: Mapping[str, Subset]
-    tasks: Mapping[str, PaperTask]
 
     def models(self, arm: Arm, seed: int) -> tuple[PretrainedModel, ...]:
-        """Return the pre-trainings of an arm: one, or two that will be joined."""
-        changes = [arm.pretraining, *([arm.second] if arm.second is not None else [])]
-        return tuple(self._model(arm, each, seed) for each in changes)
+        """Return the pre-trainings of an arm: one, two that will be joined, or none for a baseline."""
+        return tuple(self._model(arm, changes, seed) for changes in arm.models)
 
     def _model(self, arm: Arm, changes: Changes, seed: int) -> PretrainedModel:
         settings = pretraining_settings(self.scale, changes, seed)
@@ -124,27 +122,28 @@ class Workspace:
         name = f"{changes.get('system', 'bert')}-{settings.size}-seed{seed}-{digest}"
         return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name)
 
-    def tuning(self, arm: Arm, column: Column, models: tuple[PretrainedModel, ...], seed: int) -> Finetuning:
+    def finetuning(self, arm: Arm, column: Column, models: tuple[PretrainedModel, ...], seed: int) -> Finetuning:
         """Return the fine-tuning of an arm for a column."""
-        assert column.task is not None
-        task, subset = self._task(column.task), self.subsets[column.task]
+        task, subset, folder = self._task(column)
         settings = finetuning_settings(self.scale, column, arm.finetuning, task, seed)
         names = [model.folder.name for model in models]
         kind = "+".join(name.partition("-seed")[0] for name in names)
-        digest = _digest(names, task.model_dump(mode="json"), subset.digest, _decisive(settings), arm.at)
+        digest = _digest(names, task.model_dump(mode="json"), subset.digest, _decisive(settings), arm.fraction)
         name = f"{kind}-seed{models[0].settings.seed}.{seed}-{digest}"
-        return Finetuning(models, arm.at, task, subset, settings, self.out / "tuned" / column.task / name)
+        return Finetuning(models, arm.fraction, task, subset, settings, folder / name)
 
     def baseline(self, arm: Arm, column: Column) -> BaselineJob:
         """Return the baseline of an arm for a column."""
-        assert column.task is not None
-        task, subset = self._task(column.task), self.subsets[column.task]
+        task, subset, folder = self._task(column)
         name = f"{arm.baseline}-{_digest(task.model_dump(mode='json'), subset.digest)}"
-        return BaselineJob(str(arm.baseline), task, subset, self.out / "tuned" / column.task / name)
+        return BaselineJob(str(arm.baseline), task, subset, folder / name)
 
-    def _task(self, name: str) -> TaskSpec:
-        spec = get_spec(self.tasks[name].task)
-        return type(spec).model_validate({**dict(spec), **self.scale.tasks.get(name, {})})
+    def _task(self, column: Column) -> tuple[TaskSpec, Subset, Path]:
+        """Return the task of a column with the scale's settings, its rows, and the folder of its jobs."""
+        assert column.task is not None
+        spec = get_spec(PAPER_TASKS[column.task].task)
+        task = type(spec).model_validate({**dict(spec), **self.scale.tasks.get(column.task, {})})
+        return task, self.subsets[column.task], self.out / "tuned" / column.task
 
 
 def corpus_kind(arm: Arm, changes: Changes) -> CorpusKind:
@@ -152,18 +151,15 @@ def corpus_kind(arm: Arm, changes: Changes) -> CorpusKind:
     return ("bytepair" if changes.get("system") == "gpt" else "wordpiece"), arm.text
 
 
-def kinds_of(arm: Arm) -> Iterator[CorpusKind]:
-    """Yield the kinds of corpora that an arm needs."""
-    if arm.baseline is None:
-        yield corpus_kind(arm, arm.pretraining)
-        if arm.second is not None:
-            yield corpus_kind(arm, arm.second)
+def corpus_kinds(arm: Arm) -> list[CorpusKind]:
+    """Return the kinds of corpora that an arm needs, one for each of its models."""
+    return [corpus_kind(arm, changes) for changes in arm.models]
 
 
 def pretraining_settings(scale: Scale, changes: Changes, seed: int) -> PretrainSettings:
-    """Return the scale's settings without those that the arm's system cannot have, overridden by the arm's."""
+    """Return the scale's settings without those that the arm's system does not support, overridden by the arm's."""
     base = dict(scale.pretraining)
-    for name, *inner in cannot_have(scale, changes):
+    for name, *inner in unsupported_settings(scale, changes):
         if inner:
             base[name] = {key: value for key, value in base[name].items() if key not in inner}
         else:
@@ -171,8 +167,8 @@ def pretraining_settings(scale: Scale, changes: Changes, seed: int) -> PretrainS
     return PretrainSettings.model_validate({**merged(base, changes), "seed": seed})
 
 
-def cannot_have(scale: Scale, changes: Changes) -> list[tuple[str, ...]]:
-    """Return the paths of the scale's pre-training settings that the system of an arm cannot have."""
+def unsupported_settings(scale: Scale, changes: Changes) -> list[tuple[str, ...]]:
+    """Return the paths of the scale's pre-training settings that the system of an arm does not support."""
     system, base = str(changes.get("system", "bert")), scale.pretraining
     paths: list[tuple[str, ...]] = []
     if system != "bert" and "examples" in base:
@@ -194,14 +190,14 @@ def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: Ta
 
 def _decisive(settings: Settings) -> dict[str, Any]:
     """Return the settings that decide the result, without defaults, so that a new setting changes no digest."""
-    return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.free | settings.bits))
+    return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.changeable | settings.numeric))
 
 
 def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _record(folder: Path) -> Mapping[str, Any]:
+def run_record(folder: Path) -> Mapping[str, Any]:
     """Return run.json of a folder; empty where there is none."""
     path = folder / "run.json"
     return read_object(path) if path.is_file() else {}

@@ -10,11 +10,11 @@ from typing import Any
 
 from bertwright.corpus.manifest import read_manifest
 from bertwright.experiments.data import SEED
-from bertwright.experiments.jobs import Finetuning, PretrainedModel, cannot_have, unique
+from bertwright.experiments.jobs import Finetuning, PretrainedModel, unique, unsupported_settings
 from bertwright.experiments.pictures import draw_picture
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.scores import Cell, arm_scores, numerics_of, seconds_spent, table_cells
-from bertwright.experiments.spec import Arm, Changes, Claim, Column, Scale
+from bertwright.experiments.spec import MARGIN, Arm, Changes, Claim, Column, Scale
 from bertwright.experiments.statistics import SIGNIFICANT, Verdict, judge_claim, p_text
 from bertwright.files import atomic_file
 from bertwright.reports.charts import short
@@ -62,7 +62,7 @@ def _page(
         yield from ("**Not finished:** what is missing is marked … below.", "")
     if has_picture:
         yield from (f"![{experiment.title}: means and deviations over the seeds]({experiment.name}.png)", "")
-    yield from ("## Here", "", *_own_table(plan, cells), "", _legend(plan), "")
+    yield from ("## Here", "", *_results_table(plan, cells), "", _legend(plan), "")
     if experiment.note:
         yield from (experiment.note, "")
     if experiment.published:
@@ -79,7 +79,7 @@ def _page(
     yield from ("## The command", "", f"    {command}")
 
 
-def _own_table(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+def _results_table(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
     scored = [column for column in plan.columns if column.task is not None]
     with_mean = len(scored) > 1
     head = ("", *(column.name for column in plan.columns), *(("mean",) if with_mean else ()))
@@ -123,10 +123,11 @@ def _claims(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iter
     known = {arm.name for arm in plan.arms}
     for number, claim in enumerate(plan.experiment.claims, start=1):
         verdict = None
-        if {claim.first, claim.second} <= known:
-            verdict = judge_claim(claim, *(arm_scores(plan, cells, name) for name in (claim.first, claim.second)))
+        if {claim.arm, claim.against} <= known:
+            scores = [arm_scores(plan, cells, name) for name in (claim.arm, claim.against)]
+            verdict = judge_claim(claim, *scores, columns=plan.experiment.columns_of(claim))
         yield f"{number}. {claim.statement} In the paper: {claim.paper}."
-        yield f"   **{_verdict_word(verdict)}** {_verdict_numbers(claim, verdict)}{_reversed(plan, verdict)}".rstrip()
+        yield f"   **{_verdict_word(verdict)}** {_verdict_numbers(claim, verdict)}{_sign_note(plan, verdict)}".rstrip()
     yield ""
 
 
@@ -145,17 +146,17 @@ def _verdict_numbers(claim: Claim, verdict: Verdict | None) -> str:
     if verdict is None or not verdict.differences:
         return ""
     on = ", ".join(f"{name} {value:+.1f}" for name, value in verdict.by_column.items())
-    arms = f"`{claim.first}` against `{claim.second}`"
+    arms = f"`{claim.arm}` against `{claim.against}`"
     if verdict.mean is None or verdict.p is None:
         return f"{arms}, one pair: {on}."
-    limit = f"within {claim.within:g}" if claim.within is not None else f"margin {claim.margin:g}"
+    limit = f"within {claim.within:g}" if claim.within is not None else f"margin {MARGIN:g}"
     return (
         f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; {p_text(verdict.p)}; "
         f"{len(verdict.differences)} pairs; {limit}). By column: {on}."
     )
 
 
-def _reversed(plan: ExperimentPlan, verdict: Verdict | None) -> str:
+def _sign_note(plan: ExperimentPlan, verdict: Verdict | None) -> str:
     """Return a remark on columns where lower is better: the sign of their difference is reversed."""
     names = [column.name for column in plan.columns if column.is_lower_better]
     names = [name for name in names if verdict and name in verdict.by_column]
@@ -189,7 +190,7 @@ def _costs(plan: ExperimentPlan) -> Iterator[str]:
     rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
     yield from _table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
     yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
-    if any(arm.at < 1 for arm in plan.arms):
+    if any(arm.fraction < 1 for arm in plan.arms):
         yield "A model that is looked at before its end is counted with its whole pre-training."
     numerics = [each for job in (*plan.all_models, *plan.all_jobs) if (each := numerics_of(job.folder))]
     precisions = " and ".join(sorted({each.precision for each in numerics}))
@@ -239,11 +240,11 @@ def _changes(arm: Arm, scale: Scale) -> str:
     if arm.baseline:
         return f"no network: {arm.baseline}"
     parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
-    left_out = ", ".join(f"`{'.'.join(path)}`" for path in cannot_have(scale, arm.pretraining))
+    left_out = ", ".join(f"`{'.'.join(path)}`" for path in unsupported_settings(scale, arm.pretraining))
     parts += [f"without {left_out}, which its system cannot have"] if left_out else []
-    parts += [f"joined with `{_json(arm.second)}`"] if arm.second is not None else []
+    parts += [f"joined with `{_json(arm.joined_with)}`"] if arm.joined_with is not None else []
     parts += ["not trained"] if not arm.is_trained else []
-    parts += [f"after {arm.at:.0%} of the steps"] if arm.at < 1 else []
+    parts += [f"after {arm.fraction:.0%} of the steps"] if arm.fraction < 1 else []
     parts += ["sentences shuffled"] if arm.text == "sentences" else []
     parts += [f"fine-tuning `{_json(arm.finetuning)}`"] if arm.finetuning else []
     return ", ".join(parts) or "as all"

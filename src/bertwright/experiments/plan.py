@@ -8,7 +8,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import Corpora, make_corpora
 from bertwright.experiments.data import PAPER_TASKS, FileSource, PaperTask, Subset, find_source, make_subset
-from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel, Workspace, kinds_of, unique
+from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel, Workspace, corpus_kinds, unique
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
 from bertwright.experiments.statistics import SeedPair
 
@@ -78,8 +78,8 @@ class ExperimentPlan:
         return unique([job for jobs in by_pair for (pretraining, _), job in jobs.items() if pretraining == seed])
 
 
-def make_plan(experiment: Experiment, request: ExperimentRequest, *, make: bool) -> ExperimentPlan:
-    """Return the plan of an experiment; write the rows of its tasks, and where `make` is true its corpora.
+def make_plan(experiment: Experiment, request: ExperimentRequest, *, build_corpora: bool) -> ExperimentPlan:
+    """Return the plan of an experiment; write the rows of its tasks, and where `build_corpora` is true its corpora.
 
     Raises InputError for arms and tasks that the experiment does not have, and where nothing can be computed.
     """
@@ -88,21 +88,21 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, make: bool)
     columns = _choose_columns(experiment, request.tasks)
     data, without_data = _find_data(columns, request)
     columns = tuple(column for column in columns if column.task is None or column.task in data)
-    _refuse_nothing(experiment, columns, without_data)
+    _check_not_empty(experiment, columns, without_data)
     for line in without_data:
         say(f"left out: {line}")
-    kinds = [kind for arm in arms for kind in kinds_of(arm)]
+    kinds = [kind for arm in arms for kind in corpus_kinds(arm)]
     corpora = make_corpora(
-        request.corpus, request.out / "corpora", vocabulary=scale.vocabulary, wanted=kinds, make=make
+        request.corpus, request.out / "corpora", vocab_size=scale.vocabulary, kinds=kinds, build=build_corpora
     )
     without_corpus = _without_corpus(arms, corpora)
     left_out = [*without_data, *without_corpus]
-    arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in kinds_of(arm)))
-    _refuse_nothing(experiment, arms, left_out)
+    arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in corpus_kinds(arm)))
+    _check_not_empty(experiment, arms, left_out)
     for line in without_corpus:
         say(f"left out: {line}")
     subsets = {name: each.subset for name, each in data.items()}
-    workspace = Workspace(request.out, scale, corpora, subsets, {name: PAPER_TASKS[name] for name in data})
+    workspace = Workspace(request.out, scale, corpora, subsets)
     seeds = request.seeds or scale.seeds
     pretraining_seeds = request.pretraining_seeds or scale.pretraining_seeds
     models = {
@@ -121,7 +121,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, make: bool)
     )
 
 
-def _refuse_nothing(experiment: Experiment, parts: Sequence[Arm | Column], left_out: Iterable[str]) -> None:
+def _check_not_empty(experiment: Experiment, parts: Sequence[Arm | Column], left_out: Iterable[str]) -> None:
     if not parts:
         raise InputError(f"{experiment.name}: nothing of it can be computed here; {'; '.join(left_out)}")
 
@@ -130,7 +130,7 @@ def _without_corpus(arms: Sequence[Arm], corpora: Corpora) -> list[str]:
     """Return a message for each missing corpus, with the arms that need it."""
     titles: dict[str, list[str]] = {}
     for arm in arms:
-        reasons = [corpora.missing[kind] for kind in kinds_of(arm) if kind in corpora.missing]
+        reasons = [corpora.missing[kind] for kind in corpus_kinds(arm) if kind in corpora.missing]
         if reasons:
             titles.setdefault(reasons[0], []).append(arm.title)
     return [f"{', '.join(names)}: {reason}" for reason, names in titles.items()]
@@ -142,7 +142,7 @@ def _jobs(
     if arm.baseline is not None:
         return {(0, 0): workspace.baseline(arm, column)}
     return {
-        (pretraining, seed): workspace.tuning(arm, column, parts, seed)
+        (pretraining, seed): workspace.finetuning(arm, column, parts, seed)
         for pretraining, parts in enumerate(models)
         for seed in range(seeds)
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra, RunFailed, Stopped
-from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PretrainedModel
+from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PretrainedModel, run_record
 from bertwright.experiments.page import write_page
 from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, make_plan
 from bertwright.experiments.scores import COST, remaining_work
@@ -23,7 +23,7 @@ from bertwright.finetuning.run import tune
 from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
-from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
+from bertwright.tasks.baselines import bag_of_words_baseline
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.training.hardware import resolve_device
@@ -36,7 +36,7 @@ from bertwright.training.settings import Device
 class ExperimentRun:
     """Execution of a plan.
 
-    failed: folder → reason. elsewhere: folders that another process works on. said: messages that were printed already.
+    failed: folder → reason. elsewhere: folders that another process works on. said: messages that were printed.
     """
 
     plan: ExperimentPlan
@@ -59,16 +59,16 @@ class ExperimentRun:
                 say(f"{arm.title}, pre-training seed {seed}")
                 for model in missing:
                     self.attempt(model, partial(self._pretrain, model))
-                if jobs and all(self._has_weights(model, arm.at) for model in models):
+                if jobs and all(self._has_weights(model, arm.fraction) for model in models):
                     for job in jobs:
                         self.attempt(job, partial(self._measure, job))
                 self.page()
 
-    def _has_weights(self, model: PretrainedModel, at: float) -> bool:
+    def _has_weights(self, model: PretrainedModel, fraction: float) -> bool:
         """Return whether a model can be fine-tuned; a finished one without weights is noted as failed."""
         if not model.is_finished:
             return False
-        has_weights = model.at(at).is_dir()
+        has_weights = model.folder_after(fraction).is_dir()
         if not has_weights:
             self.failed[model.folder] = "holds the record of a run and no weights; remove the folder to train it again"
             say(f"{model.folder}: {self.failed[model.folder]}")
@@ -160,7 +160,7 @@ def run_experiment(
     """
     if not only_page:
         resolve_device(device)
-    plan = make_plan(experiment, request, make=not only_page)
+    plan = make_plan(experiment, request, build_corpora=not only_page)
     say(remaining_work(plan).text)
     run = ExperimentRun(plan, command, device, allow_other_numerics)
     try:
@@ -187,11 +187,11 @@ def _incidents(run: ExperimentRun) -> Iterable[str]:
 
 def _model_of(job: Finetuning, out: Path) -> Path:
     """Return the model folder that a fine-tuning starts from; join its two models where that has not been done yet."""
-    paths = [model.at(job.at) for model in job.models]
+    paths = [model.folder_after(job.fraction) for model in job.models]
     if len(paths) == 1:
         return paths[0]
     name = "+".join(model.folder.name for model in job.models)
-    folder = out / "joined" / (name if job.at == 1.0 else f"{name}-{paths[0].name}")
+    folder = out / "joined" / (name if job.fraction == 1.0 else f"{name}-{paths[0].name}")
     if not folder.exists():
         try:
             join(str(paths[0]), str(paths[1]), folder)
@@ -213,8 +213,7 @@ def _note_memory(folder: Path, device: Device) -> None:
 
 def _remove_outdated(folder: Path, source: Path) -> None:
     """Remove an unfinished fine-tuning whose model had another path: the experiment was moved, and it takes minutes."""
-    path = folder / "run.json"
-    if path.is_file() and read_object(path).get("data", {}).get("model") != str(source):
+    if (folder / "run.json").is_file() and run_record(folder).get("data", {}).get("model") != str(source):
         shutil.rmtree(folder)
 
 
@@ -224,11 +223,10 @@ def _measure_baseline(job: BaselineJob) -> None:
         raise RunFailed(f"{job.baseline}: expected a task on sentences or pairs, got {job.task.name}")
     data = CLASSIFICATION.read(job.task, job.subset.folder)
     task, train, dev = data.task, data.train, data.validation
-    baseline = majority_baseline if job.baseline == "majority" else bag_of_words_baseline
     metrics = {
         f"{name}.{metric}" if len(dev) > 1 else metric: value
         for name, part in dev.items()
-        for metric, value in baseline(task, train, part).items()
+        for metric, value in bag_of_words_baseline(task, train, part).items()
     }
     job.folder.mkdir(parents=True, exist_ok=True)
     write_json(job.folder / RESULT, {"task": task.name, "scores": metrics})

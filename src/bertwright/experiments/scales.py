@@ -1,19 +1,20 @@
-"""name → scale: from a test of seconds to the paper's own settings (paper §A.2, §A.3).
+"""name → scale: from a test of a few seconds to the paper's own settings (paper §A.2, §A.3).
 
-At every scale all arms of an experiment train on the same number of tokens: steps x rows x length, never minutes.
+At every scale all arms of an experiment train on the same number of tokens: steps x rows x length.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from bertwright.errors import InputError
 from bertwright.experiments.spec import Scale
 
-_ADAM: Final = {"warmup": 0.05, "bias_correction": True}
+_OPTIMIZER: Final = {"warmup": 0.05, "bias_correction": True}
 _SHORT_WINDOWS: Final = {"max_length": 128, "stride": 64, "question": 40}
-"""Windows of questions at scales whose pre-training has no row of more than 128 tokens."""
-_SHORT: Final = {"squad1": _SHORT_WINDOWS, "squad2": _SHORT_WINDOWS, "ner": {"max_length": 128}}
+"""Windows of SQuAD's passages at scales that pre-train on rows of at most 128 tokens."""
+_SHORT_TASKS: Final = {"squad1": _SHORT_WINDOWS, "squad2": _SHORT_WINDOWS, "ner": {"max_length": 128}}
 
 
 def _rows(length: int) -> tuple[dict[str, Any], ...]:
@@ -44,7 +45,6 @@ _SMOKE: Final = Scale(
     vocabulary=400,
     rows=(24, 12),
     tasks={name: {"max_length": 48, "stride": 16, "question": 16} for name in ("squad1", "squad2")},
-    bilstm=8,
     seeds=2,
     pretraining_seeds=1,
 )
@@ -56,7 +56,7 @@ _TINY: Final = Scale(
         "steps": 1_600,
         "batch_size": 64,
         "phases": ({"length": 64, "share": 0.8}, {"length": 128, "share": 0.2}),
-        "optimizer": {**_ADAM, "method": "muon", "learning_rate": 2e-3},
+        "optimizer": {**_OPTIMIZER, "method": "muon", "learning_rate": 2e-3},
         "dropout": 0.0,
         "initializer_range": 0.05,
         "start": "matching",
@@ -69,14 +69,10 @@ _TINY: Final = Scale(
     sizes=("2x128", "4x128", "6x128", "8x128"),
     fewer_heads="4x128x1",
     larger="8x128",
-    lengths=(128, 512),
     vocabulary=8_192,
     rows=(4_000, 1_000),
     rows_of={"squad1": (2_000, 1_000), "squad2": (2_000, 1_000)},
-    tasks=_SHORT,
-    bilstm=128,
-    seeds=3,
-    pretraining_seeds=2,
+    tasks=_SHORT_TASKS,
 )
 _MINI: Final = Scale(
     name="mini",
@@ -86,7 +82,7 @@ _MINI: Final = Scale(
         "steps": 50_000,
         "batch_size": 64,
         "phases": _rows(128),
-        "optimizer": {**_ADAM, "learning_rate": 1e-3},
+        "optimizer": {**_OPTIMIZER, "learning_rate": 1e-3},
         "initializer_range": 0.035,
         "start": "local",
         "held_out_share": 0.01,
@@ -97,13 +93,9 @@ _MINI: Final = Scale(
     sizes=("2x128", "2x256", "4x256", "8x256"),
     fewer_heads="2x256x1",
     larger="8x256",
-    lengths=(128, 512),
     vocabulary=16_000,
     rows=(50_000, None),
-    tasks=_SHORT,
-    bilstm=256,
-    seeds=3,
-    pretraining_seeds=2,
+    tasks=_SHORT_TASKS,
 )
 _SMALL: Final = Scale(
     name="small",
@@ -113,7 +105,7 @@ _SMALL: Final = Scale(
         "steps": 100_000,
         "batch_size": 256,
         "phases": _rows(128),
-        "optimizer": {**_ADAM, "learning_rate": 5e-4},
+        "optimizer": {**_OPTIMIZER, "learning_rate": 5e-4},
         "initializer_range": 0.025,
         "held_out_share": 0.01,
     },
@@ -122,54 +114,38 @@ _SMALL: Final = Scale(
     sizes=("2x256", "4x256", "4x512", "8x512"),
     fewer_heads="4x256x1",
     larger="8x512",
-    lengths=(128, 512),
     vocabulary=30_000,
-    rows=(None, None),
-    tasks=_SHORT,
-    bilstm=512,
-    seeds=3,
-    pretraining_seeds=2,
+    tasks=_SHORT_TASKS,
 )
-_PAPERS_PHASES: Final = ({"length": 128, "share": 0.9}, {"length": 512, "share": 0.1})
-_PAPERS_TASKS: Final = {
-    "squad1": {"learning_rate": 5e-5},
-    "squad2": {"learning_rate": 5e-5, "epochs": 2, "batch_size": 48},
-    "swag": {"learning_rate": 2e-5, "batch_size": 16},
-}
-"""Settings of the paper's §4.2 to §4.4. It chose GLUE's learning rates on dev; here the default, one of its four."""
 _BASE: Final = Scale(
     name="base",
     title="BERT-base for a tenth of the paper's steps",
-    pretraining={"size": "base", "steps": 100_000, "phases": _PAPERS_PHASES, "held_out_share": 0.001},
+    pretraining={
+        "size": "base",
+        "steps": 100_000,
+        "phases": ({"length": 128, "share": 0.9}, {"length": 512, "share": 0.1}),
+        "held_out_share": 0.001,
+    },
     finetuning={"epochs": 3, "batch_size": 32},
-    finetuning_of=_PAPERS_TASKS,
+    finetuning_of={  # paper §4.2 to §4.4; it chose GLUE's learning rates on dev, here they have the default
+        "squad1": {"learning_rate": 5e-5},
+        "squad2": {"learning_rate": 5e-5, "epochs": 2, "batch_size": 48},
+        "swag": {"learning_rate": 2e-5, "batch_size": 16},
+    },
     features={"epochs": 10, "lstm_width": 768},
     sizes=("3x768", "6x768", "base", "12x1024"),
     fewer_heads="6x768x3",
     larger="large",
-    lengths=(128, 512),
     vocabulary=30_000,
-    rows=(None, None),
-    bilstm=768,
     seeds=5,
     pretraining_seeds=1,
 )
-_PAPER: Final = Scale(
+_PAPER: Final = replace(
+    _BASE,
     name="paper",
     title="BERT-base and BERT-large as the paper trained them: a million steps",
-    pretraining={"size": "base", "steps": 1_000_000, "phases": _PAPERS_PHASES, "held_out_share": 0.001},
-    finetuning=_BASE.finetuning,
-    finetuning_of=_PAPERS_TASKS,
-    features=_BASE.features,
+    pretraining={**_BASE.pretraining, "steps": 1_000_000},
     sizes=("3x768", "6x768", "base", "large"),
-    fewer_heads="6x768x3",
-    larger="large",
-    lengths=(128, 512),
-    vocabulary=30_000,
-    rows=(None, None),
-    bilstm=768,
-    seeds=5,
-    pretraining_seeds=1,
 )
 
 SCALES: Final[Mapping[str, Scale]] = MappingProxyType(

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError
-from bertwright.experiments.jobs import Finetuning, PretrainedModel
+from bertwright.experiments.jobs import Finetuning, PretrainedModel, run_record
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.spec import Arm, Column
-from bertwright.experiments.statistics import SeedPair
+from bertwright.experiments.statistics import ArmScores, SeedPair
 from bertwright.files import read_object
 from bertwright.reports.runs import duration, read_run
 from bertwright.training.hardware import Numerics
@@ -39,10 +39,8 @@ def table_cells(plan: ExperimentPlan) -> dict[tuple[str, str], Cell]:
     return {(arm.name, column.name): _cell(plan, arm, column) for arm in plan.arms for column in plan.columns}
 
 
-def arm_scores(
-    plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str
-) -> dict[str, dict[SeedPair, float]]:
-    """Return column → pair → score of an arm, higher is better; a baseline's value stands under every pair."""
+def arm_scores(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str) -> ArmScores:
+    """Return the scores of an arm; a baseline's value stands under every pair of seeds."""
     pairs = [(p, f) for p in range(plan.pretraining_seeds) for f in range(plan.seeds)]
     scores = {}
     for column in plan.columns:
@@ -76,7 +74,7 @@ def _task_metric(job: Job, column: Column) -> float | None:
     metrics = job.metrics
     if column.metric not in metrics:
         raise InputError(f"{job.folder}: expected the metric {column.metric}, got {', '.join(metrics)}")
-    return column.times * metrics[column.metric]
+    return column.factor * metrics[column.metric]
 
 
 def _pretraining_metric(model: PretrainedModel, column: Column) -> float | None:
@@ -84,7 +82,7 @@ def _pretraining_metric(model: PretrainedModel, column: Column) -> float | None:
     if not (model.is_trained and model.is_finished):
         return None
     value = _METRICS[column.metric](model)
-    return None if value is None else column.times * value
+    return None if value is None else column.factor * value
 
 
 def _perplexity(model: PretrainedModel) -> float | None:
@@ -114,8 +112,7 @@ _METRICS: Final[Mapping[str, Callable[[PretrainedModel], float | None]]] = {
 
 def seconds_spent(folder: Path) -> float:
     """Return the seconds that processes have worked on a run, from the sessions in its run.json."""
-    path = folder / "run.json"
-    sessions: list[Mapping[str, Any]] = read_object(path).get("sessions", []) if path.is_file() else []
+    sessions: list[Mapping[str, Any]] = run_record(folder).get("sessions", [])
     return sum(
         (datetime.fromisoformat(each["ended"]) - datetime.fromisoformat(each["started"])).total_seconds()
         for each in sessions
@@ -125,14 +122,13 @@ def seconds_spent(folder: Path) -> float:
 
 def numerics_of(folder: Path) -> Numerics | None:
     """Return device and precision of the last session of a run; None where nothing was trained."""
-    path = folder / "run.json"
-    resolved = dict(read_object(path).get("resolved", {})) if path.is_file() else {}
+    resolved = run_record(folder).get("resolved", {})
     resolved = resolved.get("numerics", resolved)
     return Numerics.model_validate({key: resolved[key] for key in resolved if key != "ranks"}) if resolved else None
 
 
 @dataclass(frozen=True)
-class Left:
+class RemainingWork:
     """Number of unfinished parts, and of all parts.
 
     seconds: estimate for the parts whose speed is known. unknown: number of the others.
@@ -147,7 +143,7 @@ class Left:
 
     @property
     def text(self) -> str:
-        """Sentence for the person."""
+        """Sentence that says what is left to compute, and how long it takes."""
         if not self.models and not self.jobs:
             return f"everything is computed: {self.all_models} pre-trainings, {self.all_jobs} measurements on tasks"
         counts = (
@@ -159,16 +155,18 @@ class Left:
         return f"to compute: {counts}; about {duration(self.seconds)}{rest}"
 
 
-def remaining_work(plan: ExperimentPlan) -> Left:
+def remaining_work(plan: ExperimentPlan) -> RemainingWork:
     """Return the unfinished parts of a plan, with the time that similar finished parts in the same folder took."""
     models = [model for model in plan.all_models if not model.is_finished]
     jobs = [job for job in plan.all_jobs if not job.is_finished]
-    times = [*_of_models(models, plan.out / "pretrained"), *_of_jobs(jobs, plan)]
+    times = [*_model_seconds(models, plan.out / "pretrained"), *_job_seconds(jobs, plan)]
     known = [seconds for seconds in times if seconds is not None]
-    return Left(len(models), len(plan.all_models), len(jobs), len(plan.all_jobs), sum(known), len(times) - len(known))
+    return RemainingWork(
+        len(models), len(plan.all_models), len(jobs), len(plan.all_jobs), sum(known), len(times) - len(known)
+    )
 
 
-def _of_models(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
+def _model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
     """Return the seconds each model still needs, by the mean speed of runs of the same system and size."""
     speeds = _speeds(folder)
     seconds: list[float | None] = []
@@ -190,7 +188,7 @@ def _speeds(folder: Path) -> Mapping[str, float]:
     return {kind: statistics.fmean(values) for kind, values in speeds.items()}
 
 
-def _of_jobs(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
+def _job_seconds(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
     """Return the seconds of each fine-tuning: the mean of finished ones on the task, of its system and size if any."""
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job in plan.all_jobs:

@@ -1,7 +1,8 @@
 """table of the paper → experiment: arms, columns and claims as frozen data without torch (paper §4, §5, §C).
 
-An experiment has arms (its rows) and columns (its metrics), the claims that the paper makes about it, and the paper's
-own numbers. An arm differs from the base of its scale only in the settings that it changes.
+An experiment trains and measures several arms. An arm is a model or a baseline: a row of the table. A column is a
+metric. A claim is a statement of the paper that compares two arms. An arm holds only the settings in which it differs
+from the scale, which has the settings of all arms.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Changes = Mapping[str, Any]
-"""Settings by name, groups of them nested."""
-Baseline = Literal["majority", "bag-of-words"]
+"""Settings by name that replace those of the scale; groups of settings are nested."""
+Baseline = Literal["bag-of-words"]
 TextOrder = Literal["documents", "sentences"]
 """Order of a corpus: whole documents, or their sentences, shuffled."""
 
 MARGIN = 0.5
-"""Difference in points that counts as no difference, unless a claim has another margin."""
+"""Difference in points that counts as no difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +27,13 @@ class Scale:
     finetuning     settings over the defaults of FinetuneSettings; `finetuning_of`: further ones by task; `features`:
                    further ones for a BiLSTM on frozen states
     tasks          settings of the task by its name: a window of SQuAD must fit a row
-    sizes          sizes of table 6, ascending, the base's own among them; `fewer_heads`: the second size with fewer,
-                   wider heads; `larger`: the second BERT of tables 1 to 4
+    sizes          sizes of table 6, ascending; that of `pretraining` is among them
+    fewer_heads    the second size with fewer, wider heads
+    larger         size of the second BERT of tables 1 to 4
     lengths        tokens per row, short and long, of the experiment length-cost
     vocabulary     number of WordPiece pieces, and of byte-pair merges
     rows           (train, dev): largest number of rows of a task, None for all; `rows_of`: other numbers by task
-    bilstm         width of the BiLSTM on top of the left-to-right model of table 5
+    seeds          number of fine-tuning runs of each pre-trained model
     """
 
     name: str
@@ -43,23 +45,22 @@ class Scale:
     sizes: tuple[str, ...]
     fewer_heads: str
     larger: str
-    lengths: tuple[int, int]
+    lengths: tuple[int, int] = (128, 512)
     vocabulary: int
-    rows: tuple[int | None, int | None]
+    rows: tuple[int | None, int | None] = (None, None)
     rows_of: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     tasks: Mapping[str, Changes] = field(default_factory=dict)
-    bilstm: int
-    seeds: int
-    pretraining_seeds: int
+    seeds: int = 3
+    pretraining_seeds: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """A row of a table.
 
-    pretraining    settings that differ from the scale's; `second`: those of a second model, joined with the first
+    pretraining    settings that differ from the scale's; `joined_with`: those of a second model, joined with the first
     is_trained     False for the model with the weights that pre-training would start from
-    at             fraction of the pre-training steps after which the model is taken
+    fraction       fraction of the pre-training steps after which the model is taken
     text           order of the corpus
     finetuning     settings that differ from the scale's
     baseline       baseline without a network, None for a model
@@ -69,14 +70,21 @@ class Arm:
     name: str
     title: str
     pretraining: Changes = field(default_factory=dict)
-    second: Changes | None = None
+    joined_with: Changes | None = None
     is_trained: bool = True
-    at: float = 1.0
+    fraction: float = 1.0
     text: TextOrder = "documents"
     finetuning: Changes = field(default_factory=dict)
     baseline: Baseline | None = None
     series: str = ""
     x: float | None = None
+
+    @property
+    def models(self) -> tuple[Changes, ...]:
+        """Pre-training settings of its models: of one, of two that are joined, or of none for a baseline."""
+        if self.baseline is not None:
+            return ()
+        return (self.pretraining,) if self.joined_with is None else (self.pretraining, self.joined_with)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +94,7 @@ class Column:
     task           task to fine-tune on; None for a metric of the pre-training itself
     metric         name of the metric
     finetuning     settings of this column, over those of the arm
-    times          factor that turns the metric into the paper's unit
+    factor         number by which the metric is multiplied to have the paper's unit
     is_lower_better  True for a metric such as the perplexity
     """
 
@@ -94,32 +102,32 @@ class Column:
     task: str | None
     metric: str
     finetuning: Changes = field(default_factory=dict)
-    times: float = 100.0
+    factor: float = 100.0
     is_lower_better: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim about two arms: the first is better on the mean of the columns, or equal to within `within` points.
+    """A claim that compares two arms on the mean of some columns.
 
     statement      the claim in words
     paper          the paper's own numbers
-    columns        names of the columns; those without data are left out
-    margin         points that count as no difference
+    arm, against   names of two arms: the first is claimed to be better than the second
+    within         points by which the two are claimed to differ at most; None for a claim that the first is better
+    columns        names of the columns, all columns of tasks where empty; those without data are left out
     """
 
     statement: str
     paper: str
-    first: str
-    second: str
-    columns: tuple[str, ...]
+    arm: str
+    against: str
+    columns: tuple[str, ...] = ()
     within: float | None = None
-    margin: float = MARGIN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The paper's own table; rows: (name, a cell for each column of `head`) each."""
+    """A table of numbers from the paper; each row: its name, then a cell for each column of `head`."""
 
     source: str
     head: tuple[str, ...]
@@ -139,3 +147,7 @@ class Experiment:
     published: Published | None = None
     axis: str | None = None
     note: str = ""
+
+    def columns_of(self, claim: Claim) -> tuple[str, ...]:
+        """Return the names of the columns on which a claim compares its arms."""
+        return claim.columns or tuple(column.name for column in self.columns if column.task is not None)

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertwright.errors import MissingExtra
-from bertwright.experiments.spec import Claim
+from bertwright.experiments.spec import MARGIN, Claim
 
 SIGNIFICANT = 0.05
-_NOTHING = 1e-9
+_ROUNDING = 1e-9
 """Difference in points that rounding may cause."""
-Word = Literal["supported", "not supported", "not decided at this scale"]
+Decision = Literal["supported", "not supported", "not decided at this scale"]
 SeedPair = tuple[int, int]
 """(pre-training seed, fine-tuning seed)."""
+ArmScores = Mapping[str, Mapping[SeedPair, float]]
+"""Scores of an arm: column → pair of seeds → score; a higher score is better."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Verdict:
     low, high      95 % interval of the mean difference
     """
 
-    word: Word | None
+    word: Decision | None
     differences: Mapping[SeedPair, float]
     columns: tuple[str, ...]
     by_column: Mapping[str, float]
@@ -44,14 +46,12 @@ class Verdict:
     p: float | None = None
 
 
-def judge_claim(
-    claim: Claim, first: Mapping[str, Mapping[SeedPair, float]], second: Mapping[str, Mapping[SeedPair, float]]
-) -> Verdict:
-    """Return the verdict on the scores of two arms: column → pair → score, higher is better.
+def judge_claim(claim: Claim, first: ArmScores, second: ArmScores, *, columns: Sequence[str]) -> Verdict:
+    """Return the verdict on a claim from the scores of its two arms.
 
-    Only columns that both arms have count, and only pairs that all these columns have.
+    columns: those of the claim. Only columns that both arms have count, and only pairs that all these columns have.
     """
-    columns = tuple(name for name in claim.columns if _common(first, second, name))
+    columns = tuple(name for name in columns if _common(first, second, name))
     shared = [_common(first, second, name) for name in columns]
     pairs = sorted(set.intersection(*shared)) if shared else []
     by_column = {
@@ -63,11 +63,10 @@ def judge_claim(
     if len(pairs) < 2:
         return Verdict(None, differences, columns, by_column)
     mean, low, high, p = _student(list(differences.values()))
-    agreed = _agreed(differences)
     if claim.within is not None:
-        word = _as_good(low, high, claim.within)
+        word = _judge_equal(low, high, claim.within)
     else:
-        word = _better(mean, low, high, p, agreed=agreed, margin=claim.margin)
+        word = _judge_better(mean, low, high, p, same_sign=_have_same_sign(differences))
     return Verdict(word, differences, columns, by_column, mean, low, high, p)
 
 
@@ -81,15 +80,15 @@ def p_text(p: float) -> str:
     return f"p = {p:.{places}f}"
 
 
-def _better(mean: float, low: float, high: float, p: float, *, agreed: bool, margin: float) -> Word:
-    if p < SIGNIFICANT and agreed:
+def _judge_better(mean: float, low: float, high: float, p: float, *, same_sign: bool) -> Decision:
+    if p < SIGNIFICANT and same_sign:
         return "supported" if mean > 0 else "not supported"
-    if -margin <= low and high <= margin:
+    if low >= -MARGIN and high <= MARGIN:
         return "not supported"
     return "not decided at this scale"
 
 
-def _as_good(low: float, high: float, within: float) -> Word:
+def _judge_equal(low: float, high: float, within: float) -> Decision:
     """Return the verdict on a claim that two arms differ by at most `within` points."""
     if -within <= low and high <= within:
         return "supported"
@@ -98,19 +97,18 @@ def _as_good(low: float, high: float, within: float) -> Word:
     return "not decided at this scale"
 
 
-def _common(
-    first: Mapping[str, Mapping[SeedPair, float]], second: Mapping[str, Mapping[SeedPair, float]], name: str
-) -> set[SeedPair]:
+def _common(first: ArmScores, second: ArmScores, name: str) -> set[SeedPair]:
+    """Return the pairs of seeds for which both arms have a score in a column."""
     return set(first.get(name, ())) & set(second.get(name, ()))
 
 
-def _agreed(differences: Mapping[SeedPair, float]) -> bool:
+def _have_same_sign(differences: Mapping[SeedPair, float]) -> bool:
     """Return whether the mean differences of all pre-trainings have the same sign; zero has no sign."""
     by_pretraining: dict[int, list[float]] = {}
     for (pretraining, _), difference in differences.items():
         by_pretraining.setdefault(pretraining, []).append(difference)
     sums = [sum(values) for values in by_pretraining.values()]
-    return all(total > _NOTHING for total in sums) or all(total < -_NOTHING for total in sums)
+    return all(total > _ROUNDING for total in sums) or all(total < -_ROUNDING for total in sums)
 
 
 def _student(values: Sequence[float]) -> tuple[float, float, float, float]:
@@ -120,10 +118,10 @@ def _student(values: Sequence[float]) -> tuple[float, float, float, float]:
     as many coin tosses all fall on the same side, and the interval is infinite until that is significant.
     """
     mean = sum(values) / len(values)
-    if all(abs(value - mean) < _NOTHING for value in values):
+    if all(abs(value - mean) < _ROUNDING for value in values):
         alike = 2.0 ** (1 - len(values))
         reach = 0.0 if alike < SIGNIFICANT else math.inf
-        return mean, mean - reach, mean + reach, alike if abs(mean) > _NOTHING else 1.0
+        return mean, mean - reach, mean + reach, alike if abs(mean) > _ROUNDING else 1.0
     try:
         from scipy import stats  # belongs to an extra
     except ImportError:

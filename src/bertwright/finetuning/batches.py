@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from bertwright.tasks.binding import BoundTask
 
 LEARNED_TOKENS = 32_768
-"""Number of tokens whose gradients are computed at a time: a row with hundreds of choices would fill any memory."""
+"""Largest number of tokens in a micro-batch. A step of rows with hundreds of choices may not fit into memory."""
 
 _WINDOW = 50
 """Number of batches that are sorted by length together: padding nearly vanishes, and the order stays random."""
 
 
 def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """Return the row numbers of an epoch's batches: shuffled, sorted by length within windows of 50 batches."""
+    """Return the row numbers of an epoch's batches, in random order; rows of similar length are in the same batch."""
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(lengths))
     batches = []
@@ -28,7 +28,7 @@ def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epo
 
 
 def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) -> Callable[[int], Sequence[Any]]:
-    """Return a function step → micro-batches: `parts` of them, or as many as LEARNED_TOKENS requires."""
+    """Return a function step → micro-batches: `parts` of them, or more where one would exceed LEARNED_TOKENS."""
     per_epoch = -(-len(bound.lengths) // batch_size)
     cache: dict[int, list[NDArray[np.int64]]] = {}
 
@@ -38,8 +38,8 @@ def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) ->
             cache.clear()
             cache[epoch] = epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
         rows = cache[epoch][index]
-        pieces = np.array_split(rows, min(parts, len(rows)))
-        return [bound.batch(part) for piece in pieces for part in _parts(piece, bound.tokens)]
+        equal_parts = np.array_split(rows, min(parts, len(rows)))
+        return [bound.batch(part) for rows in equal_parts for part in _parts(rows, bound.tokens)]
 
     return batches_of
 

@@ -36,7 +36,7 @@ def evaluate_task(
     training. Raises InputError without the device.
     """
     keep_memory()
-    saved = _opened(model, precision, device)
+    saved = _open(model, precision, device)
     trained = task_of(saved)
     kind = kind_of(task)
     if not isinstance(trained, kind.spec):
@@ -74,7 +74,7 @@ def predict_file(
     if raw and input_format not in ("auto", "lines"):
         raise InputError(f"--raw means --input-format lines; it contradicts --input-format {input_format}")
     request = PredictRequest(source, target, text, "lines" if raw else input_format, output_format)
-    saved = _opened(model, precision, device)
+    saved = _open(model, precision, device)
     task = task_of(saved)
     if request.input_format == "lines" and text:
         way = "--raw" if raw else "--input-format lines"
@@ -86,7 +86,7 @@ def predict_file(
     return {**summary, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
 
 
-def _opened(model: str, precision: str | None, device: Device) -> SavedModel:
+def _open(model: str, precision: str | None, device: Device) -> SavedModel:
     saved = open_model(model)
     if precision is None and device == "cpu":
         return saved

@@ -19,11 +19,11 @@ from bertwright.model.folder import SavedModel, open_model
 from bertwright.tables.files import table_stem
 from bertwright.tables.reader import read_table
 from bertwright.tasks.binding import open_tokenizer
-from bertwright.tasks.classification.encoding import decode, encode
+from bertwright.tasks.classification.encoding import decode
 from bertwright.tasks.classification.examples import examples_of
 from bertwright.tasks.classification.model import noted_task
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_texts_of
-from bertwright.tasks.classification.task import open_logits, say_what_is_long
+from bertwright.tasks.classification.task import CLASSIFICATION, open_logits
 from bertwright.training.hardware import keep_memory
 
 
@@ -73,7 +73,7 @@ def write_submission(models: Mapping[str, str], data: Path, target: Path) -> dic
         problem = f"{', '.join(unknown)} is not a GLUE task" if unknown else f"no model for {', '.join(missing)}"
         raise InputError(f"{problem}; expected models for {', '.join(TASKS)}; wnli is optional")
     files = {part.file: _test_file(data, part) for part in SUBMISSION_FILES}
-    for part in SUBMISSION_FILES:  # an unfit model must be refused now, not after hours
+    for part in SUBMISSION_FILES:  # a model that cannot answer a file must be refused now, not after hours
         if part.task in models:
             _trained_for(part, open_model(models[part.task]))
     answers = {part.file: _answers(part, files[part.file], models.get(part.task)) for part in SUBMISSION_FILES}
@@ -82,9 +82,8 @@ def write_submission(models: Mapping[str, str], data: Path, target: Path) -> dic
             text = io.StringIO()
             text.write("index\tprediction\n")
             text.writelines(f"{index}\t{answer}\n" for index, answer in enumerate(rows))
-            archive.writestr(
-                zipfile.ZipInfo(f"{name}.tsv"), text.getvalue()
-            )  # a fixed date: equal answers, equal bytes
+            # ZipInfo has a fixed date, so that equal answers give equal bytes.
+            archive.writestr(zipfile.ZipInfo(f"{name}.tsv"), text.getvalue())
     return {"rows": {name: len(rows) for name, rows in answers.items()}, "output": str(target)}
 
 
@@ -100,11 +99,8 @@ def _answers(part: SubmissionFile, path: Path, model: str | None) -> Sequence[st
     original = get_task(part.task)
     text = ("sentence1", "sentence2") if part.file == "AX" else original.text
     task = with_columns(trained, text=text)
-    part_rows = examples_of(task, table, require_label=False)
-    encoded = encode(
-        open_tokenizer(saved), part_rows.texts_a, part_rows.texts_b, max_length=max_length, long=trained.long
-    )
-    say_what_is_long(encoded, part_rows, max_length)
+    rows = examples_of(task, table, require_label=False)
+    encoded = CLASSIFICATION.encode(task, open_tokenizer(saved), rows, max_length)
     predictions = decode(task, open_logits(saved)(encoded))
     say(f"{part.file}: {len(table):,} rows answered")
     if predictions.labels is None:

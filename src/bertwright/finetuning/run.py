@@ -26,7 +26,6 @@ from bertwright.finetuning.setup import (
     with_files,
 )
 from bertwright.model.card import finetuning_card, origin
-from bertwright.model.config import Way
 from bertwright.model.folder import CARD, SavedModel, model_folder, save_weights, weights_digest
 from bertwright.model.hf_config import read_description
 from bertwright.tasks.binding import BoundTask
@@ -62,7 +61,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that train, how they shard the model, and the minimum of micro-batches per step."""
+    """The processes that train, how they shard the model, and the smallest number of micro-batches per step.
+
+    parts   number of processes with which the run began; a resumed run keeps it, so that its sums stay the same
+    """
 
     ranks: Ranks = SINGLE_PROCESS
     sharding: Sharding = "ddp"
@@ -84,11 +86,11 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune and validate; return {"task", "metric", "scores", "mean", "sd", "seeds", "model", …}.
 
-    ranks, sharding: the processes that train together; each of them computes the same validation.
+    ranks, sharding: the processes that train together, and how they share the model.
     """
-    where: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
-    where |= {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks, "sharding": sharding}
-    return tune(settings, task, printed=set(), **where)[0]
+    paths: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
+    start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks, "sharding": sharding}
+    return tune(settings, task, printed=set(), **paths, **start)[0]
 
 
 def tune(
@@ -105,30 +107,34 @@ def tune(
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
 ) -> tuple[dict[str, Any], bool]:
-    """Do the same as `finetune` for one of several runs; also return True where a signal came too late to stop it.
+    """Fine-tune as one of several runs; return the result, and True where a signal came too late to stop the run.
 
-    printed: messages about the data that were printed already and are not repeated.
+    printed: messages about the data that earlier runs have printed; they are not repeated.
     """
     if settings.features and ranks.world_size > 1:
         raise InputError("--features needs one process; start it without torchrun")
     resolve_device(settings.device)  # refuse before a run folder is created
     with say_once(printed):
         prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
-    named = model if model.startswith("random:") else str(Path(model))  # the same with and without a slash at its end
-    facts = {"task": prepared.bound.task.model_dump(mode="json"), "model": named, **prepared.digests}
-    start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks}
-    run = start_run(out, kind="finetune", settings=settings, data=facts, **start)
+    source = model if model.startswith("random:") else str(Path(model))  # without a slash at the end
+    run = start_run(
+        out,
+        kind="finetune",
+        settings=settings,
+        data={"task": prepared.bound.task.model_dump(mode="json"), "model": source, **prepared.digests},
+        resume=resume,
+        allow_other_numerics=allow_other_numerics,
+        ranks=ranks,
+    )
     if run.finished:
         say_finished(run)
-        if not ranks.is_main:
-            return {}, False
-        return _finished_result(run), False
+        return (_finished_result(run) if ranks.is_main else {}), False
     with session(run):
         run.note(places={"model": model, "data": str(data.absolute())})
         if run.writes:
             prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / "tokenizer"))
         numerics, processes = _resolved(settings, run, Processes(ranks, sharding), allow_other=allow_other_numerics)
-        # Not within the loop, which ends at Ctrl-C only after a step.
+        # Outside the training loop, in which Ctrl-C waits for the end of a step.
         advise_on_full_gpu(prepared.bound.prepare, lambda: CPU_ADVICE)
         seeds: list[dict[str, Any]] = []
         signalled = False
@@ -151,49 +157,40 @@ def tune(
 def _prepare(
     settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None, *, cache: Path
 ) -> Prepared:
+    """Open the model and read the data. `cache` is the folder for the states of a frozen encoder."""
     saved, tokenizer = open_initial_model(source, folder)
     check_settings(settings, saved.config, source)
-    if settings.features:
-        return _prepare_features(settings, settings.features, task, saved, tokenizer, data, cache)
-    saved = add_bilstm(settings, saved)
-    bound = kind_of(task).prepare(task, data, tokenizer, saved.config, settings.max_length)
-    bound = add_auxiliary_loss(settings, bound, saved)
-    saved = initial_weights(settings, bound, saved)
-    digests = {**bound.digests, "weights": weights_digest(saved), "tokenizer": tokenizer.hash}
-    return Prepared(bound, saved, tokenizer, digests)
-
-
-def _prepare_features(
-    settings: FinetuneSettings,
-    way: Way,
-    task: TaskSpec,
-    saved: SavedModel,
-    tokenizer: BaseTokenizer,
-    data: Path,
-    cache: Path,
-) -> Prepared:
-    """Prepare the feature-based approach: the encoder is only needed before the first step."""
     kind = kind_of(task)
-    kind.check_features(task)
+    if settings.features:
+        kind.check_features(task)
+    saved = add_bilstm(settings, saved)
     bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
     digest = weights_digest(saved)
-    cached: Any = {"cache": cache, "weights": digest or f"{saved.place} {saved.config.vocab_size}"}
-    bound = feature_task(bound, way, width=settings.lstm_width, saved=saved, device=settings.device, **cached)
-    encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
-    return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)
+    if settings.features:
+        cached: Any = {"cache": cache, "weights": digest or f"{saved.place} {saved.config.vocab_size}"}
+        width, device = settings.lstm_width, settings.device
+        bound = feature_task(bound, settings.features, width=width, saved=saved, device=device, **cached)
+        encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
+        return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)
+    bound = add_auxiliary_loss(settings, bound, saved)
+    return Prepared(bound, initial_weights(settings, bound, saved), tokenizer, digests)
 
 
 def _resolved(
-    settings: FinetuneSettings, run: RunFolder, processes: "Processes", *, allow_other: bool
-) -> tuple[Numerics, "Processes"]:
-    """Return the numerics, decided once; a resumed run keeps them and its number of micro-batches."""
+    settings: FinetuneSettings, run: RunFolder, processes: Processes, *, allow_other: bool
+) -> tuple[Numerics, Processes]:
+    """Return the numerics and the processes with the run's number of micro-batches.
+
+    Both are decided when the run begins, and stored in run.json. With `allow_other` a resumed run may change the device
+    and the processor.
+    """
     if "resolved" not in run.record:
         numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
         run.note(resolved=processes.ranks.broadcast({**numerics.model_dump(), "ranks": processes.ranks.world_size}))
-    settled = dict(run.record["resolved"])
-    parts = settled.pop("ranks", 1)
-    numerics, world = Numerics.model_validate(settled), processes.ranks.world_size
+    stored = dict(run.record["resolved"])
+    parts = stored.pop("ranks", 1)
+    numerics, world = Numerics.model_validate(stored), processes.ranks.world_size
     numerics = numerics.share_threads(before=parts, now=world)
     if allow_other and numerics.device != settings.device:
         measured = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
@@ -203,7 +200,7 @@ def _resolved(
         measured = resolve_numerics(numerics.precision, threads=numerics.threads, device=numerics.device)
         numerics = numerics.on_machine(measured)
         changed = numerics.model_dump(include={"processor", "peak_flops"})
-        run.note(resolved={**settled, **changed, "ranks": parts})
+        run.note(resolved={**stored, **changed, "ranks": parts})
     apply_numerics(numerics)
     return numerics, replace(processes, parts=parts)
 
@@ -214,7 +211,7 @@ def _train_seed(
     seed: int,
     run: RunFolder,
     numerics: Numerics,
-    processes: "Processes",
+    processes: Processes,
 ) -> tuple[dict[str, Any] | None, bool]:
     """Train one seed in its own run folder; return its result (None where stopped), and True after a signal."""
     name = f"seed-{seed}"
@@ -267,7 +264,7 @@ def _train_seed(
 def _what_fits(
     settings: FinetuneSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
 ) -> str:
-    """Return advice after a GPU ran out of memory: how many of the longest rows fit, found by trying."""
+    """Return advice after a GPU ran out of memory: the largest batch size with which a trial step fits."""
     advice = (
         ""
         if settings.activation_checkpointing or settings.features
@@ -316,10 +313,11 @@ class _Best:
         return metrics
 
     def result(self, seed: int, steps_per_epoch: int) -> dict[str, Any]:
-        """Return the best epoch's metrics."""
+        """Return the result of the seed: the best epoch, its metrics and its model."""
         best = self.run.record["best"]
-        scores = {name: value for name, value in best["held_out"].items() if not name.endswith("collapsed")}
-        collapsed = any(value for name, value in best["held_out"].items() if name.endswith("collapsed"))
+        metrics: dict[str, float] = best["held_out"]
+        scores = {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
+        collapsed = any(metrics[name] for name in metrics.keys() - scores.keys())
         epoch = best["step"] // steps_per_epoch
         return {"seed": seed, "epoch": epoch, "scores": scores, "collapsed": collapsed, "model": str(self.run.model)}
 
@@ -343,6 +341,7 @@ class _Best:
 def _finish(
     run: RunFolder, settings: FinetuneSettings, prepared: Prepared, seeds: list[dict[str, Any]]
 ) -> dict[str, Any]:
+    """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds."""
     metric = next(iter(seeds[0]["scores"]))
     values = [result["scores"][metric] for result in seeds]
     best = max(seeds, key=lambda result: result["scores"][metric])
@@ -378,7 +377,7 @@ def _finish(
 
 
 def _finished_result(run: RunFolder) -> dict[str, Any]:
-    """Return the result of a finished run with today's paths: the folder may have been moved."""
+    """Return the result of a finished run with its present paths: the folder may have been moved."""
     stored = run.record["result"]
     seeds = [{**seed, "model": str(run.folder / f"seed-{seed['seed']}" / "model")} for seed in stored["seeds"]]
     result = {**stored, "seeds": seeds, "model": str(run.model), "out": str(run.folder)}

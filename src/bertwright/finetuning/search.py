@@ -62,16 +62,15 @@ def search(
     """
     combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     saved, _ = open_initial_model(model, tokenizer)
-    for chosen in combinations:  # an invalid combination must fail now, not after days
-        check_settings(settings.model_copy(update=chosen), saved.config, model)
+    for combination in combinations:  # an invalid combination must fail now, not after days
+        check_settings(settings.model_copy(update=combination), saved.config, model)
     is_new = not out.exists()
-    record = _open(
-        out, settings, task, grid, model, resume=resume, free=settings.bits if allow_other_numerics else frozenset()
-    )
-    where: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
+    ignored: Set[str] = settings.numeric if allow_other_numerics else frozenset()
+    record = _open(out, settings, task, grid, model, resume=resume, ignored=ignored)
+    start: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
     with locked(out):
         try:
-            rows = _rows(settings, task, combinations, out=out, where=where)
+            rows = _rows(settings, task, combinations, out=out, start=start)
         except InputError:
             if not any(path.is_dir() for path in out.iterdir()):  # no run has begun
                 for name in (_RECORD, LOCK):
@@ -94,20 +93,22 @@ def _rows(
     combinations: Sequence[Mapping[str, Any]],
     *,
     out: Path,
-    where: Mapping[str, Any],
+    start: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Return the metrics of every combination, in order. Raises Stopped where a signal came before the last one."""
+    """Return the metrics of every combination, in order. Raises Stopped where a signal came before the last one.
+
+    start   the parameters of `tune` that all combinations share
+    """
     rows: list[dict[str, Any]] = []
     printed: set[str] = set()
-    for number, chosen in enumerate(combinations, start=1):
-        folder = out / "-".join(f"{key.replace('_', '-')}={_written(value)}" for key, value in chosen.items())
+    for number, combination in enumerate(combinations, start=1):
+        folder = out / "-".join(f"{key.replace('_', '-')}={_written(value)}" for key, value in combination.items())
         say(f"[{number}/{len(combinations)}] {folder.name}")
-        signalled = False
         try:
-            combination = settings.model_copy(update=dict(chosen))
-            result, signalled = tune(combination, task, out=folder, resume=folder.exists(), printed=printed, **where)
+            changed = settings.model_copy(update=combination)
+            result, signalled = tune(changed, task, out=folder, resume=folder.exists(), printed=printed, **start)
             kept = {name: result[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
-            rows.append({"settings": dict(chosen), **kept})
+            rows.append({"settings": dict(combination), **kept})
         except Stopped:
             signalled = True
         if signalled and len(rows) < len(combinations):
@@ -125,27 +126,27 @@ def grid_table(result: Mapping[str, Any]) -> str:
     lines = [f"{head}   {result['metric']} on dev"]
     for row in result["rows"]:
         values = "".join(f"{_written(row['settings'][name]):>16}" for name in names)
-        fell = f"   {len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
-        lines.append(f"{values}   {row['mean']:.4f} ± {row['sd']:.4f}{fell}")
+        note = f"   {len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
+        lines.append(f"{values}   {row['mean']:.4f} ± {row['sd']:.4f}{note}")
     lines.append("The first was chosen on dev, so its metric there is better than on other data.")
     return "\n".join([*lines, f"its model: {result['model']}"])
 
 
 def _written(value: float) -> str:
-    """Return a value with the fewest digits that distinguish it from every other."""
+    """Return a number as text with at most six digits, or with all digits where six are not enough."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
 def _value(base: FinetuneSettings, key: str, text: str, part: str) -> Any:
+    """Return the value of a setting from its text; `part` is the part of the grid in which it stands."""
     try:
         number = float(text)
-        known = FinetuneSettings.model_validate(
-            {**base.model_dump(), key: int(number) if number.is_integer() else number}
-        )
+        value = int(number) if number.is_integer() else number
+        changed = FinetuneSettings.model_validate({**base.model_dump(), key: value})
     except (ValueError, OverflowError, ValidationError):
         raise InputError(f"--grid {part}: invalid value {text!r} of {key.replace('_', '-')}") from None
-    return getattr(known, key)
+    return getattr(changed, key)
 
 
 def _open(
@@ -156,9 +157,12 @@ def _open(
     model: str,
     *,
     resume: bool,
-    free: Set[str],
+    ignored: Set[str],
 ) -> dict[str, Any]:
-    """Return the record of a new or resumed search. Raises InputError where `out` has anything else."""
+    """Return the record of a new or resumed search. Raises InputError where `out` has anything else.
+
+    ignored   names of the settings in which a resumed search may differ
+    """
     record: dict[str, Any] = {
         "task": task.name,
         "model": model,
@@ -181,7 +185,7 @@ def _open(
     differing = [
         f"{name} ({stored.get(name)!r} there, {current[name]!r} now)"
         for name in current
-        if stored.get(name) != current[name] and name not in free
+        if stored.get(name) != current[name] and name not in ignored
     ]
     if differing:
         raise InputError(f"{out}: has a search with other {', '.join(differing)}; choose another --out")
@@ -189,7 +193,7 @@ def _open(
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides a search, by name."""
+    """Return the task, the model, the grid and the settings of a record by name; settings added since have defaults."""
     settings = dict(record.get("settings", {}))
     with suppress(ValidationError):
         settings = FinetuneSettings.model_validate(settings).model_dump(mode="json")

@@ -1,9 +1,8 @@
 """Settings of a fine-tuning run (paper §4.1). This module is read for --help, so it imports no torch."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from bertwright.config import Number, Option, Positive, PositiveNumber, Settings, Share, Threads
 from bertwright.model.config import BackboneConfig, Way
@@ -11,9 +10,6 @@ from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.families.elmo import PairConfig
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.training.settings import Device
-
-_WHOLE = {"epochs", "batch_size", "weight_decay", "new_layers", "first_seed", "precision", "threads"}
-"""Settings that every record of a fine-tuning run holds; a mapping without them is not a whole record."""
 
 Width = Annotated[int, Field(ge=2, lt=2**24, multiple_of=2)]
 """Width of a BiLSTM layer: an even number, half for each direction."""
@@ -23,7 +19,7 @@ class FinetuneSettings(Settings):
     """All settings that decide a fine-tuning run; the defaults are the paper's."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
-    bits: ClassVar[frozenset[str]] = frozenset({"device", "activation_checkpointing"})
+    numeric: ClassVar[frozenset[str]] = frozenset({"device", "activation_checkpointing"})
     epochs: Annotated[Positive, Option("schedule")] = 3
     """Number of passes over the training data."""
     batch_size: Annotated[Positive, Option("schedule")] = 32
@@ -68,14 +64,6 @@ class FinetuneSettings(Settings):
     """Number of threads. Default: one per core."""
     device: Annotated[Device, Option("machine")] = "cpu"
     """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _knew_one_warmup(cls, values: Any) -> Any:
-        """Read records that were written before GPT-1 could be fine-tuned: their 0.1 was the default."""
-        if not isinstance(values, Mapping) or "lm_weight" in values or not set(values) >= _WHOLE:
-            return values
-        return {**values, "warmup": None} if values.get("warmup") == 0.1 else values
 
     def rate(self, config: BackboneConfig) -> float:
         """Return the peak learning rate for a model of that shape.

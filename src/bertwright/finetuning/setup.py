@@ -34,7 +34,7 @@ _EMBEDDINGS = "encoder.embeddings.word.weight"
 def with_task_tokens(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[SavedModel, BaseTokenizer]:
     """Return a GPT-1 and its vocabulary with the special tokens that it lacks; any other model unchanged.
 
-    The new embeddings are the same every time.
+    The new embeddings do not depend on the seed of the run.
     """
     config = saved.config
     if not isinstance(tokenizer, BPETokenizer) or not isinstance(config, GPTConfig):
@@ -54,7 +54,7 @@ def with_task_tokens(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[Saved
 
 
 def with_files(saved: SavedModel, tokenizer: BaseTokenizer, folder: Path) -> SavedModel:
-    """Return the model with files of its extended vocabulary, written to `folder` where its own lack tokens."""
+    """Return the model with its extended tokenizer, which is written to `folder`; unchanged where it lacks no token."""
     if open_tokenizer(saved).hash == tokenizer.hash:
         return saved
     tokenizer.save(folder)
@@ -104,18 +104,18 @@ def check_settings(settings: FinetuneSettings, config: BackboneConfig, source: s
 
 
 def add_bilstm(settings: FinetuneSettings, saved: SavedModel) -> SavedModel:
-    """Return the model with the new BiLSTM that the settings ask for, without weights for it; else unchanged."""
+    """Return the model with a new BiLSTM on top, still without weights, where the settings have one; else unchanged."""
     if settings.bilstm is None or isinstance(saved.config, TopConfig):
         return saved
-    weights = None
-    if saved.weights is not None:
-        of_backbone = {name: tensor for name, tensor in saved.weights.items() if name.startswith("encoder.")}
-        weights = {f"encoder.inner.{name.removeprefix('encoder.')}": tensor for name, tensor in of_backbone.items()}
+    weights = saved.weights
+    if weights is not None:
+        backbone = {name: tensor for name, tensor in weights.items() if name.startswith("encoder.")}
+        weights = {f"encoder.inner.{name.removeprefix('encoder.')}": tensor for name, tensor in backbone.items()}
     return replace(saved, config=TopConfig(inner=saved.config, width=settings.bilstm), weights=weights)
 
 
 def add_auxiliary_loss(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> BoundTask:
-    """Return the bound task with the next-token loss that settings and model ask for; else unchanged."""
+    """Return the bound task with the next-token loss where settings and model have one; else unchanged."""
     weight = settings.language_weight(saved.config)
     return with_language(bound, saved, weight) if weight else bound
 
@@ -125,13 +125,13 @@ def initial_weights(settings: FinetuneSettings, bound: BoundTask, saved: SavedMo
     if saved.weights is None:
         return saved
     fresh = _fresh(settings, bound.head, saved)
-    # an earlier task's head has other labels, or another order
+    # The head of an earlier task has other labels, or the same labels in another order.
     kept = {name: tensor for name, tensor in saved.weights.items() if not name.startswith(fresh)}
     start = replace(saved, weights=kept)
     with torch.device("meta"):  # only names and shapes are checked, so no memory is needed
         model = bound.build(start.config)
     load_weights(model, start, fresh=fresh)
-    # other systems have no pooler
+    # Only models that attend both ways are pre-trained with a pooler.
     needs_pooler = attends_both_ways(saved.config) and "pooler.dense.weight" in model.state_dict()
     if needs_pooler and not settings.new_layers and "pooler." in fresh:
         say(f"{saved.place}: has no pooler, which this task needs; a new one is trained")
@@ -148,7 +148,7 @@ def initial_model(settings: FinetuneSettings, bound: BoundTask, saved: SavedMode
         encoder = model.get_submodule("encoder")
         assert isinstance(encoder, Backbone)
         for embedding in encoder.words():
-            # a batch reads few rows of the table, unless the next token is predicted with all of them
+            # A batch reads few rows of the table. The next-token loss reads all of them.
             embedding.sparse = not settings.language_weight(saved.config)
         if settings.activation_checkpointing:
             checkpoint_activations(bound.trainable(model).blocks)
@@ -167,17 +167,20 @@ def train_plan(settings: FinetuneSettings, bound: BoundTask, config: BackboneCon
             weight_decay=settings.weight_decay,
             bias_correction=settings.bias_correction,
         ),
-        scale=lambda parameter: _scale(parameter, bound.head, settings, config.layers, rate),
+        scale=lambda name: _scale(name, bound.head, settings, config.layers, rate),
     )
 
 
 def _fresh(settings: FinetuneSettings, head: str, saved: SavedModel) -> tuple[str, ...]:
-    """Return the prefixes of new parameters: the head, a BiLSTM, new top layers, and a pooler if it is missing."""
+    """Return the prefixes of the parameters that are trained from scratch.
+
+    They are the head, new top layers and a BiLSTM, and the pooler where it is missing or reads new layers.
+    """
     layers = saved.config.layers
     new = range(layers - settings.new_layers, layers)
     top = [f"encoder.{prefix}layers.{layer}." for prefix in part_prefixes(saved.config) for layer in new]
-    has_pooler = saved.weights is None or "pooler.dense.weight" in saved.weights
     top += [_BILSTM] * bool(settings.bilstm)
+    has_pooler = saved.weights is None or "pooler.dense.weight" in saved.weights
     return (f"{head}.", *top, *([] if has_pooler and not top else ["pooler."]))
 
 
@@ -191,7 +194,10 @@ def _freeze(model: nn.Module, config: BackboneConfig, layers: int) -> None:
 
 
 def _scale(name: str, head: str, settings: FinetuneSettings, layers: int, rate: float) -> float:
-    """Return the factor of a parameter's rate: that of the head and a BiLSTM on top, or the decay of its depth."""
+    """Return the factor of the learning rate of the parameter `name`.
+
+    The head and a BiLSTM on top have the head's rate. In the encoder the rate decays from layer to layer downwards.
+    """
     if name.startswith((f"{head}.", _BILSTM)):
         return (settings.head_learning_rate or rate) / rate
     if not name.startswith("encoder."):

@@ -1,4 +1,4 @@
-"""checkpoint of another format → model folder: the common form that importers return, its checks, the writing."""
+"""checkpoint of another format → model folder: the form that all importers return, its checks, the writing."""
 
 import tempfile
 from collections.abc import Mapping
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.model.bert import Bert
+from bertwright.model.backbones import build_backbone
+from bertwright.model.bert import ARCHITECTURES, Bert
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_weights
-from bertwright.text.wordpiece import Tokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class ForeignCheckpoint:
     config: EncoderConfig
     architecture: str
     weights: Mapping[str, Tensor]
-    tokenizer: Tokenizer
+    tokenizer: BaseTokenizer
     labels: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -42,43 +43,41 @@ class ForeignCheckpoint:
 
 
 def check_complete(foreign: ForeignCheckpoint) -> None:
-    """Check that the tensors are those of the architecture, and the vocabulary fits the embeddings.
+    """Check that the tensors are those of the architecture, and that every piece of the vocabulary has an embedding.
 
-    Raises InputError with the names of all tensors that are missing, unknown or of another shape.
+    Raises InputError with the names of all tensors that are missing, unknown, of another shape or not finite.
     """
     classes = len(foreign.weights.get("classifier.linear.weight", ())) or 2
     with torch.device("meta"):
-        model = Bert(foreign.config, foreign.architecture, num_labels=classes)
-    check_tensors(foreign.source, foreign.weights, model=model, kind=foreign.architecture)
-    check_vocabulary_size(foreign.source, pieces=foreign.tokenizer.vocab_size, embeddings=foreign.config.vocab_size)
-
-
-def check_vocabulary_size(source: str, *, pieces: int, embeddings: int) -> None:
-    """Raise InputError where a vocabulary has more pieces than the model has embeddings."""
+        if foreign.architecture in ARCHITECTURES:
+            model: nn.Module = Bert(foreign.config, foreign.architecture, num_labels=classes)
+        else:  # a language model, whose output layer is its word embeddings
+            model = nn.ModuleDict({"encoder": build_backbone(foreign.config)})
+    _check_tensors(foreign, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()})
+    pieces, embeddings = foreign.tokenizer.vocab_size, foreign.config.vocab_size
     if pieces > embeddings:
-        raise InputError(f"{source}: the vocabulary has {pieces} pieces, but there are embeddings for {embeddings}")
+        raise InputError(
+            f"{foreign.source}: the vocabulary has {pieces} pieces, but there are embeddings for {embeddings}"
+        )
 
 
-def check_tensors(source: str, weights: Mapping[str, Tensor], *, model: nn.Module, kind: str) -> None:
-    """Raise InputError where names or shapes of weights differ from those of `model`, or values are not finite.
+def _check_tensors(foreign: ForeignCheckpoint, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise InputError where names or shapes of the weights are not the expected ones, or values are not finite.
 
-    `kind` is the architecture, for the message. A pooler is always allowed: many checkpoints have one that their class
-    does not use.
+    A pooler is always allowed: many checkpoints have one that their class does not use.
     """
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    actual = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    actual = {name: tuple(tensor.shape) for name, tensor in foreign.weights.items()}
     missing = sorted(expected.keys() - actual.keys())
-    surplus = sorted(name for name in actual.keys() - expected.keys() if not name.startswith("pooler."))
-    shapes = [
-        f"{name} is {actual[name]}, not {expected[name]}"
-        for name in expected
-        if actual.get(name, expected[name]) != expected[name]
+    unknown = sorted(name for name in actual.keys() - expected.keys() if not name.startswith("pooler."))
+    problems = [f"missing: {', '.join(missing)}"] if missing else []
+    problems += [f"unknown: {', '.join(unknown)}"] if unknown else []
+    problems += [
+        f"{name} is {actual[name]}, not {shape}" for name, shape in expected.items() if actual.get(name, shape) != shape
     ]
-    wrong = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"unknown: {', '.join(surplus)}"] * bool(surplus)
-    if wrong or shapes:
-        raise InputError(f"{source}: not a complete {kind}; {'; '.join([*wrong, *shapes])}")
-    if broken := [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]:
-        raise InputError(f"{source}: infinite values or values that are no numbers in {', '.join(broken)}")
+    if problems:
+        raise InputError(f"{foreign.source}: not a complete {foreign.architecture}; {'; '.join(problems)}")
+    if broken := [name for name, tensor in foreign.weights.items() if not bool(tensor.isfinite().all())]:
+        raise InputError(f"{foreign.source}: infinite values or values that are no numbers in {', '.join(broken)}")
 
 
 def write_checkpoint(foreign: ForeignCheckpoint, out: Path) -> None:

@@ -9,7 +9,7 @@ models with the exact function, and this file does the same. The two functions d
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +84,7 @@ _CONFIG_NAMES = {
     "attention_probs_dropout_prob": "attention_dropout",
     "initializer_range": "initializer_range",
 }
-_WITHOUT_MEANING = (
+_UNUSED_SETTINGS = (
     "directionality",
     "pooler_fc_size",
     "pooler_num_attention_heads",
@@ -120,14 +120,14 @@ def read_google(source: Path, *, cased: bool | None) -> ForeignCheckpoint:
     names = _parameter_names(bundle)
     architecture = _architecture(names, bundle.prefix)
     tokenizer = _tokenizer(folder, cased)
-    config = _config(_beside(folder, "bert_config.json"), tokenizer)
-    weights = _fused({parameter: _read(bundle, name) for name, parameter in names.items()}, bundle.prefix)
+    config = _config(_required_file(folder, "bert_config.json"), tokenizer)
+    weights = {parameter: _read_weight(bundle, name) for name, parameter in names.items()}
     return ForeignCheckpoint(
         source=str(prefix),
         layout=f"Google's layout, {prefix.name}",
         config=config,
         architecture=architecture,
-        weights=weights,
+        weights=_with_fused_attention(weights, bundle.prefix),
         tokenizer=tokenizer,
         left_out=tuple(name for name in bundle.entries if name not in names),
     )
@@ -156,7 +156,7 @@ def _without_index(path: Path) -> Path:
     return path.with_suffix("") if path.suffix == ".index" else path
 
 
-def _beside(folder: Path, name: str) -> Path:
+def _required_file(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
         raise InputError(
@@ -171,7 +171,7 @@ def _config(path: Path, tokenizer: Tokenizer) -> EncoderConfig:
     required = {*_CONFIG_NAMES, "hidden_act"}
     if missing := sorted(required - raw.keys()):
         raise InputError(f"{path}: lacks {', '.join(missing)}")
-    if unknown := sorted(raw.keys() - required - set(_WITHOUT_MEANING)):
+    if unknown := sorted(raw.keys() - required - set(_UNUSED_SETTINGS)):
         raise InputError(f"{path}: {', '.join(unknown)} is no setting of Google's BERT; is this another model?")
     if raw["hidden_act"] != "gelu":
         raise InputError(f"{path}: hidden_act is {raw['hidden_act']!r}; only 'gelu' can be read")
@@ -200,7 +200,7 @@ def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
         raise InputError(f"{path}: do_lower_case is {lower}, but {option} was given; they must agree")
     if strip is is_cased:
         raise InputError(f"{path}: strip_accents is {strip}; Google's rules strip accents unless upper case is kept")
-    return import_vocabulary(_beside(folder, "vocab.txt"), cased=is_cased)
+    return import_vocabulary(_required_file(folder, "vocab.txt"), cased=is_cased)
 
 
 def _parameter_names(bundle: Bundle) -> dict[str, str]:
@@ -238,7 +238,7 @@ def _architecture(names: Mapping[str, str], prefix: Path) -> str:
     return _ARCHITECTURES[heads]
 
 
-def _read(bundle: Bundle, name: str) -> Tensor:
+def _read_weight(bundle: Bundle, name: str) -> Tensor:
     """Return a weight in torch's layout, in float32."""
     values = bundle.read(name)
     if values.dtype.kind != "f":
@@ -247,7 +247,7 @@ def _read(bundle: Bundle, name: str) -> Tensor:
     return tensor.t() if name.endswith(_TRANSPOSED) else tensor
 
 
-def _fused(weights: Mapping[str, Tensor], prefix: Path) -> dict[str, Tensor]:
+def _with_fused_attention(weights: Mapping[str, Tensor], prefix: Path) -> dict[str, Tensor]:
     """Join query, key and value of each layer. Raises InputError where one is missing or their shapes differ."""
     fused = dict(weights)
     for query in [name for name in weights if ".attention.query." in name]:
@@ -256,10 +256,7 @@ def _fused(weights: Mapping[str, Tensor], prefix: Path) -> dict[str, Tensor]:
             raise InputError(f"{prefix}: {query} is there, but not {', '.join(missing)}")
         parts = [fused.pop(name) for name in names]
         if len({part.shape for part in parts}) > 1:
-            raise InputError(f"{prefix}: {_shapes(names, parts)}; they must have the same shape")
+            shapes = ", ".join(f"{name} is {tuple(part.shape)}" for name, part in zip(names, parts, strict=True))
+            raise InputError(f"{prefix}: {shapes}; they must have the same shape")
         fused[query.replace(".query.", ".qkv.")] = torch.cat(parts)
     return fused
-
-
-def _shapes(names: Iterable[str], tensors: Iterable[Tensor]) -> str:
-    return ", ".join(f"{name} is {tuple(tensor.shape)}" for name, tensor in zip(names, tensors, strict=True))

@@ -32,6 +32,11 @@ from bertwright.model.hf_weights import read_safetensors
 from bertwright.text.vocabulary import Rules, has_casing, read_vocabulary
 from bertwright.text.wordpiece import Tokenizer
 
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+_HEADS: tuple[Head, ...] = ("pooler", "masked_lm", "next_sentence", "classifier", "span")
+_LFS_POINTER = b"version https://git-lfs"
+_PARALLEL_PREFIX = "module."
+"""Prefix that torch's DataParallel adds to every name."""
 _ALLOWED_CALLS = {
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
@@ -43,8 +48,8 @@ _ALLOWED_CALLS = {
 _CALL_OPCODES = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4", "NEWOBJ", "NEWOBJ_EX"}
 _MOST_PICKLE = 10_000_000  # bytes of names and shapes; those of a BERT are 50 kB
 _OLD_PICKLES = 5  # pickles of a file before torch 1.6: magic number, protocol, machine, state dict, storage names
-_END = b"PK\x05\x06"
-_END_BYTES = 22
+_END_OF_ZIP = b"PK\x05\x06"
+_END_SIZE = 22
 
 
 def is_zip(path: Path) -> bool:
@@ -63,8 +68,8 @@ def check_pickle(path: Path) -> None:
                 _check_calls(head, path)
             return
         with path.open("rb") as stream:
-            stream.seek(-_END_BYTES, 2)
-            if stream.read(len(_END)) != _END:  # so that every reader finds the same list of contents
+            stream.seek(-_END_SIZE, 2)
+            if stream.read(len(_END_OF_ZIP)) != _END_OF_ZIP:  # so that every reader finds the same list of contents
                 raise InputError(f"{path}: broken or truncated: the archive does not end as torch's archives do")
         with zipfile.ZipFile(path) as archive:
             _check_archive(archive, path)
@@ -116,13 +121,6 @@ def _check_calls(stream: IO[bytes], path: Path) -> None:
             )
 
 
-_WHOLE = ("model.safetensors", "pytorch_model.bin")
-_HEADS: tuple[Head, ...] = ("pooler", "masked_lm", "next_sentence", "classifier", "span")
-_POINTER = b"version https://git-lfs"
-_WRAPPER = "module."
-"""Prefix that torch's DataParallel adds to every name."""
-
-
 def is_huggingface_folder(folder: Path) -> bool:
     """Return whether a folder has the config.json of a model of transformers."""
     return (folder / "config.json").is_file()
@@ -137,7 +135,7 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> ForeignCheck
     path = folder / "config.json"
     described = BERT_FAMILY.config_from_json(read_object(path), path)
     raw, files = read_weights(folder)
-    weights = BERT_FAMILY.weights_from_foreign(_unwrapped(raw), str(folder))
+    weights = BERT_FAMILY.weights_from_foreign(_without_parallel_prefix(raw), str(folder))
     architecture = _architecture(weights, described.architecture, folder)
     if (folder / "modules.json").is_file():
         say(f"{folder}: is a model of sentence-transformers; its pooling and the layers after it are not imported")
@@ -175,19 +173,21 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
 
     Raises InputError for files that are missing, broken, or hold more than tensors.
     """
-    for name in _WHOLE:
+    for name in _WEIGHT_FILES:
         if (folder / name).is_file():
             return _read_file(folder / name), name
         if (folder / f"{name}.index.json").is_file():
             return _read_shards(folder / f"{name}.index.json")
     others = [name for name in ("tf_model.h5", "flax_model.msgpack") if (folder / name).is_file()]
     hint = f"; {others[0]} cannot be read: let transformers write model.safetensors" if others else ""
-    raise InputError(f"{folder}: holds no weights: expected {' or '.join(_WHOLE)}, or either with .index.json{hint}")
+    raise InputError(
+        f"{folder}: holds no weights: expected {' or '.join(_WEIGHT_FILES)}, or either with .index.json{hint}"
+    )
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as stream:
-        if stream.read(len(_POINTER)) == _POINTER:
+        if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
             raise InputError(f"{path}: a Git LFS pointer, not the weights; fetch them: git lfs pull")
     check_digest(path)  # else a damaged model of bertwright would get a new digest that fits the damage
     if path.suffix == ".safetensors":
@@ -240,9 +240,9 @@ def num_outputs(weights: Mapping[str, Tensor], source: str) -> int:
     return len(weight)
 
 
-def _unwrapped(raw: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    if raw and all(name.startswith(_WRAPPER) for name in raw):
-        return {name.removeprefix(_WRAPPER): tensor for name, tensor in raw.items()}
+def _without_parallel_prefix(raw: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    if raw and all(name.startswith(_PARALLEL_PREFIX) for name in raw):
+        return {name.removeprefix(_PARALLEL_PREFIX): tensor for name, tensor in raw.items()}
     return raw
 
 

@@ -19,11 +19,11 @@ from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2, SpanTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import tagger_of, with_tag_columns
 
-SPANS = {task.name: task for task in (SQUAD1, SQUAD2)}
+_SPAN_TASKS = {task.name: task for task in (SQUAD1, SQUAD2)}
 """Tasks that a model of spans may be for; its files do not name the task."""
 
 _HUB = "hub:"
-_WANTED = ("*.json", "*.txt", "*.safetensors", "*.sha256", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy")
+_DOWNLOADED = ["*.json", "*.txt", "*.safetensors", "*.sha256", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy"]
 """Files that are downloaded of a model of the Hub: no weights of other frameworks."""
 
 
@@ -55,9 +55,10 @@ def import_model(
                     f"{source}: is a GPT-1: its text is lower-cased; it has no labels, columns or task. Leave these "
                     "options out"
                 )
-            return _with_text({**openai.import_gpt(path, out), "model": str(out)})
-        foreign = _read(path, source, cased=cased)
-        foreign = with_task(with_label_names(foreign, labels), text, task)
+            foreign = openai.read_gpt(path)
+        else:
+            foreign = _read(path, source, cased=cased)
+            foreign = _with_task(_with_label_names(foreign, labels), text, task)
         write_checkpoint(foreign, out)
     result = {
         "found": foreign.layout,
@@ -73,22 +74,21 @@ def import_model(
         "left_out": list(foreign.left_out),
         "model": str(out),
     }
-    return _with_text(result)
+    return {**result, "text": _as_lines(result)}
 
 
-def _with_text(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result with its text for a person, where hundreds of an optimiser's moments are counted."""
+def _as_lines(result: dict[str, Any]) -> str:
+    """Return the result as lines for a person; of left-out tensors, which may be hundreds, three are named."""
     left_out, names = result["left_out"], ", ".join(result["left_out"][:3])
     more = ", …" if len(left_out) > 3 else ""
-    shown = {
+    shown = result | {
         "left_out": f"{len(left_out)} tensors that are no weights: {names}{more}" if left_out else "",
-        "labels": ", ".join(result.get("labels", ())),
+        "labels": ", ".join(result["labels"]),
     }
-    lines = {name: shown.get(name, value) for name, value in result.items()}
-    return {**result, "text": "\n".join(f"{name:14}{value}" for name, value in lines.items() if value != "")}
+    return "\n".join(f"{name:14}{value}" for name, value in shown.items() if value != "")
 
 
-def with_label_names(foreign: ForeignCheckpoint, labels: Sequence[str]) -> ForeignCheckpoint:
+def _with_label_names(foreign: ForeignCheckpoint, labels: Sequence[str]) -> ForeignCheckpoint:
     """Return the checkpoint with label names: `labels`, its own, or LABEL_0, LABEL_1, … as in transformers."""
     if foreign.architecture not in ("BertForSequenceClassification", "BertForTokenClassification"):
         if labels:
@@ -131,27 +131,34 @@ def _noted_labels(foreign: ForeignCheckpoint) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def with_task(foreign: ForeignCheckpoint, text: Sequence[str], task: str | None = None) -> ForeignCheckpoint:
+def _with_task(foreign: ForeignCheckpoint, text: Sequence[str], task: str | None) -> ForeignCheckpoint:
     """Return the checkpoint with the note of its task, which `predict` and `evaluate` read.
 
     A folder of bertwright keeps its own note.
     """
-    is_span, is_choice = (foreign.architecture == f"BertFor{kind}" for kind in ("QuestionAnswering", "MultipleChoice"))
-    if task and (not is_span or "task" in foreign.extra):
+    is_span = foreign.architecture == "BertForQuestionAnswering"
+    is_choice = foreign.architecture == "BertForMultipleChoice"
+    is_tagger = foreign.architecture == "BertForTokenClassification"
+    is_classifier = foreign.architecture == "BertForSequenceClassification"
+    is_noted = "task" in foreign.extra
+    if task and (is_noted or not is_span):
         raise InputError(f"{foreign.source}: --task is for models of spans without a noted task; leave it out")
     if is_span or is_choice or len(text) > 1:
         need_segments(foreign.config, foreign.source)
-    if "task" not in foreign.extra and not text and (is_span or is_choice):
-        if is_span and not task:
-            say("taken for a model of SQuAD 1.1, which answers every question; for SQuAD 2.0 give --task squad2")
-        return _with_note(foreign, SPANS[task or SQUAD1.name] if is_span else SWAG)
-    is_tagger = foreign.architecture == "BertForTokenClassification"
-    if "task" in foreign.extra or not (is_tagger or foreign.architecture == "BertForSequenceClassification"):
-        if text:
-            raise InputError(f"{foreign.source}: --text-column is for classifiers without noted columns; leave it out")
+    if text and (is_noted or not (is_tagger or is_classifier)):
+        raise InputError(f"{foreign.source}: --text-column is for classifiers without noted columns; leave it out")
+    if is_noted:
         return foreign
+    if is_span:
+        if not task:
+            say("taken for a model of SQuAD 1.1, which answers every question; for SQuAD 2.0 give --task squad2")
+        return _with_note(foreign, _SPAN_TASKS[task or SQUAD1.name])
+    if is_choice:
+        return _with_note(foreign, SWAG)
     if is_tagger:
         return _with_note(foreign, with_tag_columns(tagger_of(foreign.labels), text=text))
+    if not is_classifier:
+        return foreign
     one_answer = REGRESS if len(foreign.labels) == 1 else CLASSIFY
     classifier = with_columns(MULTILABEL if foreign.multi_label else one_answer, text=text)
     if classifier.kind == "regression":
@@ -193,7 +200,7 @@ def _on_disk(source: str) -> Iterator[Path]:
         raise MissingExtra("hub", f"reading {source}") from None
     with tempfile.TemporaryDirectory() as folder:
         try:
-            path = snapshot_download(name, revision=revision or None, local_dir=folder, allow_patterns=list(_WANTED))
+            path = snapshot_download(name, revision=revision or None, local_dir=folder, allow_patterns=_DOWNLOADED)
         except RepositoryNotFoundError:
             raise InputError(f"{source}: the Hub has no such model, or the model needs a token (HF_TOKEN)") from None
         except (HfHubHTTPError, HFValidationError, OSError) as error:

@@ -3,7 +3,7 @@
 import importlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,103 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
 from bertwright.files import atomic_folder, file_digest, refuse_unwritable, write_json
-from bertwright.interop.onnx_graph import OPSET, Written, quiet, write_graph
+from bertwright.interop.onnx_graph import OPSET, WrittenGraph, quiet, write_graph
 from bertwright.interop.onnx_parity import Agreement, compare, comparison_batches, comparison_rows, comparison_texts
-from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
+from bertwright.model.bert import ARCHITECTURES, open_architecture
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
 from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import TextBatch
 from bertwright.version import __version__
 
+TOLERANCE = 1e-4
+"""Largest allowed difference of an output of the fp32 graph: absolute, or relative to the largest output beyond 1."""
+LEAST_AGREEMENT = 0.97
+"""Default least agreement of the int8 graph: fraction of equal answers, cosine of vectors or correlation of scores."""
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _CPUINFO = Path("/proc/cpuinfo")
+
+
+def export_onnx(
+    model: str,
+    out: Path,
+    *,
+    int8: bool = False,
+    reduce_range: bool = False,
+    least_agreement: float = LEAST_AGREEMENT,
+    text: Path | None = None,
+) -> dict[str, Any]:
+    """Write `out`: model.onnx, with `int8` also model_quantized.onnx, config.json, the tokenizer and export.json.
+
+    Both graphs are compared with PyTorch on the lines of `text`, or on built-in texts. Nothing is written where an
+    output of model.onnx differs by more than TOLERANCE, or an output of model_quantized.onnx agrees less than
+    `least_agreement`. Return the content of export.json and its text for a person.
+
+    Raises InputError for such a difference, for an unknown architecture, for random weights, and where `out` exists;
+    MissingExtra where a package is missing.
+    """
+    versions = _versions()
+    if out.exists():
+        raise InputError(f"--out {out}: exists already; name another folder or remove it")
+    refuse_unwritable(out, "--out", is_folder=True)
+    if not 0 <= least_agreement <= 1:
+        raise InputError(f"--least-agreement {least_agreement}: allowed are 0 to 1")
+    if model.startswith("random:"):
+        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    saved = open_model(model)
+    torch_model = open_architecture(saved)
+    texts, num_texts = comparison_texts(text)
+    rows, num_separate = comparison_rows(torch_model, open_tokenizer(saved), texts)
+    if (long := _long_setting(saved)) != "truncate":
+        say(f"{model}: was fine-tuned with --long {long}; the graph takes rows of tokens, which the caller makes")
+    if num_texts > len(texts):
+        say(f"{text}: the first {len(texts)} of its {num_texts:,} texts are compared")
+    batches = list(comparison_batches(torch_model, rows, num_separate))
+    with atomic_folder(out) as folder:
+        say("writing model.onnx")
+        written = write_graph(torch_model, folder / "model.onnx", metadata=_metadata(saved))
+        say(f"comparing it with PyTorch on {len(rows)} rows")
+
+        def compared(graph: Path) -> dict[str, Agreement]:
+            return compare(torch_model, _session(graph), batches, is_multilabel=is_multilabel(saved))
+
+        agreements = compared(folder / "model.onnx")
+        _check_exact(agreements, model)
+        result = _description(saved, written) | _comparison(rows, batches, agreements)
+        if int8:
+            result["int8"] = _write_int8(folder, written, compared, reduce_range=reduce_range, least=least_agreement)
+        copy_description(saved, folder)
+        result["versions"] = versions
+        graphs = sorted(folder.glob("*.onnx*"))
+        result["files"] = {file.name: file.stat().st_size for file in graphs}
+        result["sha256"] = {file.name: file_digest(file) for file in graphs}
+        write_json(folder / "export.json", result)
+    return {"out": str(out), **result, "text": _as_text(out, result)}
+
+
+def _write_int8(
+    folder: Path,
+    written: WrittenGraph,
+    compared: Callable[[Path], Mapping[str, Agreement]],
+    *,
+    reduce_range: bool,
+    least: float,
+) -> dict[str, Any]:
+    """Write model_quantized.onnx and compare it with PyTorch. Raises InputError where it agrees too little."""
+    reduced = reduce_range or saturates()
+    why = "asked for" if reduce_range else "this processor has no VNNI" if reduced else "this processor has VNNI"
+    say(f"writing model_quantized.onnx: weights of {7 if reduced else 8} bits ({why})")
+    target = folder / "model_quantized.onnx"
+    quantise_graph(folder / "model.onnx", target, reduce_range=reduced, external=len(written.files) > 1)
+    agreements = compared(target)
+    for name, agreement in agreements.items():
+        if not agreement.agreement >= least:  # a NaN too
+            raise InputError(
+                f"int8: {name}: {agreement.text}, less than --least-agreement {least}; nothing was written. Give texts "
+                "like those that the model is for (--text FILE), lower --least-agreement, or leave --int8 out"
+            )
+    outputs = {name: asdict(agreement) for name, agreement in agreements.items()}
+    return {"weight_bits": 7 if reduced else 8, "why": why, "least_agreement": least, "outputs": outputs}
 
 
 def quantise_graph(source: Path, target: Path, *, reduce_range: bool, external: bool) -> None:
@@ -74,95 +162,6 @@ def _transpose_weights(graph: onnx.GraphProto) -> None:
     graph.value_info.extend(shapes)
 
 
-TOLERANCE = 1e-4
-"""Largest allowed difference of an output of the fp32 graph: absolute, or relative to the largest output beyond 1."""
-LEAST_AGREEMENT = 0.97
-"""Default least agreement of the int8 graph: fraction of equal answers, cosine of vectors or correlation of scores."""
-_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-
-
-def export_onnx(
-    model: str,
-    out: Path,
-    *,
-    int8: bool = False,
-    reduce_range: bool = False,
-    least_agreement: float = LEAST_AGREEMENT,
-    text: Path | None = None,
-) -> dict[str, Any]:
-    """Write `out`: model.onnx, with `int8` also model_quantized.onnx, config.json, the tokenizer and export.json.
-
-    Both graphs are compared with PyTorch on the lines of `text`, or on built-in texts. Nothing is written where an
-    output of model.onnx differs by more than TOLERANCE, or an output of model_quantized.onnx agrees less than
-    `least_agreement`. Return the content of export.json and its text for a person.
-
-    Raises InputError for such a difference, for an unknown architecture, for random weights, and where `out` exists;
-    MissingExtra where a package is missing.
-    """
-    versions = _versions()
-    if out.exists():
-        raise InputError(f"--out {out}: exists already; name another folder or remove it")
-    refuse_unwritable(out, "--out", is_folder=True)
-    if not 0 <= least_agreement <= 1:
-        raise InputError(f"--least-agreement {least_agreement}: allowed are 0 to 1")
-    if model.startswith("random:"):
-        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
-    saved = open_model(model)
-    plain = open_architecture(saved)
-    texts, num_texts = comparison_texts(text)
-    rows, num_separate = comparison_rows(plain, open_tokenizer(saved), texts)
-    if (long := _long_setting(saved)) != "truncate":
-        say(f"{model}: was fine-tuned with --long {long}; the graph takes rows of tokens, which the caller makes")
-    if num_texts > len(texts):
-        say(f"{text}: the first {len(texts)} of its {num_texts:,} texts are compared")
-    batches = list(comparison_batches(plain, rows, num_separate))
-    with atomic_folder(out) as folder:
-        say("writing model.onnx")
-        written = write_graph(plain, folder / "model.onnx", metadata=_metadata(saved))
-        say(f"comparing it with PyTorch on {len(rows)} rows")
-        multilabel = is_multilabel(saved)
-        agreements = compare(plain, _session(folder / "model.onnx"), batches, is_multilabel=multilabel)
-        _check_exact(agreements, model)
-        result = _description(saved, written) | _comparison(rows, batches, agreements)
-        if int8:
-            limits: Any = {"least": least_agreement, "is_multilabel": multilabel}
-            result["int8"] = _write_int8(plain, folder, batches, written, reduce_range=reduce_range, **limits)
-        copy_description(saved, folder)
-        result["versions"] = versions
-        graphs = sorted(folder.glob("*.onnx*"))
-        result["files"] = {file.name: file.stat().st_size for file in graphs}
-        result["sha256"] = {file.name: file_digest(file) for file in graphs}
-        write_json(folder / "export.json", result)
-    return {"out": str(out), **result, "text": _as_text(out, result)}
-
-
-def _write_int8(
-    plain: Bert,
-    folder: Path,
-    batches: Iterable[TextBatch],
-    written: Written,
-    *,
-    reduce_range: bool,
-    least: float,
-    is_multilabel: bool,
-) -> dict[str, Any]:
-    """Write model_quantized.onnx and compare it with PyTorch. Raises InputError where it agrees too little."""
-    reduced = reduce_range or saturates()
-    why = "asked for" if reduce_range else "this processor has no VNNI" if reduced else "this processor has VNNI"
-    say(f"writing model_quantized.onnx: weights of {7 if reduced else 8} bits ({why})")
-    target = folder / "model_quantized.onnx"
-    quantise_graph(folder / "model.onnx", target, reduce_range=reduced, external=len(written.files) > 1)
-    agreements = compare(plain, _session(target), batches, is_multilabel=is_multilabel)
-    for name, agreement in agreements.items():
-        if not agreement.agreement >= least:  # a NaN too
-            raise InputError(
-                f"int8: {name}: {agreement.text}, less than --least-agreement {least}; nothing was written. Give texts "
-                "like those that the model is for (--text FILE), lower --least-agreement, or leave --int8 out"
-            )
-    outputs = {name: asdict(agreement) for name, agreement in agreements.items()}
-    return {"weight_bits": 7 if reduced else 8, "why": why, "least_agreement": least, "outputs": outputs}
-
-
 def _check_exact(agreements: Mapping[str, Agreement], model: str) -> None:
     for name, agreement in agreements.items():
         largest, allowed = agreement.largest_difference, TOLERANCE * max(1.0, agreement.largest_value)
@@ -173,7 +172,7 @@ def _check_exact(agreements: Mapping[str, Agreement], model: str) -> None:
             )
 
 
-def _description(saved: SavedModel, written: Written) -> dict[str, Any]:
+def _description(saved: SavedModel, written: WrittenGraph) -> dict[str, Any]:
     return {
         "model": saved.place,
         "architecture": saved.architecture,
@@ -185,7 +184,7 @@ def _description(saved: SavedModel, written: Written) -> dict[str, Any]:
     }
 
 
-def _comparison(rows: Any, batches: list[TextBatch], agreements: Mapping[str, Agreement]) -> dict[str, Any]:
+def _comparison(rows: Encoded, batches: list[TextBatch], agreements: Mapping[str, Agreement]) -> dict[str, Any]:
     lengths = [len(ids) for ids in rows.ids]
     return {
         "compared": {"rows": len(rows), "shortest": min(lengths), "longest": max(lengths), "batches": len(batches)},

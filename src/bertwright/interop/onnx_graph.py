@@ -1,7 +1,8 @@
 """model → ONNX graph: one attention node for each layer, for batches of any size and rows of any length.
 
-torch's exporter writes attention as ten nodes, which ONNX Runtime does not fuse. So each layer's attention is replaced
-by ONNX Runtime's own attention node, which includes the projection of queries, keys and values.
+torch's exporter writes attention as ten nodes, which ONNX Runtime does not fuse and computes slowly. So each layer's
+attention is replaced, before the export, by ONNX Runtime's own attention node. This node includes the projection of
+queries, keys and values.
 
 Shapes: B batch, C choices, T tokens, D hidden.
 """
@@ -27,24 +28,51 @@ OPSET = 20
 """Version of ONNX's operators: the first with Gelu; ONNX Runtime reads it since 1.17 (2024)."""
 MAX_INTERNAL_BYTES = 1_500_000_000
 """Largest size in bytes of weights inside the .onnx file, whose limit is 2 GiB."""
-_DOMAIN = "com.microsoft"
-_ATTENTION = "Attention"
+_DOMAIN, _ATTENTION = "com.microsoft", "Attention"
+"""Domain and name of ONNX Runtime's own attention node; the standard operators of ONNX have no such node."""
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenGraph:
     """A written graph: the names of its `files`, and its number of attention nodes."""
 
     files: tuple[str, ...]
     attention_nodes: int
 
 
-class _FusedAttention(nn.Module):
-    """Attention as one node. It can be exported, not computed."""
+def write_graph(model: Bert, path: Path, *, metadata: Mapping[str, str]) -> WrittenGraph:
+    """Write `model` as `path`. Weights of more than MAX_INTERNAL_BYTES go into a file beside it."""
+    with quiet():
+        program = _export(_with_attention_nodes(model))
+        graph = program.model.graph
+        values = (*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs))
+        for part in (graph, *graph, *values):  # else the file holds the exporter's notes, with paths of source files
+            part.metadata_props.clear()
+        program.model.producer_name, program.model.producer_version = "bertwright", __version__
+        program.model.metadata_props.update(metadata)
+        weight_bytes = sum(weight.nbytes for weight in model.parameters())
+        program.save(path, external_data=weight_bytes > MAX_INTERNAL_BYTES)
+    files = tuple(sorted(file.name for file in path.parent.glob(f"{path.name}*")))
+    return WrittenGraph(files, sum(node.domain == _DOMAIN and node.op_type == _ATTENTION for node in graph))
 
-    def __init__(self, plain: SelfAttention) -> None:
+
+def _with_attention_nodes(model: Bert) -> Bert:
+    """Return a copy of the model that shares its weights, with each layer's attention as one node of ONNX Runtime."""
+    shared_weights = {id(weight): weight for weight in model.parameters()}
+    copied = copy.deepcopy(model, shared_weights)
+    for layer in copied.encoder.layers:
+        attention = layer.get_submodule("attention")
+        assert isinstance(attention, SelfAttention)
+        layer.register_module("attention", _AttentionNode(attention))
+    return copied
+
+
+class _AttentionNode(nn.Module):
+    """Attention of a layer as one ONNX node. It can be exported, but not computed by torch."""
+
+    def __init__(self, attention: SelfAttention) -> None:
         super().__init__()
-        self.plain = plain
+        self.plain = attention  # the name is a part of the weights' names in the graph
 
     def forward(self, hidden: Tensor, keep: Tensor, rows: None = None) -> Tensor:
         """Return attention's output [B, T, D] for states [B, T, D] and a mask of keys [B, 1, 1, T]."""
@@ -57,12 +85,12 @@ class _FusedAttention(nn.Module):
             shape=hidden.shape,
             version=1,
         )
-        merged: Tensor = self.plain.output(context)
-        return merged
+        output: Tensor = self.plain.output(context)
+        return output
 
 
-class _Named(nn.Module):
-    """The model with transformers' inputs in transformers' order."""
+class _WithInputsOfTransformers(nn.Module):
+    """The model with the inputs of transformers, by their names and in their order."""
 
     def __init__(self, model: Bert) -> None:
         super().__init__()
@@ -73,47 +101,29 @@ class _Named(nn.Module):
         return tuple(self.model(input_ids, token_type_ids, attention_mask != 0).values())
 
 
-def write_graph(model: Bert, path: Path, *, metadata: Mapping[str, str]) -> Written:
-    """Write `model` as `path`. Weights of more than MAX_INTERNAL_BYTES go into a file beside it."""
-    config = model.encoder.config
-    shared = {id(weight): weight for weight in model.parameters()}
-    fused = copy.deepcopy(model, shared)  # other modules, the same weights
-    for layer in fused.encoder.layers:
-        attention = layer.get_submodule("attention")
-        assert isinstance(attention, SelfAttention)
-        layer.register_module("attention", _FusedAttention(attention))
-    choices = model.architecture == "BertForMultipleChoice"
-    names = ("batch", "choices", "tokens") if choices else ("batch", "tokens")
-    length = min(8, config.max_positions)
-    shape = (2, 3, length) if choices else (2, length)
-    # Three tensors: given three times, the exporter would take one tensor for one input.
-    example = tuple(torch.ones(shape, dtype=torch.int64) for _ in INPUTS)
+def _export(model: Bert) -> torch.onnx.ONNXProgram:
+    """Return the graph that torch's exporter records while the model computes an example; every axis may vary."""
+    positions = model.encoder.config.max_positions
+    axes = ("batch", "choices", "tokens") if model.architecture == "BertForMultipleChoice" else ("batch", "tokens")
+    example_sizes = {"batch": 2, "choices": 3, "tokens": min(8, positions)}
+    # A tensor for each input: the exporter would take one tensor, passed three times, for one input.
+    example = tuple(torch.ones([example_sizes[axis] for axis in axes], dtype=torch.int64) for _ in INPUTS)
     dims = {
-        axis: torch.export.Dim(name, max=config.max_positions) if name == "tokens" else torch.export.Dim(name)
-        for axis, name in enumerate(names)
+        index: torch.export.Dim(axis, max=positions) if axis == "tokens" else torch.export.Dim(axis)
+        for index, axis in enumerate(axes)
     }
-    with quiet():
-        program = torch.onnx.export(
-            _Named(fused).eval(),
-            example,
-            dynamo=True,
-            opset_version=OPSET,
-            dynamic_shapes=(dims, dims, dims),
-            input_names=INPUTS,
-            output_names=ARCHITECTURES[model.architecture].outputs,
-            verbose=False,
-        )
-        assert program is not None
-        graph = program.model.graph
-        values = (*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs))
-        for part in (graph, *graph, *values):  # else the file holds the exporter's notes, with paths of source files
-            part.metadata_props.clear()
-        program.model.producer_name, program.model.producer_version = "bertwright", __version__
-        program.model.metadata_props.update(metadata)
-        external = sum(weight.nbytes for weight in model.parameters()) > MAX_INTERNAL_BYTES
-        program.save(path, external_data=external)
-    files = tuple(sorted(file.name for file in path.parent.glob(f"{path.name}*")))
-    return Written(files, sum(node.domain == _DOMAIN and node.op_type == _ATTENTION for node in graph))
+    program = torch.onnx.export(
+        _WithInputsOfTransformers(model).eval(),
+        example,
+        dynamo=True,
+        opset_version=OPSET,
+        dynamic_shapes=(dims, dims, dims),
+        input_names=INPUTS,
+        output_names=ARCHITECTURES[model.architecture].outputs,
+        verbose=False,
+    )
+    assert program is not None
+    return program
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""a GPT-1 in OpenAI's or Hugging Face's format → model folder.
+"""a GPT-1 in OpenAI's or Hugging Face's format → weights by bertwright's names.
 
 OpenAI's release is the folder `model` of openai/finetune-transformer-lm. All weights are flattened and stored one
 after another in ten numpy files of float32, params_0.npy … params_9.npy. params_shapes.json lists their shapes in
@@ -11,79 +11,27 @@ one file or in shards, and tokenizer.json or vocab.json with merges.txt.
 """
 
 import math
-import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.files import read_json, read_object
-from bertwright.interop.checkpoint import check_tensors, check_vocabulary_size
+from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.interop.huggingface import read_weights
-from bertwright.model.backbones import build_backbone
 from bertwright.model.families.gpt import GPT_ARCHITECTURE, GPT_FAMILY, GPT_MODEL_TYPE, GPTConfig, is_constant
-from bertwright.model.folder import save_weights
 from bertwright.text.bpe import BPETokenizer, read_bpe
-
-
-@dataclass(frozen=True)
-class ForeignGPT:
-    """A GPT-1 as its importer read it; the fields are those of `ForeignCheckpoint`."""
-
-    source: str
-    layout: str
-    config: GPTConfig
-    weights: Mapping[str, Tensor]
-    tokenizer: BPETokenizer
-    left_out: tuple[str, ...] = ()
-
-
-def read_gpt_folder(folder: Path) -> ForeignGPT:
-    """Read Hugging Face's format. Raises InputError for a missing or broken file, or a model that is no GPT-1."""
-    path = folder / "config.json"
-    config = GPT_FAMILY.config_from_json(read_object(path), path).config
-    assert isinstance(config, GPTConfig)
-    stored, files = read_weights(folder)
-    return ForeignGPT(
-        source=str(folder),
-        layout=f"a GPT-1 in Hugging Face's layout, {files}",
-        config=config,
-        weights=GPT_FAMILY.weights_from_foreign(stored, str(folder)),
-        tokenizer=BPETokenizer.load(folder),
-        left_out=tuple(filter(is_constant, stored)),
-    )
-
-
-def write_gpt(foreign: ForeignGPT, out: Path) -> None:
-    """Write the model folder `out`. Raises InputError where the checkpoint is not complete or `out` exists."""
-    if out.exists():
-        raise InputError(f"{out}: exists already; name another folder or remove it")
-    _check_complete(foreign)
-    with tempfile.TemporaryDirectory() as folder:
-        foreign.tokenizer.save(Path(folder))
-        save_weights(out, foreign.weights, config=foreign.config, tokenizer=Path(folder), architecture=GPT_ARCHITECTURE)
-
-
-def _check_complete(foreign: ForeignGPT) -> None:
-    with torch.device("meta"):
-        model = nn.ModuleDict({"encoder": build_backbone(foreign.config)})
-    check_tensors(foreign.source, foreign.weights, model=model, kind=GPT_ARCHITECTURE)
-    check_vocabulary_size(foreign.source, pieces=foreign.tokenizer.vocab_size, embeddings=foreign.config.vocab_size)
-
 
 _SHAPES = "params_shapes.json"
 _SHARDS = tuple(f"params_{index}.npy" for index in range(10))
-_ENCODER, _MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
+_VOCABULARY, _MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
 _HEADS = 12
-
-_FIRST = ("encoder.embeddings.position.weight", "encoder.embeddings.word.weight")
+_EMBEDDINGS = ("encoder.embeddings.position.weight", "encoder.embeddings.word.weight")
 _PER_LAYER = {
     "attention.qkv.weight": (1, 3),
     "attention.qkv.bias": (3,),
@@ -115,40 +63,45 @@ def is_gpt1(source: Path) -> bool:
     return isinstance(config, dict) and config.get("model_type") == GPT_MODEL_TYPE
 
 
-def import_gpt(source: Path, out: Path) -> dict[str, Any]:
-    """Write the GPT-1 of `source` as the model folder `out`; return its description."""
-    foreign = read_openai(source) if _is_release(source) else read_gpt_folder(source)
-    write_gpt(foreign, out)
-    return {
-        "found": foreign.layout,
-        "architecture": GPT_ARCHITECTURE,
-        "layers": foreign.config.layers,
-        "hidden": foreign.config.hidden,
-        "heads": foreign.config.heads,
-        "vocabulary": foreign.tokenizer.vocab_size,
-        "parameters": sum(tensor.numel() for tensor in foreign.weights.values()),
-        "left_out": list(foreign.left_out),
-    }
+def read_gpt(source: Path) -> ForeignCheckpoint:
+    """Read the GPT-1 of a folder. Raises InputError for a file that is missing, broken, or does not fit the others."""
+    return _read_openai(source) if _is_release(source) else _read_huggingface(source)
 
 
 def _is_release(source: Path) -> bool:
-    return any((source / name).is_file() for name in (_SHAPES, *_SHARDS, _ENCODER, _MERGES))
+    return any((source / name).is_file() for name in (_SHAPES, *_SHARDS, _VOCABULARY, _MERGES))
 
 
-def read_openai(folder: Path) -> ForeignGPT:
-    """Read OpenAI's release. Raises InputError for a file that is missing, broken, or does not fit the others."""
+def _read_huggingface(folder: Path) -> ForeignCheckpoint:
+    path = folder / "config.json"
+    config = GPT_FAMILY.config_from_json(read_object(path), path).config
+    assert isinstance(config, GPTConfig)
+    stored, files = read_weights(folder)
+    return ForeignCheckpoint(
+        source=str(folder),
+        layout=f"a GPT-1 in Hugging Face's layout, {files}",
+        config=config,
+        architecture=GPT_ARCHITECTURE,
+        weights=GPT_FAMILY.weights_from_foreign(stored, str(folder)),
+        tokenizer=BPETokenizer.load(folder),
+        left_out=tuple(filter(is_constant, stored)),
+    )
+
+
+def _read_openai(folder: Path) -> ForeignCheckpoint:
     config, shapes = _read_shapes(folder / _SHAPES)
-    tokenizer = read_bpe(folder / _ENCODER, folder / _MERGES)
+    tokenizer = read_bpe(folder / _VOCABULARY, folder / _MERGES)
     if tokenizer.vocab_size != config.vocab_size:
         raise InputError(
-            f"{folder / _ENCODER}: holds {tokenizer.vocab_size} pieces, "
+            f"{folder / _VOCABULARY}: holds {tokenizer.vocab_size} pieces, "
             f"but {_SHAPES} has embeddings for {config.vocab_size}; the numbers must be equal"
         )
-    return ForeignGPT(
+    return ForeignCheckpoint(
         source=str(folder),
         layout=f"a GPT-1 as OpenAI released it, {len(_SHARDS)} numpy files",
         config=config,
-        weights=dict(_named(_read_shards(folder, shapes), shapes)),
+        architecture=GPT_ARCHITECTURE,
+        weights=dict(_split(_read_shards(folder, shapes), shapes)),
         tokenizer=tokenizer,
     )
 
@@ -161,10 +114,10 @@ def _read_shapes(path: Path) -> tuple[GPTConfig, list[list[int]]]:
     )
     if not is_list:
         raise InputError(f"{path}: not a list of shapes, each a list of whole numbers above 0")
-    layers, rest = divmod(len(shapes) - len(_FIRST), len(_PER_LAYER))
+    layers, rest = divmod(len(shapes) - len(_EMBEDDINGS), len(_PER_LAYER))
     if layers < 1 or rest:
         raise InputError(
-            f"{path}: lists {len(shapes)} tensors; a GPT-1 has {len(_FIRST)} and then {len(_PER_LAYER)} a layer"
+            f"{path}: lists {len(shapes)} tensors; a GPT-1 has {len(_EMBEDDINGS)} and then {len(_PER_LAYER)} a layer"
         )
     if [len(shape) for shape in shapes[:2]] != [2, 2]:
         raise InputError(f"{path}: begins with {shapes[:2]}; a GPT-1 has [positions, hidden] and [pieces, hidden]")
@@ -219,10 +172,10 @@ def _read_shard(path: Path) -> npt.NDArray[np.float32]:
     return shard
 
 
-def _named(row: npt.NDArray[np.float32], shapes: list[list[int]]) -> Iterator[tuple[str, Tensor]]:
+def _split(row: npt.NDArray[np.float32], shapes: list[list[int]]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a row by bertwright's names; linear layers are [out, in]."""
-    layers = (len(shapes) - len(_FIRST)) // len(_PER_LAYER)
-    names = [*_FIRST, *(f"encoder.layers.{layer}.{name}" for layer in range(layers) for name in _PER_LAYER)]
+    layers = (len(shapes) - len(_EMBEDDINGS)) // len(_PER_LAYER)
+    names = [*_EMBEDDINGS, *(f"encoder.layers.{layer}.{name}" for layer in range(layers) for name in _PER_LAYER)]
     ends = pairwise(accumulate(map(math.prod, shapes), initial=0))
     for name, shape, (first, last) in zip(names, shapes, ends, strict=True):
         tensor = torch.from_numpy(row[first:last].reshape(shape))

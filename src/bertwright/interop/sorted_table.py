@@ -32,7 +32,7 @@ def crc32c(data: bytes | npt.NDArray[np.uint8]) -> int:
     """Return the CRC-32C of `data`, 0 to 2**32 - 1. A contiguous array of bytes is not copied."""
     array = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.view()
     array.flags.writeable = False  # the same type for both, so that numba compiles one function
-    return int(_extended(_ALL, array, _TABLES) ^ _ALL)
+    return int(_crc_after(_ALL, array, _TABLES) ^ _ALL)
 
 
 def masked_crc32c(data: bytes | npt.NDArray[np.uint8]) -> int:
@@ -59,7 +59,7 @@ _TABLES = _tables()
 
 
 @compiled
-def _extended(state: np.uint32, data: npt.NDArray[np.uint8], tables: npt.NDArray[np.uint32]) -> np.uint32:
+def _crc_after(state: np.uint32, data: npt.NDArray[np.uint8], tables: npt.NDArray[np.uint32]) -> np.uint32:
     whole = data.size - data.size % 8
     for at in range(0, whole, 8):
         state = (
@@ -112,15 +112,15 @@ def read_sorted_table(path: Path) -> list[tuple[bytes, bytes]]:
         )
     try:
         start = len(raw) - _FOOTER
-        about_at, about_size, after = _handle(raw, start)
-        index_at, index_size, after = _handle(raw, after)
+        about_at, about_size, after = _block_position(raw, start)
+        index_at, index_size, after = _block_position(raw, after)
         if any(raw[after : -len(_MAGIC)]):
             raise ValueError(f"its footer (bytes {start} to {len(raw)}) is damaged")
         _entries(_block(raw, "meta index block", at=about_at, size=about_size))
         entries: list[tuple[bytes, bytes]] = []
         block_bytes = key_bytes = 0
         for _, handle in _entries(_block(raw, "index block", at=index_at, size=index_size)):
-            at, size, _ = _handle(handle, 0)
+            at, size, _ = _block_position(handle, 0)
             block_bytes += size  # a damaged index may name a block a million times
             if block_bytes > len(raw):
                 raise ValueError(f"its data blocks have over {len(raw)} bytes together, more than the file")
@@ -152,7 +152,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError(f"no complete number at byte {at} of {len(data)}")
 
 
-def _handle(data: bytes, at: int) -> tuple[int, int, int]:
+def _block_position(data: bytes, at: int) -> tuple[int, int, int]:
     """Return the beginning of a block, its size, and the position after these two numbers."""
     begin, at = varint(data, at)
     size, at = varint(data, at)

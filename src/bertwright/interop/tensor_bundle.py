@@ -20,30 +20,20 @@ import numpy.typing as npt
 from bertwright.errors import InputError
 from bertwright.interop.sorted_table import is_table, masked_crc32c, read_sorted_table, varint
 
-_READ = {
-    1: ("float32", "<f4"),
-    2: ("float64", "<f8"),
-    3: ("int32", "<i4"),
-    9: ("int64", "<i8"),
-    14: ("bfloat16", "<u2"),
-    19: ("float16", "<f2"),
+_TYPES = (
+    "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16 qint16 quint16 "
+    "uint16 complex128 float16 resource variant uint32 uint64"
+).split()
+"""Names of TensorFlow's types; the first one has the number 1."""
+_NUMPY_TYPES = {
+    "float32": "<f4",
+    "float64": "<f8",
+    "int32": "<i4",
+    "int64": "<i8",
+    "bfloat16": "<u2",
+    "float16": "<f2",
 }
-"""TensorFlow's number of a type → name and numpy type of its bytes; other types are not read."""
-_UNREAD = {
-    4: "uint8",
-    5: "int16",
-    6: "int8",
-    7: "string",
-    8: "complex64",
-    10: "bool",
-    17: "uint16",
-    18: "complex128",
-    20: "resource",
-    21: "variant",
-    22: "uint32",
-    23: "uint64",
-}
-_BFLOAT16 = 14
+"""Name of a type → numpy type of its bytes; other types are not read."""
 _MOST_DIMENSIONS = 8
 _VERSION = 1  # newest version of the format that this reader knows
 _PART_OF_A_VARIABLE = b"\0"  # first byte of the keys of partitioned variables' slices; no name begins with it
@@ -69,7 +59,7 @@ class Entry:
     @property
     def type_name(self) -> str:
         """TensorFlow's name of the type."""
-        return _READ[self.kind][0] if self.kind in _READ else _UNREAD.get(self.kind, f"number {self.kind}")
+        return _TYPES[self.kind - 1] if 0 < self.kind <= len(_TYPES) else f"number {self.kind}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +72,7 @@ class Bundle:
 
     def data_file(self, shard: int) -> Path:
         """Return the path of the data file with the number `shard`."""
-        return _data_file(self.prefix, shard, self.num_shards)
+        return self.prefix.with_name(f"{self.prefix.name}.data-{shard:05d}-of-{self.num_shards:05d}")
 
     def read(self, name: str) -> npt.NDArray[Any]:
         """Return the checked values of a variable, in its shape and type; bfloat16 becomes float32.
@@ -95,17 +85,17 @@ class Bundle:
             raise InputError(f"{self.prefix}: holds no variable {name!r}")
         if entry.partitioned:
             raise InputError(f"{self.prefix}: {name} was saved in parts, which cannot be read; save it as one variable")
-        if entry.kind not in _READ:
-            allowed = ", ".join(name for name, _ in _READ.values())
+        if entry.type_name not in _NUMPY_TYPES:
+            allowed = ", ".join(_NUMPY_TYPES)
             raise InputError(f"{self.prefix}: {name} is of type {entry.type_name}; allowed are {allowed}")
-        stored = np.dtype(_READ[entry.kind][1])
+        stored = np.dtype(_NUMPY_TYPES[entry.type_name])
         if entry.size != math.prod(entry.shape) * stored.itemsize:
             raise InputError(
                 f"{self.prefix}: {name} has {entry.size} bytes, but its shape {entry.shape} and type "
                 f"{entry.type_name} need {math.prod(entry.shape) * stored.itemsize}; the index is damaged"
             )
         raw = self._bytes(name, entry)
-        if entry.kind == _BFLOAT16:  # the upper half of a float32
+        if entry.type_name == "bfloat16":  # the upper half of a float32
             return (raw.view(stored).astype("<u4") << 16).view("<f4").reshape(entry.shape)
         return raw.view(stored).reshape(entry.shape)
 
@@ -158,10 +148,6 @@ def open_bundle(prefix: Path) -> Bundle:
 def index_file(prefix: Path) -> Path:
     """Return the path of a checkpoint's index."""
     return prefix.with_name(f"{prefix.name}.index")
-
-
-def _data_file(prefix: Path, shard: int, num_shards: int) -> Path:
-    return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{num_shards:05d}")
 
 
 def _check_data_files(bundle: Bundle) -> None:
@@ -225,28 +211,28 @@ def _shape(data: bytes) -> list[int]:
 def _message(
     data: bytes, *, numbers: tuple[int, ...], parts: tuple[int, ...] = ()
 ) -> tuple[dict[int, int], dict[int, list[bytes]]]:
-    """Return the fields of a protocol buffer: `numbers` (0 where absent) and byte strings (`parts`).
+    """Return the fields of a protocol buffer by number: whole numbers (0 where absent), and lists of byte strings.
 
-    Raises ValueError for any other field.
+    numbers, parts: the fields of each kind that are expected. Raises ValueError for any other field.
     """
-    plain = dict.fromkeys(numbers, 0)
-    nested: dict[int, list[bytes]] = {field: [] for field in parts}
+    whole = dict.fromkeys(numbers, 0)
+    strings: dict[int, list[bytes]] = {field: [] for field in parts}
     at = 0
     while at < len(data):
         tag, at = varint(data, at)
         field, kind = divmod(tag, 8)
-        if kind == _BYTES and field in nested:
+        if kind == _BYTES and field in strings:
             size, at = varint(data, at)
-            nested[field].append(data[at : at + size])
-        elif kind in _WIDTHS and field in plain:
+            strings[field].append(data[at : at + size])
+        elif kind in _WIDTHS and field in whole:
             size = _WIDTHS[kind]
-            plain[field] = int.from_bytes(data[at : at + size], "little")
-        elif kind == 0 and field in plain:
+            whole[field] = int.from_bytes(data[at : at + size], "little")
+        elif kind == 0 and field in whole:
             size = 0
-            plain[field], at = varint(data, at)
+            whole[field], at = varint(data, at)
         else:
             raise ValueError(f"field {field} of wire type {kind} is unknown")
         at += size
         if at > len(data):
             raise ValueError(f"field {field} is cut off")
-    return plain, nested
+    return whole, strings

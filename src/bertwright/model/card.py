@@ -196,7 +196,7 @@ def _settings(settings: Settings, *, leave_out: Sequence[str] = (), prefix: str 
     """Yield each setting that differs from its default; nested settings have dotted names."""
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
-        if name in leave_out or name in type(settings).free or value == field.get_default(call_default_factory=True):
+        if name in settings.changeable | set(leave_out) or value == field.get_default(call_default_factory=True):
             continue
         if isinstance(value, Settings):
             yield from _settings(value, prefix=f"{prefix}{name}.")

@@ -1,10 +1,8 @@
 """Shards → batches: the plan of each epoch, computed once and saved beside the shards (paper §A.2)."""
 
-import fcntl
 import hashlib
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import numpy as np
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.files import atomic_file
+from bertwright.leftovers import remove_leftovers
 from bertwright.objectives.sentence_pairs import PLAN, PLAN_VERSION, plan_order, plan_pairs, plan_segments
 from bertwright.objectives.settings import ExampleSettings
 
@@ -141,10 +140,8 @@ class Plans:
             return plan
         try:
             folder.mkdir(exist_ok=True)
-            _remove_abandoned(folder)
+            remove_leftovers(folder)
             with atomic_file(self._path(epoch)) as stream:
-                with suppress(OSError):  # a file system without locks
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 np.save(stream, plan, allow_pickle=False)
                 stream.write(hashlib.sha256(plan.data).digest())
             if not self._settings.static_masks:
@@ -178,11 +175,3 @@ class Plans:
 def _rows_line(path: Path, size: int) -> bytes:
     """Return the note of a number of rows, with a digest of the number and of the plan's file name."""
     return f"{size} {hashlib.sha256(f'{path.name} {size}'.encode()).hexdigest()[:16]}\n".encode()
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove unfinished files of killed processes; a process that still writes holds the lock of its file."""
-    for path in folder.glob(".*.tmp"):
-        with suppress(OSError), path.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()

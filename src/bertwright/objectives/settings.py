@@ -4,11 +4,11 @@ This module is read for --help, so it imports neither numpy nor torch.
 """
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from bertwright.config import Count, Option, Positive, Settings, Share, renamed
+from bertwright.config import Count, Option, Positive, Settings, Share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,11 +34,6 @@ class MaskingSettings(Settings):
     """Units that are chosen: pieces, whole words, or spans of whole words as in SpanBERT."""
     max_predictions: Positive | None = None
     """Largest number of predicted tokens in a row; None: the fraction `share` of a full row."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _old_name(cls, values: Any) -> Any:
-        return renamed(values, "whole_word", "units", {True: "word", False: "piece"})
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> "MaskingSettings":
@@ -76,11 +71,6 @@ class ExampleSettings(Settings):
     static_masks: Annotated[Count, Option("examples")] = 0
     """Number of epochs after which pairs and masks repeat; 0: new ones in every epoch."""
     masking: MaskingSettings = MaskingSettings()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _old_name(cls, values: Any) -> Any:
-        return renamed(values, "next_sentence", "second_sentence", {True: "next", False: "none"})
 
     @property
     def pairs(self) -> bool:

@@ -14,7 +14,7 @@ from bertwright.pretraining.measure import (
     affordable_steps,
     measure_timings,
     memory_preflight,
-    refuse_memory,
+    refuse_measured,
 )
 from bertwright.pretraining.resources import Disk, estimate_disk, free_bytes, refuse_disk, size_text
 from bertwright.pretraining.settings import PretrainSettings
@@ -58,7 +58,7 @@ def plan_pretraining(
     held_out: Path | None = None,
     init_from: str | None = None,
 ) -> dict[str, Any]:
-    """Return the plan of `pretrain` with the same arguments; writes no file. InputError where the run cannot fit."""
+    """Return the plan of `pretrain` with the same arguments, without a file. InputError where the run cannot fit."""
     pretraining, numerics = prepare_pretraining(
         settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, write_plans=False
     )
@@ -100,14 +100,14 @@ def plan_pretraining(
 
 
 def _measure(pretraining: Pretraining, numerics: Numerics, out: Path) -> tuple[dict[str, int], Timings]:
-    """Return bytes of memory by name, the measured peak among them, and timings."""
+    """Return bytes of memory by name, with the measured peak, and timings."""
     estimate = asdict(memory_preflight(pretraining, numerics))
     memory = {name: value for name, value in estimate.items() if name != "accumulates"}
     peak_before = peak_bytes(numerics.device)
     timings = measure_timings(pretraining, numerics, out=out)
     weights_copy = 0 if pretraining.settings.minutes else memory["weights"]  # a run of steps has no trial steps
     memory["measured_peak"] = max(peak_before, peak_bytes(numerics.device)) - weights_copy
-    refuse_memory(pretraining, numerics, memory["measured_peak"])
+    refuse_measured(pretraining, numerics, memory["measured_peak"])
     return memory, timings
 
 
@@ -144,7 +144,7 @@ def run_disk(pretraining: Pretraining, phases: list[PhasePlan], *, saves: int, e
         snapshots=len(snapshot_steps(pretraining.settings.snapshots, sum(phase.steps for phase in phases))),
     )
     lines = sum(phase.steps for phase in phases) // pretraining.settings.log_every + 1 + evaluations
-    rows_by_length = Counter[int]()  # a phase continues with the rows after those of earlier phases of its length
+    rows_by_length = Counter[int]()  # a phase continues after the rows of earlier phases of its length
     for phase in phases:
         rows_by_length[phase.length] += phase.rows
     examples_by_length = {examples.length: examples for examples in pretraining.phase_rows}
@@ -179,8 +179,7 @@ def plan_warnings(
     is_small_bert = is_new and settings.system == "bert" and width == 128
     if is_small_bert and settings.start == "random" and steps > _SHORTEST_WARMUP:
         yield (
-            "with 128 hidden the loss stays for thousands of steps at that of a bag of words; --start local prevents "
-            "that"
+            "with 128 hidden the loss stays at that of a bag of words for thousands of steps; --start local prevents it"
         )
     if settings.start == "matching" and optimizer.method != "muon":
         yield "--start matching: AdamW unlearned the head that this initialises, --optimizer muon kept it"
@@ -197,9 +196,9 @@ def _text_warnings(settings: PretrainSettings, pretraining: Pretraining, phases:
     for (corpus, _), times in zip(pretraining.corpora, passes, strict=True):
         text = "the text" if len(passes) == 1 else f"the text of {corpus.folder}"
         if times < _FEWEST_EPOCHS:
-            yield f"{text} is read {times:.2f} times: a part is never seen; use more --steps, or less text"
+            yield f"{text} is read {times:.2f} times: a part of it is never seen; use more --steps, or less text"
         if times > _MOST_EPOCHS:
-            yield f"{text} is read {times:,.0f} times, the paper's 40 times; use more text, or fewer --steps"
+            yield f"{text} is read {times:,.0f} times, in the paper 40 times; use more text, or fewer --steps"
     fewest = min(phase.corpus_rows for phase in phases)
     if settings.batch_size > fewest:
         yield f"a step has {settings.batch_size} rows and the corpus {fewest}: every step has rows more than once"
@@ -220,7 +219,7 @@ def _plan_text(plan: Mapping[str, Any]) -> str:
         f"{NAMES[plan['system']]} {plan['size']}: {plan['parameters']:,} parameters, {plan['precision']}, "
         f"threads: {plan['threads']}",
         "",
-        "  rows of       steps          rows            tokens   corpus' rows    each seen       a step           time",
+        "   length       steps          rows            tokens    corpus rows    each seen       a step           time",
     ]
     for phase in plan["phases"]:
         lines.append(
@@ -229,7 +228,7 @@ def _plan_text(plan: Mapping[str, Any]) -> str:
             f"{_time_text(phase['steps'] * phase['step_seconds']):>15}"
         )
     lines += [
-        f"  in all {plan['steps']:12,}{plan['rows']:14,}{plan['tokens']:18,}{'':15}{plan['epochs']:8,.2f} times"
+        f"  total  {plan['steps']:12,}{plan['rows']:14,}{plan['tokens']:18,}{'':15}{plan['epochs']:8,.2f} times"
         f"{'':13}{_time_text(seconds['training']):>15}",
         "",
         f"  time     {_time_text(3600 * plan['hours'])}, with {_time_text(seconds['evaluations'])} for "

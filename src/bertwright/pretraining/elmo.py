@@ -20,8 +20,8 @@ _ARCHITECTURE = "BertwrightPair"
 def join(left: str, right: str, out: Path) -> dict[str, Any]:
     """Write the model folder `out` of two independently trained models; return {"model", "layers", "hidden"}.
 
-    The heads are left out, since neither predicts from the states of both. Raises InputError for models that are not a
-    left-to-right and a right-to-left one, whose tokenizers or shapes differ, or that are of two kinds.
+    The heads are left out, since neither predicts from the states of both. Raises InputError where the models are not
+    left-to-right and right-to-left, are of two kinds, or differ in tokenizer or shape.
     """
     if out.exists():
         raise InputError(f"{out}: already exists; choose another --out")

@@ -15,7 +15,7 @@ from bertwright.model.system import System, system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.objectives.vocabulary_loss import characters_of
-from bertwright.pretraining.settings import HELD_OUT_ROWS
+from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.pretraining.systems import (
     ExampleRows,
     SystemModel,
@@ -33,14 +33,14 @@ from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
 @dataclass(frozen=True)
 class ValidationRows:
-    """Fixed rows with fixed masks for validation: the same rows of masked LM, whatever a run is trained on.
+    """Fixed rows with fixed masks for validation. Every BERT has the same rows, whatever its run is trained on.
 
-    Sentence order has as many rows of its own walk. Language models have rows of their own kind.
+    A BERT with sentence order has further rows for that objective. A language model has rows without masks.
     """
 
     examples: ExampleRows
     rows: int
-    """Number of rows, where the corpus has as many."""
+    """Number of rows; a small corpus has fewer."""
     characters: np.ndarray
     """Number of characters [V] of each piece."""
     ordered: ExampleRows | None = None
@@ -61,16 +61,18 @@ class ValidationRows:
         **options: Any,
     ) -> Self:
         """Return the validation rows from corpora and their weights; `options` are those of `example_rows`."""
-        kinds = [ExampleSettings(), *([ExampleSettings(second_sentence="order")] if second_sentence == "order" else [])]
-        if system != "bert":
-            kinds = [ExampleSettings(second_sentence="none")]
-        examples = [example_rows(system, corpora, kind, length=length, seed=0, **options) for kind in kinds]
-        ordered = examples[1] if len(examples) > 1 else None
-        return cls(examples[0], rows, characters_of(corpora[0][0]), ordered, one_segment)
+
+        def rows_with(second: SecondSentence) -> ExampleRows:
+            kind = ExampleSettings(second_sentence=second)
+            return example_rows(system, corpora, kind, length=length, seed=0, **options)
+
+        examples = rows_with("next" if system == "bert" else "none")
+        ordered = rows_with("order") if second_sentence == "order" else None
+        return cls(examples, rows, characters_of(corpora[0][0]), ordered, one_segment)
 
     @property
     def num_rows(self) -> int:
-        """Return the number of rows, which a small corpus limits."""
+        """Return the number of rows that the corpus has of them."""
         return min(self.rows, self.examples.num_rows(0))
 
     def __iter__(self) -> Iterator[TokenBatch]:
@@ -78,7 +80,7 @@ class ValidationRows:
             yield replace(batch, segments=np.zeros_like(batch.segments)) if self.one_segment else batch
 
     def in_order(self) -> Iterator[TokenBatch]:
-        """Yield the batches for sentence order; none without that objective."""
+        """Yield the batches for sentence order; without that objective there are none."""
         return self.ordered.first(self.rows) if self.ordered else iter(())
 
     def metrics(self, model: SystemModel, *, ranks: Ranks = SINGLE_PROCESS) -> dict[str, float]:
@@ -87,13 +89,11 @@ class ValidationRows:
 
 
 def evaluate_pretraining(
-    model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS, length: int = 128, device: Device = "cpu"
+    model: str, corpus: Path, *, rows: int = HELD_OUT_ROWS, length: int = HELD_OUT_LENGTH, device: Device = "cpu"
 ) -> dict[str, Any]:
-    """Return validation metrics on the first `rows` rows of `length` tokens: next-sentence walk, seed 0, 80/10/10.
+    """Return validation metrics on the first `rows` rows of `length` tokens of a corpus; see `ValidationRows`.
 
-    Sentence order, where the model was trained for it, is evaluated on as many rows of its own walk. A language model
-    is evaluated on the first rows of its own kind. Raises InputError without the device, for a corpus of another
-    tokenizer, and for rows that the model cannot read.
+    Raises InputError without the device, for a corpus of another tokenizer, and for rows that the model cannot read.
     """
     keep_memory()
     saved = open_model(model)

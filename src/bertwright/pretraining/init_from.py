@@ -1,7 +1,7 @@
-"""Model folder → initial weights of a pre-training run on text of another domain (beside paper §3.1).
+"""Model folder → initial weights of a pre-training run on text of another domain (not in the paper).
 
-The model decides the shape. Its tokenizer built the corpus, or is the base of the extended tokenizer that built it: the
-embedding and the output bias of a new piece are then the mean of those of its old pieces.
+The model decides the shape. The corpus was built with its tokenizer, or with an extension of it: the embedding and the
+output bias of a new piece are then the mean of those of its old pieces.
 """
 
 from collections.abc import Mapping
@@ -24,26 +24,25 @@ from bertwright.text.extend_vocabulary import new_pieces
 from bertwright.text.wordpiece import Tokenizer
 
 _ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias", "lm.bias")
-"""Parameters with a row for each piece; the decoder shares the first one."""
+"""Parameters with a row for each piece. The decoder uses the first one too."""
 _SHAPE = ("layers", "hidden", "heads", "intermediate", "cells")
 _HEADS = ("pooler", "masked_lm", "next_sentence", "lm")
 """Modules that a published encoder may lack; they get new random weights."""
 
 
 def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> PretrainSettings:
-    """Return the settings with the initial model's size, activation and initialiser range, unless they are given."""
+    """Return the settings with size, activation and initialiser range of the initial model where they are not set."""
     if saved is None:
         return settings
     names = ("activation", "initializer_range")  # new heads are drawn with the initialiser range
     adopted = {"size": size_name(saved.config), **{name: getattr(saved.config, name, None) for name in names}}
-    adopted = {name: value for name, value in adopted.items() if value is not None}
-    return settings.model_copy(
-        update={name: value for name, value in adopted.items() if name not in settings.model_fields_set}
-    )
+    is_set = settings.model_fields_set
+    update = {name: value for name, value in adopted.items() if value is not None and name not in is_set}
+    return settings.model_copy(update=update)
 
 
 def size_name(config: BackboneConfig) -> str:
-    """Return the size of a shape as `size_config` reads it; a shape without a size is spelled out."""
+    """Return the size of a shape as --size takes it; a shape that --size cannot express is described in words."""
     written = f"{config.layers}x{config.hidden}"
     if isinstance(config, LSTMConfig):
         if config.cells != 4 * config.hidden:
@@ -71,14 +70,17 @@ def adapted_config(saved: SavedModel, settings: PretrainSettings, *, longest: in
         wanted = system_config(system, size, config.vocab_size)
         if any(getattr(wanted, part, None) != getattr(config, part, None) for part in _SHAPE):
             raise InputError(
-                f"{saved.place}: its size is {size_name(config)}, and {size_name(wanted)} in this run (--size {size})"
+                f"{saved.place}: expected the size {size_name(wanted)} (--size {size}), got {size_name(config)}; "
+                "leave --size out"
             )
     activation = getattr(config, "activation", settings.activation)
     if activation != settings.activation:
-        raise InputError(f"{saved.place}: its activation is {activation}, and {settings.activation} in this run")
+        raise InputError(
+            f"{saved.place}: expected the activation {settings.activation} (--activation), got {activation}"
+        )
     if longest > config.max_positions:
         raise InputError(
-            f"{saved.place}: has {config.max_positions} positions, and rows are {longest} tokens long (--lengths)"
+            f"{saved.place}: has {config.max_positions} positions, and rows are {longest} tokens long; give --lengths"
         )
     return config
 
@@ -106,7 +108,7 @@ def load_adapted(model: SystemModel, saved: SavedModel, data: Corpus) -> None:
 
 
 def extend_rows(old: Tensor, num_old: int, added: list[list[int]]) -> Tensor:
-    """Return the first `num_old` rows [V, …], then for each new piece the mean of the rows of its old pieces."""
+    """Return the first `num_old` rows [V, …], and for each new piece the mean of the rows of its old pieces."""
     new = [old[torch.tensor(pieces)].mean(dim=0) for pieces in added]
     return torch.cat([old[:num_old], torch.stack(new)]) if new else old[:num_old]
 

@@ -1,11 +1,11 @@
-"""Settings → measurements on this machine: seconds of a step, a faster compiled step, the memory of a micro-batch.
+"""Settings → measurements on this machine before step 0: timings, a compiled step or not, the memory preflight.
 
-Trial steps compute the run's own rows; the weights are restored after them.
+Most of them need trial steps on rows of the run. The weights are restored afterwards.
 
-- Timings: seconds of a step, an evaluation and a checkpoint, and the steps that fit into the minutes of a run.
-- Compiling: torch.compile takes half a minute to some minutes for the first step, and processor and model decide
-  whether the compiled step is faster. A long run tries both. The choice is made before step 0 and kept with the run.
-- Memory preflight: the memory of a run, from a quarter of a micro-batch, before a run that may not fit.
+- Timings: seconds of a step, an evaluation and a checkpoint, and the number of steps that fit into a run's minutes.
+- Compiling: torch.compile takes half a minute to some minutes for the first step. The processor and the model decide
+  whether the compiled step is faster. A long run tries both, and run.json keeps the choice.
+- Memory preflight: the memory of a run that may not fit, from a quarter of a micro-batch.
 """
 
 import hashlib
@@ -32,8 +32,7 @@ from bertwright.pretraining.resources import (
     checkpoint_bytes,
     estimate_memory,
     existing_parent,
-    largest_micro_batch,
-    memory_message,
+    refuse_memory,
 )
 from bertwright.pretraining.setup import Pretraining
 from bertwright.pretraining.systems import ExampleRows, trainable_of, validation_metrics
@@ -50,11 +49,11 @@ from bertwright.training.trial import (
 )
 
 _Result = TypeVar("_Result")
-_PROBE = 32 << 20
+_TRIAL_BYTES: Final = 32 << 20
 """Bytes of the file by which the time of a checkpoint is measured."""
-LONG: Final = 3600.0
+LONG_RUN_SECONDS: Final = 3600.0
 """Expected seconds of a run from which `auto` tries a compiled step."""
-GAIN: Final = 1.05
+_SPEEDUP: Final = 1.05
 """Factor by which a compiled step must be faster for `auto` to choose it."""
 _USUAL_MFU: Final = 0.3
 """MFU by which the seconds of a run are estimated without a measurement."""
@@ -76,7 +75,7 @@ class Timings:
 def measure_timings(pretraining: Pretraining, numerics: Numerics, *, out: Path) -> Timings:
     """Return timings from trial steps of every phase, some validation batches, and a temporary file at `out`.
 
-    Each measurement takes 5 seconds; in a run of minutes a thirtieth of them, 20 seconds at most.
+    Each measurement takes 5 seconds. In a run of minutes it takes a thirtieth of them, and at most 20 seconds.
     """
     settings = pretraining.settings
     seconds = min(20.0, 2.0 * settings.minutes) if settings.minutes else 5.0
@@ -100,12 +99,12 @@ def step_seconds(
     rows: int | None = None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> float:
-    """Return the seconds of a step, from trial steps; with `rows` those of one micro-batch of so many rows."""
+    """Return the seconds of a step, from trial steps. With `rows`, a step is one micro-batch of that many rows."""
 
     def micro_batches(step: int) -> list[Any]:
         return pretraining.micro_batches(examples, step, rows=rows)[: 1 if rows else None]
 
-    micro_batches(0)  # the first call compiles the making of rows and walks the epoch
+    micro_batches(0)  # the first call compiles the code that makes rows, and plans the epoch
     return measure_step_seconds(
         trainable_of(pretraining.model),
         micro_batches,
@@ -117,7 +116,7 @@ def step_seconds(
 
 
 def affordable_steps(pretraining: Pretraining, timings: Timings) -> int:
-    """Return the number of steps that fit into the run's minutes, beside its evaluations and checkpoints."""
+    """Return the number of steps that fit into the run's minutes, together with its evaluations and checkpoints."""
     settings = pretraining.settings
     assert settings.minutes
     budget = 60 * settings.minutes
@@ -125,20 +124,20 @@ def affordable_steps(pretraining: Pretraining, timings: Timings) -> int:
     overhead = settings.evaluations * timings.evaluation + saves * timings.checkpoint
     if overhead > budget / 2:
         say(
-            f"--minutes {settings.minutes:g}: evaluations and checkpoints take {overhead:.0f} s of them; the run will "
-            "take longer"
+            f"--minutes {settings.minutes:g}: evaluations and checkpoints take {overhead:.0f} s, more than half of "
+            "them; the run will take longer"
         )
     step = sum(phase.share * seconds for phase, seconds in zip(settings.phases, timings.steps, strict=True))
     return max(1, round(max(budget - overhead, budget / 2) / step))
 
 
 def _evaluation_seconds(pretraining: Pretraining, seconds: float) -> float:
-    """Return the seconds of one evaluation. The planning of its rows, which is done once, is not counted."""
+    """Return the seconds of one evaluation, without the planning of its rows, which happens once in a run."""
     validation = pretraining.validation
     if not validation:
         return 0.0
     ordered = chain(validation.in_order(), repeat(None))
-    next(iter(validation))
+    next(iter(validation))  # the first batch of each kind plans the rows
     next(validation.in_order(), None)
     pretraining.model.eval()
     rows, start = 0, time.perf_counter()
@@ -152,52 +151,56 @@ def _evaluation_seconds(pretraining: Pretraining, seconds: float) -> float:
 
 
 def _checkpoint_seconds(size: int, out: Path) -> float:
-    """Return the seconds in which `size` bytes are written at `out` and hashed, from a smaller file without a name."""
-    block = bytes(_PROBE)
+    """Return the seconds in which `size` bytes are written at `out` and hashed, from a smaller temporary file."""
+    block = bytes(_TRIAL_BYTES)
     start = time.perf_counter()
     with tempfile.TemporaryFile(dir=existing_parent(out)) as stream:
         stream.write(block)
         stream.flush()
         os.fsync(stream.fileno())
     hashlib.sha256(block)
-    return (time.perf_counter() - start) * size / _PROBE
+    return (time.perf_counter() - start) * size / _TRIAL_BYTES
 
 
 def choose_compiled(pretraining: Pretraining, numerics: Numerics) -> Numerics:
-    """Return `numerics` with `compiled` resolved: by the settings, the expected seconds of the run, and a trial."""
+    """Return `numerics` with or without a compiled step, as the settings say; `auto` decides by a trial.
+
+    A run shorter than LONG_RUN_SECONDS is not compiled with `auto`.
+    """
     choice = pretraining.settings.compile
-    if choice == "off" or (choice == "auto" and _expected_seconds(pretraining, numerics) < LONG):
-        return _with_compiled(numerics, False)
+    plain, compiled = (numerics.model_copy(update={"compiled": value}) for value in (False, True))
+    if choice == "off" or (choice == "auto" and _expected_seconds(pretraining, numerics) < LONG_RUN_SECONDS):
+        return plain
     if not can_compile():
         say("no C++ compiler found (c++): the step is not compiled; the results are the same, perhaps slower")
-        return _with_compiled(numerics, False)
+        return plain
     start = time.perf_counter()
     try:
-        compiled_seconds = _longest_phase_seconds(pretraining, _with_compiled(numerics, True))
+        compiled_seconds = _longest_phase_seconds(pretraining, compiled)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # torch's compiler fails in many ways, and none of them may end the run
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         say(f"torch.compile failed: {reason[:200]}; the step is not compiled; the results are the same, perhaps slower")
-        return _with_compiled(numerics, False)
+        return plain
     compile_seconds = max(0.0, time.perf_counter() - start - _TRIAL_SECONDS)
     compiling = f"torch.compile took {compile_seconds:.0f} s (less where it is cached)"
     if choice == "on":
         say(f"{compiling}; a step takes {compiled_seconds * 1e3:.0f} ms")
-        return _with_compiled(numerics, True)
-    plain_seconds = _longest_phase_seconds(pretraining, _with_compiled(numerics, False))
-    is_compiled = plain_seconds >= GAIN * compiled_seconds
+        return compiled
+    plain_seconds = _longest_phase_seconds(pretraining, plain)
+    is_faster = plain_seconds >= _SPEEDUP * compiled_seconds
     say(
         f"{compiling}; a step takes {compiled_seconds * 1e3:.0f} ms compiled and {plain_seconds * 1e3:.0f} ms not "
-        f"compiled; the run's steps are {'compiled' if is_compiled else 'not compiled'}"
+        f"compiled; the run's steps are {'compiled' if is_faster else 'not compiled'}"
     )
-    return _with_compiled(numerics, is_compiled)
+    return compiled if is_faster else plain
 
 
 def resume_compiled(numerics: Numerics, *, allow_other: bool) -> Numerics:
-    """Return the numerics of a resumed run: as it was started, or not compiled where `allow_other` permits that.
+    """Return the numerics of a resumed run. With `allow_other`, it goes on uncompiled where nothing can be compiled.
 
-    Raises InputError where a compiled step cannot be compiled here.
+    Raises InputError where the step cannot be compiled here and `allow_other` is False.
     """
     if not numerics.compiled or can_compile():
         return numerics
@@ -206,11 +209,11 @@ def resume_compiled(numerics: Numerics, *, allow_other: bool) -> Numerics:
             "--resume: the run was started with a compiled step, and no C++ compiler (c++) was found: results would "
             "differ in their bits; install one, or --allow-other-numerics resumes without compiling"
         )
-    return _with_compiled(numerics, False)
+    return numerics.model_copy(update={"compiled": False})
 
 
 def can_compile() -> bool:
-    """Return whether a C++ compiler exists; its output is kept in the user's cache folder, not in a temporary one."""
+    """Return whether a C++ compiler exists; if so, let torch.compile keep its output in the user's cache folder."""
     name = shlex.split(os.environ.get("CXX") or "c++")[0]
     if shutil.which(name) is None and ("CXX" in os.environ or shutil.which("g++") is None):
         return False
@@ -222,7 +225,7 @@ def can_compile() -> bool:
 
 
 def _expected_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
-    """Return the run's minutes in seconds, or the seconds of its steps at the usual MFU."""
+    """Return the seconds of a run: its minutes, or the seconds of its steps at the usual MFU."""
     settings = pretraining.settings
     if settings.minutes:
         return 60 * settings.minutes
@@ -236,60 +239,52 @@ def _expected_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
 
 
 def _longest_phase_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
-    """Return the seconds of a step in the phase with the most steps, from trial steps of this process alone."""
+    """Return the seconds of a step in the phase with the most steps, measured without the other processes."""
     phases = zip(pretraining.settings.phases, pretraining.phase_rows, strict=True)
     _, examples = max(phases, key=lambda pair: pair[0].share)
     return step_seconds(pretraining, examples, numerics, seconds=_TRIAL_SECONDS)
 
 
-def _with_compiled(numerics: Numerics, compiled: bool) -> Numerics:
-    return numerics.model_copy(update={"compiled": compiled})
-
-
 def preflight_if_close(pretraining: Pretraining, numerics: Numerics) -> None:
-    """Run the memory preflight where the estimate is close to the usable memory; it may raise InputError.
-
-    The model is on the device afterwards where the memory was measured.
-    """
+    """Run the memory preflight where the estimate is close to the usable memory."""
     usable = usable_bytes(numerics.device)
     if usable is not None and _PREFLIGHT_FACTOR * _estimate(pretraining, numerics).peak > usable:
         memory_preflight(pretraining, numerics)
 
 
 def memory_preflight(pretraining: Pretraining, numerics: Numerics) -> Memory:
-    """Measure a quarter of the largest micro-batch of each phase; return the estimate by arithmetic, in bytes.
+    """Compute a quarter of the largest micro-batch of each phase. Return the estimate by arithmetic.
 
-    Raises InputError where four times the quarter does not fit. The model is on the device afterwards.
+    Raises InputError where four times the measured memory does not fit. The model is on the device afterwards.
     """
     memory = _estimate(pretraining, numerics)
     for examples in pretraining.phase_rows:
-        rows = _micro_batch_rows(pretraining, examples)
+        rows = pretraining.micro_batch_rows(examples)
         if rows >= 4:
             _measure_quarter(pretraining, examples, numerics, memory, rows=rows)
     return memory
 
 
-def refuse_memory(pretraining: Pretraining, numerics: Numerics, needed: int) -> None:
-    """Raise InputError where `needed` bytes are not available."""
-    usable = usable_bytes(numerics.device)
-    if usable is not None and needed > usable:
-        options: Any = {"numerics": numerics, "processes": pretraining.processes}
-        raise InputError(memory_message(needed, usable, pretraining.settings, pretraining.config, **options))
+def refuse_measured(pretraining: Pretraining, numerics: Numerics, needed: int) -> None:
+    """Raise InputError where the `needed` bytes, which were measured, are not available."""
+    settings, usable = pretraining.settings, usable_bytes(numerics.device)
+    options: Any = {"precision": numerics.precision, "processes": pretraining.processes}
+    refuse_memory(needed, usable, settings, pretraining.config, **options)
 
 
 def advise_micro_tokens(pretraining: Pretraining, numerics: Numerics, compute: Callable[[], _Result]) -> _Result:
-    """Return `compute()`. Raises RunFailed with the --micro-tokens that fit where a GPU's memory does not suffice."""
+    """Return `compute()`. Where the memory of a GPU does not suffice, raise RunFailed with --micro-tokens that fit."""
     return advise_on_full_gpu(compute, partial(_fitting_micro_tokens, pretraining, numerics))
 
 
 def _fitting_micro_tokens(pretraining: Pretraining, numerics: Numerics) -> str:
-    """Return the advice after a GPU ran out of memory, found by computing smaller and smaller micro-batches."""
+    """Return advice after a GPU ran out of memory, from trials with smaller and smaller micro-batches."""
     if any(map(is_sharded, pretraining.model.parameters())):  # one rank alone cannot compute sharded tensors
-        tokens = max(_micro_batch_rows(pretraining, examples) * examples.length for examples in pretraining.phase_rows)
+        tokens = max(pretraining.micro_batch_rows(examples) * examples.length for examples in pretraining.phase_rows)
         return f"try --micro-tokens {tokens // 2} or --activation-checkpointing{RESUME_ADVICE}"
     smaller = []
     for examples in pretraining.phase_rows:
-        rows = _micro_batch_rows(pretraining, examples)
+        rows = pretraining.micro_batch_rows(examples)
         fitting = most_fitting_rows(rows, partial(_compute, pretraining, examples, numerics))
         if not fitting:
             return (
@@ -311,20 +306,16 @@ def _estimate(pretraining: Pretraining, numerics: Numerics) -> Memory:
     return estimate_memory(pretraining.settings, pretraining.config, **options)
 
 
-def _micro_batch_rows(pretraining: Pretraining, examples: ExampleRows) -> int:
-    return largest_micro_batch(pretraining.settings, examples.length, processes=pretraining.processes)
-
-
 def _measure_quarter(
     pretraining: Pretraining, examples: ExampleRows, numerics: Numerics, memory: Memory, *, rows: int
 ) -> None:
     """Compute a quarter of a micro-batch of `rows` rows. Raises InputError where the whole micro-batch does not fit."""
     quarter = rows // 4
-    pretraining.micro_batches(examples, 0, rows=quarter)  # the memory of the first call is not that of a step
+    pretraining.micro_batches(examples, 0, rows=quarter)  # the first call compiles, with memory that no step needs
     pretraining.model.to(resolve_device(numerics.device)).zero_grad(set_to_none=True)
     reset_peak(numerics.device)
     weights_copy = memory.weights  # made by the trial step
     fixed = resident_bytes(numerics.device) + memory.gradients + memory.moments + weights_copy
     _compute(pretraining, examples, numerics, quarter)
     needed = fixed + max(0, peak_bytes(numerics.device) - fixed) * rows // quarter
-    refuse_memory(pretraining, numerics, needed - (0 if memory.spare else weights_copy))
+    refuse_measured(pretraining, numerics, needed - (0 if memory.spare else weights_copy))

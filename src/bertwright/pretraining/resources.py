@@ -1,4 +1,4 @@
-"""Settings → resources of a run: parameters, memory and disk by arithmetic; runs that cannot fit are refused."""
+"""Settings → resources of a run: parameters, memory and disk by arithmetic. Runs that cannot fit are refused."""
 
 import math
 import shutil
@@ -22,7 +22,7 @@ from bertwright.training.hardware import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
 from bertwright.training.settings import OptimizerSettings
 
-NUMBER = 4
+_NUMBER_BYTES = 4
 """Bytes of a weight, a gradient or a moment."""
 _PEAK_FACTOR = 1.8
 """Peak of a micro-batch over the bytes that backward keeps, with the allocator's gaps; 1.8 to 2.5 were measured."""
@@ -40,15 +40,16 @@ class Memory:
     activations: int
     """Bytes of the largest micro-batch, forward and backward."""
     spare: int = 0
-    """Bytes of the copy of the weights that is restored after trial steps."""
+    """Bytes of the copy of the weights that trial steps need."""
     accumulates: bool = True
     """True where gradients of earlier micro-batches exist beside the activations."""
 
     @property
     def peak(self) -> int:
-        """Return the bytes of all that exists at the same time."""
-        beside = self.gradients if self.accumulates else 0
-        return self.process + self.weights + self.moments + self.spare + max(self.gradients, beside + self.activations)
+        """Return the largest number of bytes that exist at the same time."""
+        fixed = self.process + self.weights + self.moments + self.spare
+        earlier_gradients = self.gradients if self.accumulates else 0
+        return fixed + max(self.gradients, earlier_gradients + self.activations)
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Disk:
     @property
     def peak(self) -> int:
         """Return the bytes at --out while the last checkpoint or the model folder is written."""
-        beside = self.metrics + self.snapshots
-        return beside + max(self.checkpoints * self.checkpoint, self.kept * self.checkpoint + self.model)
+        checkpoints = max(self.checkpoints * self.checkpoint, self.kept * self.checkpoint + self.model)
+        return checkpoints + self.metrics + self.snapshots
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -80,7 +81,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def count_moments(model: SystemModel, optimizer: OptimizerSettings) -> int:
-    """Return how many numbers the optimiser keeps: two for each parameter, one for those of Muon's matrices."""
+    """Return the number of moments: two for each parameter, one for a parameter that Muon trains."""
     single = muon.matrices(model.encoder.blocks()) if optimizer.method == "muon" else ()
     return 2 * count_parameters(model) - sum(weight.numel() for weight in single)
 
@@ -93,7 +94,7 @@ def meta_model(config: SingleBackboneConfig, *, second_sentence: SecondSentence)
 
 def checkpoint_bytes(num_parameters: int, moments: int) -> int:
     """Return the bytes of a checkpoint without the headers of its files, which are under 1 %."""
-    return NUMBER * (num_parameters + moments)
+    return _NUMBER_BYTES * (num_parameters + moments)
 
 
 def largest_micro_batch(settings: PretrainSettings, length: int, *, processes: int) -> int:
@@ -107,7 +108,7 @@ def largest_micro_batch(settings: PretrainSettings, length: int, *, processes: i
 def activation_bytes(
     settings: PretrainSettings, config: SingleBackboneConfig, *, length: int, precision: str, processes: int = 1
 ) -> int:
-    """Return the bytes that backward keeps of the largest micro-batch, and of the logits that exist beside them.
+    """Return the bytes that the backward pass needs of the largest micro-batch, with those of the logits.
 
     processes: as for `largest_micro_batch`.
     """
@@ -121,42 +122,42 @@ def activation_bytes(
         head = 6 if isinstance(config, EncoderConfig) and not isinstance(config, GPTConfig) else 2
         last, logits = length * (layer + head * width), min(rows * length, block_rows(settings.device))
     layers = (config.layers - 1) * layer
-    if settings.activation_checkpointing and config.layers > 1:  # the inputs of all layers, and one layer's inside
+    if settings.activation_checkpointing and config.layers > 1:  # the inputs of all layers, and all of one layer
         layers, last = config.layers * width + layer, 0
     kept = rows * (length * (layers + 2 * width) + last)
-    return (NUMBER if precision == "fp32" else 2) * kept + NUMBER * logits * config.vocab_size
+    return (_NUMBER_BYTES if precision == "fp32" else 2) * kept + _NUMBER_BYTES * logits * config.vocab_size
 
 
 def _numbers_per_token(settings: PretrainSettings, config: SingleBackboneConfig, length: int) -> int:
-    """Return how many numbers backward keeps of each token in one layer."""
+    """Return how many numbers the backward pass needs of each token in one layer."""
     if isinstance(config, LSTMConfig):
         return 7 * config.cells + 3 * config.hidden  # gates and cells, inputs and outputs
     assert isinstance(config, EncoderConfig)
-    # 10 D of attention, norms and dropout, 8 D of the feed-forward part
+    # attention, norms and dropout keep 10 D, the feed-forward part 8 D
     return 18 * config.hidden + _attention_numbers(settings, config, length)
 
 
 def _attention_numbers(settings: PretrainSettings, config: EncoderConfig, length: int) -> int:
-    """Return the numbers of each token's softmax, dropout mask and their product. A GPU's kernels keep none."""
+    """Return how many numbers the softmax, the dropout mask and their product have for a token; none on a GPU."""
     return 3 * config.heads * length if settings.dropout and settings.device == "cpu" else 0
 
 
 def estimate_memory(
     settings: PretrainSettings, config: SingleBackboneConfig, *, precision: str, processes: int = 1
 ) -> Memory:
-    """Return the memory of a process in the largest phase, on the settings' device. InputError without that device."""
+    """Return the memory of a process in its largest phase. Raises InputError without the device of the settings."""
     model = meta_model(config, second_sentence=settings.examples.second_sentence)
-    states = NUMBER * count_parameters(model)
+    weights = _NUMBER_BYTES * count_parameters(model)
     lengths = [phase.length for phase in settings.phases]
     options: Any = {"precision": precision, "processes": processes}
     kept = max(activation_bytes(settings, config, length=length, **options) for length in lengths)
     return Memory(
         process=resident_bytes(settings.device),
-        weights=states,
-        gradients=states,
-        moments=NUMBER * count_moments(model, settings.optimizer),
+        weights=weights,
+        gradients=weights,
+        moments=_NUMBER_BYTES * count_moments(model, settings.optimizer),
         activations=round(_PEAK_FACTOR * kept),
-        spare=states if settings.minutes else 0,
+        spare=weights if settings.minutes else 0,
         accumulates=any(
             settings.batch_size > processes * max(1, settings.micro_tokens // length) for length in lengths
         ),
@@ -168,7 +169,7 @@ def estimate_disk(
 ) -> Disk:
     """Return the disk of a run that writes `saves` checkpoints, keeps the newest `keep`, and makes `snapshots`."""
     files = sum(path.stat().st_size for path in tokenizer.iterdir() if path.is_file())
-    model = NUMBER * num_parameters + files
+    model = _NUMBER_BYTES * num_parameters + files
     return Disk(
         checkpoint=checkpoint_bytes(num_parameters, moments),
         checkpoints=min(saves, keep + 1),
@@ -187,11 +188,10 @@ def refuse_unfit(
     tokenizer: Path,
     processes: int,
 ) -> None:
-    """Raise InputError where memory or disk certainly do not suffice. Nothing is allocated before."""
+    """Raise InputError where memory or disk certainly do not suffice. No weights are allocated for that."""
     memory = estimate_memory(settings, config, precision=numerics.precision, processes=processes)
     usable = usable_bytes(numerics.device)
-    if usable is not None and memory.peak > usable:
-        raise InputError(memory_message(memory.peak, usable, settings, config, numerics=numerics, processes=processes))
+    refuse_memory(memory.peak, usable, settings, config, precision=numerics.precision, processes=processes)
     model = meta_model(config, second_sentence=settings.examples.second_sentence)
     seconds = _least_seconds(settings, model, numerics.peak_flops * processes)
     disk = estimate_disk(
@@ -206,7 +206,7 @@ def refuse_unfit(
 
 
 def _least_seconds(settings: PretrainSettings, model: SystemModel, peak_flops: float) -> float:
-    """Return the run's minutes in seconds, or the seconds of its matrix products at `peak_flops` FLOP/s."""
+    """Return the seconds of a run: its minutes, or the seconds of its matrix products at `peak_flops` FLOP/s."""
     if settings.minutes:
         return 60 * settings.minutes
     assert settings.steps
@@ -229,32 +229,37 @@ def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
         )
 
 
-def memory_message(
+def refuse_memory(
     needed: int,
-    usable: int,
+    usable: int | None,
     settings: PretrainSettings,
     config: SingleBackboneConfig,
     *,
-    numerics: Numerics,
+    precision: str,
     processes: int,
-) -> str:
-    """Return the message about `needed` bytes where only `usable` bytes are available, with an option that fits."""
-    memory = "memory" if numerics.device == "cpu" else "GPU memory"
-    text = f"training {settings.size} needs at least {size_text(needed)} of {memory} with --micro-tokens "
-    text += f"{settings.micro_tokens}, and {size_text(usable)} are available"
+) -> None:
+    """Raise InputError with an option that fits, where `needed` bytes are more than the `usable` ones."""
+    if usable is None or needed <= usable:
+        return
+    advice = "choose a smaller --size or shorter rows (--lengths)"
     longest = max(phase.length for phase in settings.phases)
     tokens = min(settings.micro_tokens, math.ceil(settings.batch_size / processes) * longest)
     while tokens > longest:
         tokens //= 2
         smaller = settings.model_copy(update={"micro_tokens": tokens})
-        estimate = estimate_memory(smaller, config, precision=numerics.precision, processes=processes)
+        estimate = estimate_memory(smaller, config, precision=precision, processes=processes)
         if 1.3 * estimate.peak < usable:  # the arithmetic is on the low side
-            return f"{text}; use --micro-tokens {tokens}"
-    return f"{text}; choose a smaller --size or shorter rows (--lengths)"
+            advice = f"use --micro-tokens {tokens}"
+            break
+    memory = "memory" if settings.device == "cpu" else "GPU memory"
+    raise InputError(
+        f"training {settings.size} needs at least {size_text(needed)} of {memory} with --micro-tokens "
+        f"{settings.micro_tokens}, and {size_text(usable)} are available; {advice}"
+    )
 
 
 def free_bytes(out: Path) -> int:
-    """Return the free bytes of disk at `out`, with those of the files that the run has written there already."""
+    """Return the free bytes of the disk of `out`, and those of the files that the run has already written there."""
     used = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) if out.is_dir() else 0
     return used + shutil.disk_usage(existing_parent(out)).free
 
@@ -265,7 +270,7 @@ def existing_parent(path: Path) -> Path:
 
 
 def size_text(size: float) -> str:
-    """Return a number of bytes as text, as 1.5 GiB."""
+    """Return a number of bytes as text, such as 1.5 GiB."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}"

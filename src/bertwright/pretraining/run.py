@@ -39,8 +39,9 @@ def pretrain(
 ) -> Mapping[str, Any]:
     """Start or resume a pre-training run; return {"out", "steps", "stopped", "held_out", "model", …}.
 
-    corpus: a corpus folder, or several with weights: the share of each in a step. ranks, sharding: the processes that
-        train together, and how. A run may resume with another number of processes.
+    corpus: a corpus folder, or several with weights, in proportion to which the rows of a step are drawn.
+    ranks, sharding: the processes that train together, and how they divide the model. A run may resume with another
+        number of processes.
     Raises InputError for bad settings, corpora of several tokenizers, and a run folder of another configuration.
     """
     # Everything that can refuse the input comes before the run folder, so that a refusal leaves nothing behind.
@@ -64,24 +65,24 @@ def pretrain(
         say_finished(run)
         return dict(run.record["result"])
     with session(run):
-        held_out_path = str(held_out.absolute()) if held_out else None
-        corpus_path = str(pretraining.corpus.folder.absolute())
-        run.note(places={"corpus": corpus_path, "held_out": held_out_path, "init_from": init_from})
+        run.note(
+            places={
+                "corpus": str(pretraining.corpus.folder.absolute()),
+                "held_out": str(held_out.absolute()) if held_out else None,
+                "init_from": init_from,
+            }
+        )
         numerics, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )
         outcome = _train(pretraining, run, numerics, steps, sharding)
-        result = _finish(pretraining, run, outcome)
-    return result if outcome.stopped or not ranks.is_main else {**result, "signalled": outcome.signalled}
+        return _finish(pretraining, run, outcome)
 
 
 def _refuse_changed_corpora(pretraining: Pretraining) -> None:
-    """Raise InputError where a corpus' files are not those of its manifest. Rank zero checks for all."""
-    corpora = [corpus for corpus, _ in pretraining.corpora]
-    if pretraining.validation_corpus:
-        corpora.append(pretraining.validation_corpus)
-    if pretraining.ranks.is_main:
-        for corpus in corpora:
+    """Raise InputError where the files of a corpus are not those of its manifest. Rank zero checks for all ranks."""
+    for corpus in (*(corpus for corpus, _ in pretraining.corpora), pretraining.validation_corpus):
+        if corpus and pretraining.ranks.is_main:
             refuse_changed(corpus.folder, corpus.manifest)
 
 
@@ -102,6 +103,7 @@ def resolve_run(
     """Return the numerics and the number of steps of a run, and apply the numerics to this process.
 
     They are resolved once and noted in run.json. A resumed run takes them from there, whatever its number of ranks.
+    measured: numerics of this machine.
     """
     if "resolved" in run.record:
         return _resume_resolved(pretraining, run, measured, allow_other=allow_other)
@@ -119,7 +121,10 @@ def resolve_run(
 def _resume_resolved(
     pretraining: Pretraining, run: RunFolder, measured: Numerics, *, allow_other: bool
 ) -> tuple[Numerics, int]:
-    """Return the numerics and the steps noted in run.json; note other numerics where `allow_other` permits them."""
+    """Return the numerics and the number of steps noted in run.json, and apply the numerics.
+
+    With `allow_other`, those of another device, machine or compiler take their place and are noted.
+    """
     resolved, ranks = run.record["resolved"], pretraining.ranks
     pretraining.processes = resolved["ranks"]
     noted = Numerics.model_validate(resolved["numerics"])
@@ -152,7 +157,7 @@ def _train(pretraining: Pretraining, run: RunFolder, numerics: Numerics, steps: 
         lambda: train(
             trainable_of(pretraining.model),
             pretraining.batches(steps),
-            plan=pretraining.with_snapshots(pretraining.plan(steps), run),
+            plan=pretraining.plan(steps, run=run),
             numerics=numerics,
             run=run,
             ranks=pretraining.ranks,
@@ -162,15 +167,15 @@ def _train(pretraining: Pretraining, run: RunFolder, numerics: Numerics, steps: 
 
 
 def _finish(pretraining: Pretraining, run: RunFolder, outcome: Outcome) -> dict[str, Any]:
-    """Write the model folder where the run has finished; return the result, on rank zero alone."""
+    """Write the model folder where the run has finished. Return the result on rank zero, and nothing on the others."""
     weights = full_state(pretraining.model)  # every rank takes part
     if not pretraining.ranks.is_main:
         return {}
-    result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": outcome.stopped}
-    if outcome.stopped:
+    result: dict[str, Any] = {"out": str(run.folder), "steps": outcome.steps, "stopped": not outcome.finished}
+    if not outcome.finished:
         say(f"stopped after step {outcome.steps}; continue with --resume")
         return result
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}
     pretraining.save(run.model, weights, steps=outcome.steps, of=outcome.steps, metrics=outcome.last)
     run.note(finished=True, result=result)
-    return result
+    return {**result, "signalled": outcome.signalled}

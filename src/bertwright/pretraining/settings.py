@@ -1,19 +1,18 @@
-"""name → settings of a pre-training run: the papers' recipes (BERT §A.2, GPT-1 §4.1) and recipes for two cores.
+"""Settings of a pre-training run, and named ones: the papers' (BERT §A.2, GPT-1 §4.1) and recipes for two cores.
 
-A recipe is a nested table of settings. Options of the command line replace its values; settings that it does not name
-have their general default. This module is read for --help, so it imports no torch.
+A recipe names the settings in which it differs from the defaults. Options of the command line override them. This
+module is read for --help, so it imports no torch.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
-from bertwright.model.config import Start, written_size
+from bertwright.model.config import Start
 from bertwright.model.system import System
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.training.settings import Device, OptimizerSettings
@@ -22,7 +21,7 @@ _GPT_POSITIONS = 512
 TUNED_DROPOUT = 0.1
 """Dropout of fine-tuning, whatever the dropout of pre-training was (paper §A.3: always 0.1)."""
 HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
-"""Validation rows and their length: the first 2,048 rows of 128 tokens of the next-sentence walk with seed 0, masked
+"""Number and length of the validation rows: the first rows that next-sentence prediction makes with seed 0, masked
 80/10/10."""
 _Minutes = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -40,10 +39,8 @@ class Phase(Settings):
 def parse_lengths(text: str) -> list[dict[str, float]]:
     """Return the phases of '128:0.9,512:0.1', before they are validated; '128' stands for '128:1'."""
     try:
-        parts = [part.split(":") for part in text.split(",")]
-        if any(len(part) > 2 for part in parts):
-            raise ValueError
-        return [{"length": int(part[0]), "share": float(part[1]) if len(part) > 1 else 1.0} for part in parts]
+        parts = (part.partition(":") for part in text.split(","))
+        return [{"length": int(length), "share": float(share) if colon else 1.0} for length, colon, share in parts]
     except ValueError:
         raise InputError(f"--lengths {text!r}: expected LENGTH:FRACTION,… such as 128:0.9,512:0.1") from None
 
@@ -63,14 +60,14 @@ class PretrainSettings(Settings):
     """All settings that decide a pre-training run; the defaults are the paper's."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
-    free: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
-    bits: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
+    changeable: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
+    numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
     """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt; lstm-left, lstm-right.
     All but bert are language models."""
     size: Annotated[str, Option("model")] = "tiny"
     """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
-    --init-from the model brings its own."""
+    --init-from it is that of the model."""
     phases: Annotated[tuple[Phase, ...], Option("schedule", name="lengths", read=parse_lengths)] = (
         Phase(length=128, share=0.9),
         Phase(length=512, share=0.1),
@@ -89,15 +86,15 @@ class PretrainSettings(Settings):
     examples: ExampleSettings = ExampleSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     activation: Annotated[Literal["gelu", "gelu_tanh"], Option("model")] = "gelu"
-    """Activation function: exact GELU, or its tanh approximation. With --init-from the model brings its own."""
+    """Activation function: exact GELU, or its tanh approximation. With --init-from it is that of the model."""
     dropout: Annotated[float, Field(ge=0, lt=1), Option("model")] = 0.1
     """Dropout of hidden states and attention during pre-training. Fine-tuning uses 0.1 in any case."""
     initializer_range: Annotated[PositiveNumber, Option("model")] = 0.02
-    """Standard deviation of the initial weights; 0.02 suits models 768 wide, 0.05 models 128 wide. With --init-from the
-    model brings its own."""
+    """Standard deviation of the initial weights; 0.02 suits models 768 wide, 0.05 models 128 wide. With --init-from it
+    is that of the model."""
     start: Annotated[Start, Option("model")] = "random"
-    """Attention initialisation: random as in the paper, to neighbouring tokens (local), or to equal pieces as well
-    (matching)."""
+    """Attention initialisation: random as in the paper; local, with heads that attend to neighbouring tokens; or
+    matching, with a head that attends to equal pieces too."""
     held_out_share: Share = 0.0
     """Fraction of the documents that is kept for validation, where no validation corpus is given."""
     held_out_rows: Positive = HELD_OUT_ROWS
@@ -140,21 +137,6 @@ class PretrainSettings(Settings):
             values = {**values, "examples": {"second_sentence": "none", **examples}}
         return {"activation": "gelu_tanh", **values} if values["system"] == "gpt" else values
 
-    @field_validator("size")
-    @classmethod
-    def _read_old_size(cls, size: str) -> str:
-        """Read the sizes in records of earlier runs, which spell out a size without a name."""
-        match = re.fullmatch(r"(\d+)x(\d+) of (\d+) heads, (\d+) inside", size)
-        if match is None or int(match[4]) != 4 * int(match[2]):
-            return size
-        return written_size(int(match[1]), int(match[2]), int(match[3]))
-
-    @field_validator("compile", mode="before")
-    @classmethod
-    def _read_old_switch(cls, value: Any) -> Any:
-        """Read the booleans in records of earlier runs, where false was the default."""
-        return {True: "on", False: "auto"}[value] if isinstance(value, bool) else value
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if abs(sum(phase.share for phase in self.phases) - 1.0) > 1e-6:
@@ -185,98 +167,67 @@ class PretrainSettings(Settings):
             yield self.optimizer.method == "muon", "Muon trains the matrices of Transformer layers (optimizer)"
 
 
-_PAPER = {
-    "steps": 1_000_000,
-    "batch_size": 256,
-    "phases": ({"length": 128, "share": 0.9}, {"length": 512, "share": 0.1}),
-    "examples": {
-        "second_sentence": "next",
-        "static_masks": 0,
-        "short_share": 0.1,
-        "masking": {"share": 0.15, "mask": 0.8, "same": 0.1, "random": 0.1, "units": "piece"},
-    },
-    "optimizer": {
-        "learning_rate": 1e-4,
-        "warmup": 0.01,  # 10,000 of 1,000,000 steps
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "epsilon": 1e-6,
-        "weight_decay": 0.01,
-        "clip": 1.0,
-        "bias_correction": False,
-    },
-    "activation": "gelu",
-    "dropout": 0.1,
-    "initializer_range": 0.02,
-    "start": "random",
-}
-
-_FROM_MODEL = ("size", "activation", "initializer_range")
-"""Settings of a recipe that a run with --init-from takes from the model instead."""
-RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+RECIPES: Mapping[str, PretrainSettings] = MappingProxyType(
     {
-        "paper-base": {**_PAPER, "size": "base"},
-        "paper-large": {**_PAPER, "size": "large"},
-        "paper-gpt": {
-            "system": "gpt",
-            "size": "base",
-            "steps": 1_000_000,  # as BERT's paper says (§A.4); its own says 100 passes over its books
-            "batch_size": 64,
-            "phases": ({"length": 512, "share": 1.0},),
-            "optimizer": {
-                "learning_rate": 2.5e-4,
-                "warmup": 0.002,  # 2,000 of 1,000,000 steps
-                "schedule": "cosine",
-                "beta1": 0.9,
-                "beta2": 0.999,
-                "epsilon": 1e-8,  # this, correction and clipping: its code for fine-tuning
-                "weight_decay": 0.01,
-                "clip": 1.0,
-                "bias_correction": True,
-            },
-            "dropout": 0.1,
-            "initializer_range": 0.02,
-        },
+        "paper-base": PretrainSettings(size="base", steps=1_000_000),
+        "paper-large": PretrainSettings(size="large", steps=1_000_000),
+        "paper-gpt": PretrainSettings(
+            system="gpt",
+            size="base",
+            steps=1_000_000,  # as BERT's paper says (§A.4); its own says 100 passes over its books
+            batch_size=64,
+            phases=(Phase(length=512, share=1.0),),
+            optimizer=OptimizerSettings(
+                learning_rate=2.5e-4,
+                warmup=0.002,  # 2,000 of 1,000,000 steps
+                schedule="cosine",
+                epsilon=1e-8,  # this and bias correction: its code for fine-tuning
+                bias_correction=True,
+            ),
+        ),
         # Measured with --minutes 56 on one of the cores: the first `tiny` of docs/encoders.md.
-        "two-cores": {
-            "size": "tiny",
-            "minutes": 60.0,
-            "batch_size": 32,
-            "phases": ({"length": 128, "share": 1.0},),
-            "optimizer": {"learning_rate": 2e-3, "warmup": 0.05, "bias_correction": True},
-            "initializer_range": 0.05,
-            "start": "local",
-        },
-        "two-hours": {
-            "size": "4x128",
-            "minutes": 120.0,
-            "batch_size": 64,
-            "phases": ({"length": 64, "share": 0.5}, {"length": 128, "share": 0.5}),
-            "optimizer": {"method": "muon", "learning_rate": 2e-3, "warmup": 0.05, "bias_correction": True},
-            "dropout": 0.0,
-            "initializer_range": 0.05,
-            "start": "local",
-        },
+        "two-cores": PretrainSettings(
+            size="tiny",
+            minutes=60.0,
+            batch_size=32,
+            phases=(Phase(length=128, share=1.0),),
+            optimizer=OptimizerSettings(learning_rate=2e-3, warmup=0.05, bias_correction=True),
+            initializer_range=0.05,
+            start="local",
+        ),
+        "two-hours": PretrainSettings(
+            size="4x128",
+            minutes=120.0,
+            batch_size=64,
+            phases=(Phase(length=64, share=0.5), Phase(length=128, share=0.5)),
+            optimizer=OptimizerSettings(method="muon", learning_rate=2e-3, warmup=0.05, bias_correction=True),
+            dropout=0.0,
+            initializer_range=0.05,
+            start="local",
+        ),
     }
 )
 
 
-def resolve_settings(recipe: str | None, given: Mapping[str, Any], *, begins_anew: bool = True) -> PretrainSettings:
-    """Return the settings of a recipe with the values of `given` in their place, group by group.
+def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_model: bool = False) -> PretrainSettings:
+    """Return the settings of a recipe, overridden by `changes` group by group.
 
-    begins_anew: False for a run that begins from a model; the recipe's shape is then left out, since the model has its
-    own. Raises InputError for an unknown recipe.
+    from_model: True for a run with --init-from. The recipe's shape is left out, since the model has its own.
+    Raises InputError for an unknown recipe.
     """
-    if recipe is not None and recipe not in RECIPES:
+    if recipe is None:
+        return PretrainSettings.model_validate(changes)
+    if recipe not in RECIPES:
         raise InputError(f"--recipe {recipe!r}: expected one of {', '.join(RECIPES)}")
-    values = dict(RECIPES[recipe]) if recipe else {}
-    replaced = {
-        *(() if begins_anew else _FROM_MODEL),
-        *(("steps", "minutes") if {"steps", "minutes"} & set(given) else ()),
-    }
-    return PretrainSettings.model_validate(
-        merged({name: value for name, value in values.items() if name not in replaced}, given)
-    )
+    left_out: dict[str, Any] = {}
+    if from_model:
+        left_out |= {"size": True, "activation": True, "initializer_range": True}
+    if {"steps", "minutes"} & set(changes):
+        left_out |= {"steps": True, "minutes": True}
+    if "system" in changes:  # it has its own defaults for these
+        left_out |= {"activation": True, "examples": {"second_sentence"}}
+    values = RECIPES[recipe].model_dump(exclude_unset=True, exclude=left_out)
+    return PretrainSettings.model_validate(merged(values, changes))
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def prepare_pretraining(
 ) -> tuple["Pretraining", Numerics]:
     """Return the rows and the initialised model of a run, and the numerics of this machine.
 
+    write_plans: False where no file may be written; the plans of the epochs are then not kept beside the corpus.
     Raises InputError for bad input and for a model that does not fit, before the model is made.
     """
     weights = corpus if isinstance(corpus, Mapping) else {corpus: 1.0}
@@ -76,9 +77,16 @@ def prepare_pretraining(
     model = build_model(settings, config, saved, data)
     if settings.activation_checkpointing:
         checkpoint_activations(model.encoder.blocks())
-    options: Any = {"write_plans": write_plans, "ranks": ranks}
-    initial_model = (saved.place, weights_digest(saved)) if saved else None
-    return Pretraining(settings, model, corpora, validation_corpus, initial_model=initial_model, **options), numerics
+    pretraining = Pretraining(
+        settings,
+        model,
+        corpora,
+        validation_corpus,
+        initial_model=(saved.place, weights_digest(saved)) if saved else None,
+        write_plans=write_plans,
+        ranks=ranks,
+    )
+    return pretraining, numerics
 
 
 def _refuse_corpora(
@@ -91,13 +99,15 @@ def _refuse_corpora(
             raise InputError(f"{other.folder}: was built with another tokenizer than {first.folder}")
     refuse_vocabulary(settings.system, first)
     if validation_corpus and validation_corpus.fingerprint in [corpus.fingerprint for corpus, _ in corpora]:
-        say(f"{validation_corpus.folder}: is for training and for validation; its metrics are of text seen in training")
+        say(
+            f"{validation_corpus.folder}: is used for training too; the validation metrics are of text seen in training"
+        )
 
 
 def encoder_config(
     settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None, *, pad_id: int = 0
 ) -> SingleBackboneConfig:
-    """Return the configuration of the backbone: by the settings, or that of the initial model."""
+    """Return the configuration of the backbone: from the settings, or from the initial model."""
     longest = max(phase.length for phase in settings.phases)
     changes = {
         "activation": settings.activation,
@@ -116,7 +126,7 @@ def encoder_config(
 def build_model(
     settings: PretrainSettings, config: SingleBackboneConfig, saved: SavedModel | None, data: Corpus
 ) -> SystemModel:
-    """Return the model, with random weights and attention initialisation by the settings, or with the saved weights."""
+    """Return the model with random weights and the attention initialisation of the settings, or with saved weights."""
     model = new_model(config, second_sentence=settings.examples.second_sentence)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start != "random" and not saved:
@@ -124,7 +134,7 @@ def build_model(
         generator, special_ids = torch.Generator().manual_seed(settings.seed), data.tokenizer.special_ids
         init_attention(model.encoder, settings.start, generator=generator, special=special_ids)
     if saved:
-        if second_objective(saved) != settings.examples.second_sentence:  # its head was trained on another objective
+        if second_objective(saved) != settings.examples.second_sentence:  # the head would have another objective
             weights = saved.weights or {}
             saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
         load_adapted(model, saved, data)
@@ -160,31 +170,31 @@ class Pretraining:
         self.num_parameters, self.num_moments = count_parameters(model), count_moments(model, settings.optimizer)
         self.one_segment = not settings.examples.pairs and (not initial_model or _has_one_segment(model))
         """True where nothing was ever trained on the second segment."""
-        share = 0.0 if validation_corpus else settings.held_out_share
-        split: Any = {"part": "train" if share else "all", "held_out_share": share, "write_plans": write_plans}
+        fraction = 0.0 if validation_corpus else settings.held_out_share
+        split: Any = {"part": "train" if fraction else "all", "held_out_share": fraction, "write_plans": write_plans}
         self.phase_rows = [
             example_rows(settings.system, corpora, settings.examples, length=phase.length, seed=settings.seed, **split)
             for phase in settings.phases
         ]
         """The training rows of each phase."""
-        self.validation = self._validation_rows(share, write_plans=write_plans)
+        self.validation = self._validation_rows(fraction, write_plans=write_plans)
 
-    def _validation_rows(self, share: float, *, write_plans: bool) -> ValidationRows | None:
-        """Return rows of the validation corpus, or of this share of the training corpora's documents; or None."""
+    def _validation_rows(self, fraction: float, *, write_plans: bool) -> ValidationRows | None:
+        """Return rows of the validation corpus, or of a fraction of the training documents; None without either."""
         settings = self.settings
-        options: Any = {
-            "rows": settings.held_out_rows,
-            "length": min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases)),
-            "system": settings.system,
-            "one_segment": self.one_segment,
-            "write_plans": write_plans,
-        }
-        if self.validation_corpus:
-            return ValidationRows.of([(self.validation_corpus, 1.0)], settings.examples.second_sentence, **options)
-        if share:
-            options |= {"part": "held_out", "held_out_share": share}
-            return ValidationRows.of(self.corpora, settings.examples.second_sentence, **options)
-        return None
+        if not self.validation_corpus and not fraction:
+            return None
+        return ValidationRows.of(
+            [(self.validation_corpus, 1.0)] if self.validation_corpus else self.corpora,
+            settings.examples.second_sentence,
+            rows=settings.held_out_rows,
+            length=min(HELD_OUT_LENGTH, max(phase.length for phase in settings.phases)),
+            system=settings.system,
+            one_segment=self.one_segment,
+            write_plans=write_plans,
+            part="held_out" if fraction else "all",
+            held_out_share=fraction,
+        )
 
     def batches(self, steps: int) -> Callable[[int], list[Any]]:
         """Return a function from a step to its micro-batches, in the phase of the step.
@@ -206,8 +216,8 @@ class Pretraining:
 
     def phase_bounds(self, steps: int) -> list[tuple[int, int]]:
         """Return (first step, end) of each phase."""
-        shares = [sum(phase.share for phase in self.settings.phases[: n + 1]) for n in range(len(self.phase_rows))]
-        ends = [*(round(share * steps) for share in shares[:-1]), steps]
+        fractions = [sum(phase.share for phase in self.settings.phases[: n + 1]) for n in range(len(self.phase_rows))]
+        ends = [*(round(fraction * steps) for fraction in fractions[:-1]), steps]
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def steps_left(self, done: int, steps: int) -> float:
@@ -217,14 +227,23 @@ class Pretraining:
         return sum(max(0, end - max(begin, done)) * phase.length / length for (begin, end), phase in bounds)
 
     def micro_batches(self, examples: ExampleRows, step: int, *, rows: int | None = None) -> list[Any]:
-        """Return the rows of a step, cut into micro-batches of `rows` rows, or of at most `micro_tokens` tokens."""
-        rows = rows or largest_micro_batch(self.settings, examples.length, processes=self.processes)
+        """Return the rows of a step, cut into micro-batches of `rows` rows; by default, of `micro_batch_rows`."""
         batch = examples.step_batch(step, self.settings.batch_size)
-        return [model_inputs(self.model, part) for part in cut(batch, rows)]
+        return [model_inputs(self.model, part) for part in cut(batch, rows or self.micro_batch_rows(examples))]
 
-    def plan(self, steps: int) -> Plan:
-        """Return the loop's plan: when to log, save and evaluate."""
+    def micro_batch_rows(self, examples: ExampleRows) -> int:
+        """Return the rows of the largest micro-batch of a phase."""
+        return largest_micro_batch(self.settings, examples.length, processes=self.processes)
+
+    def plan(self, steps: int, *, run: RunFolder | None = None) -> Plan:
+        """Return the loop's plan: when to log, save and evaluate, and to write snapshots into the folder of `run`."""
         count = self.settings.evaluations if self.validation else 0
+
+        def save_snapshot(step: int) -> None:
+            weights = full_state(self.model)
+            if run and self.ranks.is_main:
+                self.save(snapshot_folder(run.folder, step), weights, steps=step, of=steps, metrics={})
+
         return Plan(
             steps=steps,
             seed=self.settings.seed,
@@ -237,18 +256,9 @@ class Pretraining:
             evaluate=self.evaluate if count else None,
             steps_left=lambda done: self.steps_left(done, steps),
             evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)) - {0},
+            snapshot=save_snapshot if run else None,
+            snapshot_at=frozenset(snapshot_steps(self.settings.snapshots, steps) if run else ()),
         )
-
-    def with_snapshots(self, plan: Plan, run: RunFolder) -> Plan:
-        """Return the plan with the snapshots that the settings ask for."""
-        at = snapshot_steps(self.settings.snapshots, plan.steps)
-
-        def save_snapshot(step: int) -> None:
-            weights = full_state(self.model)
-            if self.ranks.is_main:
-                self.save(snapshot_folder(run.folder, step), weights, steps=step, of=plan.steps, metrics={})
-
-        return replace(plan, snapshot=save_snapshot, snapshot_at=frozenset(at)) if at else plan
 
     def evaluate(self, _: int) -> dict[str, float]:
         """Return validation metrics of the model as it is."""
@@ -260,9 +270,9 @@ class Pretraining:
     ) -> None:
         """Write the model folder of the weights after `steps` of `of` steps.
 
-        A run without pairs trains nothing on the second segment. Its embedding is written as a copy of the first, since
-        tasks with two texts would otherwise start with random numbers. An embedding that the initial model was trained
-        with stays.
+        A run without pairs does not train the embedding of the second segment. A copy of the first one is written in
+        its place, since tasks with two texts would otherwise start with random numbers. Where the initial model was
+        trained with a second segment, its embedding stays.
         """
         if _SEGMENTS in weights and self.one_segment:
             first = weights[_SEGMENTS][:1]
@@ -306,9 +316,9 @@ def _has_one_segment(model: SystemModel) -> bool:
     return table is not None and bool((table == table[0]).all())
 
 
-def snapshot_steps(shares: Sequence[float], steps: int) -> list[int]:
-    """Return the steps after which a snapshot is made, ascending, for shares of `steps`; never the last step."""
-    return sorted({step for share in shares if (step := max(1, round(share * steps))) < steps})
+def snapshot_steps(fractions: Sequence[float], steps: int) -> list[int]:
+    """Return the steps after which a snapshot is made, ascending, for fractions of `steps`; never the last step."""
+    return sorted({step for fraction in fractions if (step := max(1, round(fraction * steps))) < steps})
 
 
 def snapshot_folder(run: Path, step: int) -> Path:

@@ -13,11 +13,12 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.quickstart.prose import prose
@@ -39,8 +40,7 @@ _CYTHON = (".pyx", ".pxi")
 _SUFFIXES = (".py", ".pyi", *_CYTHON)
 _CYTHON_STRING = re.compile(r'^[ \t]*[rR]?("""(?:\\.|[^\\])*?""")', re.DOTALL | re.MULTILINE)
 _LEAST_FRACTION = 0.08
-"""Least fraction of a file's bytes in triple-quoted strings. The other files take a third of the time for 4 % of the
-text."""
+"""Least fraction of a file's bytes in triple-quoted strings. Other files take a third of the time for 4 % of text."""
 _LEAST_STRING = 80
 """Least number of characters of a string that is no docstring; shorter ones are values."""
 _LEAST_WORDS = 120
@@ -64,11 +64,10 @@ class Module:
 
 @dataclass(frozen=True)
 class Library:
-    """A library: modules with prose, sorted by file; unreadable: "file: reason" of each file that cannot be parsed."""
+    """A library: its modules with prose, sorted by file."""
 
     name: str
     modules: tuple[Module, ...]
-    unreadable: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -97,18 +96,21 @@ def find_libraries() -> dict[str, Path]:
 def collect(paths: Mapping[str, Path] | None = None) -> Documentation:
     """Return the documentation of libraries, {name: folder or file}; without `paths`, of `find_libraries()`.
 
-    Raises InputError where a path does not exist, and where there is no prose at all.
+    A message counts the files that cannot be parsed. Raises InputError where a path does not exist, and where there is
+    no prose at all.
     """
     paths = find_libraries() if paths is None else paths
     files = [(name, root, file) for name, root in paths.items() for file in _source_files(name, root)]
     modules: dict[str, list[Module]] = {name: [] for name in paths}
-    unreadable: dict[str, list[str]] = {name: [] for name in paths}
+    unreadable: list[str] = []
     for (name, _, file), result in zip(files, _map(files), strict=True):
         if isinstance(result, str):
-            unreadable[name].append(f"{file}: {result}")
+            unreadable.append(f"{file}: {result}")
         elif result.documents:
             modules[name].append(result)
-    libraries = tuple(Library(name, tuple(modules[name]), tuple(unreadable[name])) for name in paths)
+    if unreadable:
+        say(f"{len(unreadable)} source files are left out, because they cannot be parsed: {unreadable[0]}, …")
+    libraries = tuple(Library(name, tuple(modules[name])) for name in paths)
     if not any(library.modules for library in libraries):
         raise InputError(
             f"{', '.join(map(str, paths.values()))}: expected folders of Python source with documentation, found none"
@@ -139,12 +141,11 @@ def corpus_text(documentation: Documentation, *, exclude_modules: Collection[str
                 yield "\n".join(fresh)
 
 
-def write_corpus(documentation: Documentation, path: Path, *, exclude_modules: Collection[str]) -> int:
-    """Write `corpus_text` to a text file, with blank lines between documents; return its size in bytes."""
+def write_documents(texts: Iterable[str], path: Path) -> None:
+    """Write the texts to a file, with blank lines between them."""
     with atomic_file(path) as stream:
-        return sum(
-            stream.write(f"{text}\n\n".encode()) for text in corpus_text(documentation, exclude_modules=exclude_modules)
-        )
+        for text in texts:
+            stream.write(f"{text}\n\n".encode())
 
 
 def key(sentence: str) -> str:
@@ -185,16 +186,17 @@ def _read(file: tuple[str, Path, Path]) -> Module | str:
     """Return the documentation of a source file, or the reason why it cannot be parsed."""
     name, root, path = file
     module = _module_name(name, root, path)
-    topics = path.name == "topics.py" and path.parent.name == "pydoc_data"
+    is_topics = path.name == "topics.py" and path.parent.name == "pydoc_data"
     try:
         source = path.read_bytes()
         quoted = sum(len(part) for quotes in (b'"""', b"'''") for part in source.split(quotes)[1::2])
-        if quoted < _LEAST_FRACTION * len(source) and not topics:
+        if quoted < _LEAST_FRACTION * len(source) and not is_topics:
             return Module(module, ())
         if path.suffix in _CYTHON:
             docstrings = _cython_strings(source.decode("utf-8"))
         else:
-            docstrings = _docstrings(_parse(source), everything=topics)
+            tree = _parse(source)
+            docstrings = _all_strings(tree) if is_topics else list(_body_strings(tree.body))
         return Module(module, _documents([prose(each) for each in docstrings]))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
@@ -221,11 +223,8 @@ def _parse(source: bytes) -> ast.Module:
             gc.enable()
 
 
-def _docstrings(tree: ast.Module, *, everything: bool) -> list[str]:
-    """Return the documentation strings of a module in the order of the source; with `everything` all its strings."""
-    if everything:
-        return [each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    return list(_body_strings(tree.body))
+def _all_strings(tree: ast.Module) -> list[str]:
+    return [each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
 
 
 def _body_strings(body: list[ast.stmt]) -> Iterator[str]:

@@ -25,13 +25,13 @@ from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import TUNED_DROPOUT, Phase, PretrainSettings
 from bertwright.pretraining.setup import build_model, encoder_config
-from bertwright.quickstart.docstrings import collect, write_corpus
-from bertwright.quickstart.task import LibraryTask, make_task, read_own_text, write_documents, write_task
+from bertwright.quickstart.docstrings import collect, corpus_text, write_documents
+from bertwright.quickstart.task import LibraryTask, make_task, read_own_text, write_task
 from bertwright.reports.report import with_pages
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import learn, read_examples
-from bertwright.tasks.classification.spec import CLASSIFY, ClassificationTask, get_task, with_columns
+from bertwright.tasks.classification.spec import CLASSIFY, with_columns
 from bertwright.tasks.fill_mask import fill_masks
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_all
@@ -120,22 +120,21 @@ def _empty(out: Path) -> None:
 
 def _gather(corpus: Path | None, out: Path) -> LibraryTask | None:
     """Read the text, then write text.txt and task/; return the task, or None where the text is too small for one."""
-    documentation, own_text = None, None
     if corpus is None:
         say("[1/5] reading the documentation on this machine (nothing is imported or run)")
         documentation = collect()
-        task: LibraryTask | None = make_task(documentation, train_sentences=TRAIN_SENTENCES, test_sentences=50, seed=0)
+        drawn = make_task(documentation, train_sentences=TRAIN_SENTENCES, test_sentences=50, seed=0)
+        task: LibraryTask | None = drawn
+        texts = corpus_text(documentation, exclude_modules=drawn.held_out)
     else:
         say(f"[1/5] reading {corpus}")
         own_text = read_own_text(corpus, train_sentences=TRAIN_SENTENCES, seed=0)
         task = own_text.task
+        texts = ("\n".join(sentences) for sentences in own_text.documents)
     if task:
         score_values(CLASSIFY, np.zeros(1), np.zeros(1))  # raises MissingExtra before the long work
     _empty(out)
-    if own_text:
-        write_documents(own_text.documents, out / "text.txt")
-    elif documentation and task:
-        write_corpus(documentation, out / "text.txt", exclude_modules=task.held_out)
+    write_documents(texts, out / "text.txt")
     if task:
         (out / "task").mkdir()
         write_task(task, out / "task")
@@ -189,13 +188,9 @@ def _save_untrained(settings: PretrainSettings, out: Path) -> None:
     save_model(out / "untrained", model, config=tuned, tokenizer=tokenizer, architecture="BertForPreTraining")
 
 
-def _task_spec() -> ClassificationTask:
-    return with_columns(get_task("classify"), text=("sentence",), label="label")
-
-
 def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
     """Return test accuracies of majority, bag of words, scratch and pretrained: means and deviations over the seeds."""
-    spec = _task_spec()
+    spec = with_columns(CLASSIFY, text=("sentence",), label="label")
     folder = out / "task"
     learned = learn(spec, folder / "train.tsv")
     train, test = (read_examples(learned, folder / name) for name in ("train.tsv", "test.tsv"))

@@ -40,7 +40,7 @@ LIBRARIES = (STANDARD_LIBRARY, "torch", "sklearn", "matplotlib", "sympy", "netwo
 """Labels of the task: libraries with much text about different subjects."""
 MASK = "library"
 _ALPHANUMERIC = re.compile("[a-z0-9]+")
-_ALONE = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
+_WHOLE_WORDS = frozenset({"np", "mpl", "plt", "nx", "arrow", "pa", "nb"})
 """Names that are masked as whole words only (not in arrowstyle); others are masked inside words too (TorchScript)."""
 _NUM_WORDS = range(12, 41)
 """Numbers of words that a sentence of the task may have."""
@@ -68,14 +68,13 @@ class Example:
 
 @dataclass(frozen=True)
 class LibraryTask:
-    """Balanced splits; held_out: modules of dev and test; left_out: libraries with too few sentences."""
+    """Balanced splits; held_out: the modules of dev and test, which the corpus leaves out."""
 
     labels: tuple[str, ...]
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
     test: tuple[Example, ...]
     held_out: tuple[str, ...]
-    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -95,14 +94,13 @@ def make_task(
     test_sentences: int,
     seed: int,
     dev_sentences: int = 25,
-    libraries: Sequence[str] = LIBRARIES,
 ) -> LibraryTask:
     """Draw the task from the documentation; numbers of sentences are per library.
 
-    The same documentation and seed give the same task. Raises InputError where fewer than two of `libraries` have
+    The same documentation and seed give the same task. Raises InputError where fewer than two of `LIBRARIES` have
     enough sentences.
     """
-    chosen = [library for library in documentation.libraries if library.name in libraries]
+    chosen = [library for library in documentation.libraries if library.name in LIBRARIES]
     mask = masker()
     masked = {
         module.name: {key(text): text for text in map(mask, module.sentences)} for module in documentation.modules
@@ -120,20 +118,20 @@ def make_task(
         part = _draw(library, usable, wanted=(test_sentences, dev_sentences, train_sentences), seed=seed)
         if part is not None:
             parts[library.name] = part
-    left_out = tuple(library.name for library in chosen if library.name not in parts)
     if len(parts) < 2:
         raise InputError(
-            f"expected at least two of the libraries {', '.join(libraries)} with {train_sentences} + {dev_sentences} "
+            f"expected at least two of the libraries {', '.join(LIBRARIES)} with {train_sentences} + {dev_sentences} "
             f"+ {test_sentences} sentences in separate modules, got {len(parts)}; install more of these libraries, or "
             "give a text of your own with --corpus"
         )
+    if too_small := [library.name for library in chosen if library.name not in parts]:
+        say(f"libraries with too few sentences are no classes of the task: {', '.join(too_small)}")
     return LibraryTask(
         labels=tuple(parts),
         train=_shuffled({name: part.train for name, part in parts.items()}, f"{seed} train"),
         dev=_shuffled({name: part.dev for name, part in parts.items()}, f"{seed} dev"),
         test=_shuffled({name: part.test for name, part in parts.items()}, f"{seed} test"),
         held_out=tuple(module for part in parts.values() for module in part.held_out),
-        left_out=left_out,
     )
 
 
@@ -149,8 +147,8 @@ def write_task(task: LibraryTask, folder: Path) -> None:
 def masker() -> Callable[[str], str]:
     """Return a function that replaces all `MASKED_NAMES`, in upper or lower case, by the word "library"."""
     every = sorted({name for forms in MASKED_NAMES.values() for name in forms}, key=lambda name: (-len(name), name))
-    inside = [name for name in every if name not in _ALONE]
-    alone = [name for name in every if name in _ALONE]
+    inside = [name for name in every if name not in _WHOLE_WORDS]
+    alone = [name for name in every if name in _WHOLE_WORDS]
     long = re.compile("|".join(map(re.escape, inside)), re.IGNORECASE)
     short = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(alone)})(?![a-z0-9])", re.IGNORECASE)
 
@@ -158,7 +156,7 @@ def masker() -> Callable[[str], str]:
         lower = text.lower()  # tested first, because most sentences name no library, and sub is ten times slower
         if any(name in lower for name in inside):
             text = long.sub(MASK, text)
-        if not _ALONE.isdisjoint(_ALPHANUMERIC.findall(lower)):
+        if not _WHOLE_WORDS.isdisjoint(_ALPHANUMERIC.findall(lower)):
             text = short.sub(MASK, text)
         return text
 
@@ -247,31 +245,18 @@ def read_own_text(corpus: Path, *, train_sentences: int, seed: int) -> OwnText:
     return OwnText(kept, _task({f"document-{index + 1}": usable[index] for index in chosen}, train_sentences, seed))
 
 
-def write_documents(documents: Sequence[Sequence[str]], path: Path) -> None:
-    """Write one sentence per line, with blank lines between documents."""
-    with atomic_file(path) as stream:
-        for sentences in documents:
-            stream.write(("\n".join(sentences) + "\n\n").encode())
-
-
 def _usable(sentences: Sequence[str]) -> list[str]:
     unique = dict.fromkeys(" ".join(sentence.split()) for sentence in sentences)
     return [sentence for sentence in unique if len(sentence.split()) in _DOCUMENT_WORDS and '"' not in sentence]
 
 
-def _task(sentences: dict[str, list[str]], train_sentences: int, seed: int) -> LibraryTask:
-    parts: dict[str, list[Example]] = {"test": [], "dev": [], "train": []}
-    for label, texts in sentences.items():
-        drawn = random.Random(f"{seed} {label}").sample(texts, _TEST + _DEV + train_sentences)
-        for name, begin, count in (("test", 0, _TEST), ("dev", _TEST, _DEV), ("train", _TEST + _DEV, train_sentences)):
-            parts[name] += [Example(text, label) for text in drawn[begin : begin + count]]
-    for name, examples in parts.items():
-        random.Random(f"{seed} {name}").shuffle(examples)
+def _task(sentences: Mapping[str, list[str]], train_sentences: int, seed: int) -> LibraryTask:
+    count = _TEST + _DEV + train_sentences
+    drawn = {label: random.Random(f"{seed} {label}").sample(texts, count) for label, texts in sentences.items()}
     return LibraryTask(
         labels=tuple(sentences),
-        train=tuple(parts["train"]),
-        dev=tuple(parts["dev"]),
-        test=tuple(parts["test"]),
+        train=_shuffled({label: texts[_TEST + _DEV :] for label, texts in drawn.items()}, f"{seed} train"),
+        dev=_shuffled({label: texts[_TEST : _TEST + _DEV] for label, texts in drawn.items()}, f"{seed} dev"),
+        test=_shuffled({label: texts[:_TEST] for label, texts in drawn.items()}, f"{seed} test"),
         held_out=tuple(sentences),
-        left_out=(),
     )

@@ -1,1 +1,1 @@
-"""Pages and lists of what run folders hold."""
+"""Pages and lists about run folders."""

@@ -13,12 +13,12 @@ from bertwright.training.run_folder import RunFolder
 
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 36
-_MOST = 300
+_MOST_POINTS = 300
 """Largest number of points in a line. More are averaged: a screen has no more pixels."""
 _EARLY = 0.05
 """Fraction of the steps at the beginning. Their high losses may lie outside the picture."""
-_TERMS = {"mlm": "masked-LM loss (nats)", "lm": "language model's loss (nats)"}
-"""Main loss of a run → label of its axis in loss.png."""
+_LOSS_LABELS = {"mlm": "masked-LM loss (nats)", "lm": "language model's loss (nats)"}
+"""Main loss of a run → label of the axis in loss.png."""
 
 Point = tuple[float, float]
 
@@ -83,7 +83,7 @@ class Chart:
     @property
     def paths(self) -> list[tuple[Series, str]]:
         """(line, attribute d of its SVG path), for lines of two points or more."""
-        return [(each, self._path(averaged(each.points, _MOST))) for each in self.series if len(each.points) > 1]
+        return [(each, self._path(averaged(each.points, _MOST_POINTS))) for each in self.series if len(each.points) > 1]
 
     @property
     def dots(self) -> list[tuple[Series, float, float, str]]:
@@ -134,14 +134,12 @@ def averaged(points: Sequence[Point], most: int) -> list[Point]:
 
 def short(value: float) -> str:
     """Return a number as text for an axis or a table: 12,000, 4.683, 0.0005, 2e-5."""
-    if value == int(value) and abs(value) < 1e15:
-        return f"{value:,.0f}"
-    if abs(value) >= 1000:
+    if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) >= 10:
         return f"{value:.4g}"
-    shown = f"{value:.3f}" if abs(value) >= 1 else f"{value:.3g}"
-    return shown.replace("e-0", "e-").rstrip("0").rstrip(".") if "e" not in shown else shown.replace("e-0", "e-")
+    text = (f"{value:.3f}" if abs(value) >= 1 else f"{value:.3g}").replace("e-0", "e-")
+    return text if "e" in text else text.rstrip("0").rstrip(".")
 
 
 def draw_curve(run: RunFolder) -> Path:
@@ -151,7 +149,7 @@ def draw_curve(run: RunFolder) -> Path:
     except ImportError:
         raise MissingExtra("plots", "a loss curve") from None
     lines = run.metrics()
-    term = next((term for term in _TERMS if any(term in line for line in lines)), "mlm")
+    term = next((term for term in _LOSS_LABELS if any(term in line for line in lines)), "mlm")
     training = [(line["step"], line[term]) for line in lines if term in line]
     validation = [(line["step"], line["held_out"][f"{term}_loss"]) for line in lines if "held_out" in line]
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -159,7 +157,7 @@ def draw_curve(run: RunFolder) -> Path:
     axes.plot(*zip(*training, strict=True), color="#b8c4d6", linewidth=1, label="training")
     if validation:
         axes.plot(*zip(*validation, strict=True), color="#1f4e8c", marker="o", markersize=3, label="validation")
-    axes.set(xlabel="step", ylabel=_TERMS[term], title=f"{run.folder.name}, {lines[-1]['step']:,} steps")
+    axes.set(xlabel="step", ylabel=_LOSS_LABELS[term], title=f"{run.folder.name}, {lines[-1]['step']:,} steps")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     path = run.folder / "loss.png"

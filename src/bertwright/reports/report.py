@@ -20,14 +20,14 @@ from bertwright.files import atomic_file, read_object
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports import charts
-from bertwright.reports.charts import Chart, Point, Series, short, try_curve
+from bertwright.reports.charts import Chart, Series, short, try_curve
 from bertwright.reports.filled_masks import FilledMasks, fill_own_masks
 from bertwright.reports.runs import KIND_TITLES, NOT_LOSSES, Run, duration, metrics_of, moment, number, read_run
 from bertwright.training.run_folder import RunFolder
 from bertwright.version import __version__
 
 REPORT = "report.html"
-_WORDS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
+_OBJECTIVES = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def write_report(folder: Path, other: Path | None = None, *, out: Path | None = 
     target = out or folder / (f"report-against-{runs[1].name}.html" if other else REPORT)
     if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"{target}: --out names a file in a folder that exists")
-    html = page(gather(runs, corpus))
+    html = _html(_content(runs, corpus))
     with atomic_file(target) as stream:
         stream.write(html.encode(errors="backslashreplace"))  # names of files need not be UTF-8
     return target
@@ -103,16 +103,16 @@ def try_report(folder: Path) -> str | None:
         return None
 
 
-def gather(runs: Sequence[Run], corpus: Path | None = None) -> Report:
+def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
     """Return the content of the page of one run or of two."""
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run.folder) for run in runs]
-    metrics = [] if len(runs) == 1 else [_side_by_side(runs, names)]
+    metrics = [] if len(runs) == 1 else [_metrics_side_by_side(runs, names)]
     for run, name in zip(runs, names, strict=True):
-        of = f" of {name}" if len(runs) > 1 else ""
-        metrics += [*([_seeds(run, of)] if run.seeds else []), *_validation(run, of)]
-    facts = [_settings(runs[0])] if len(runs) == 1 else [_differing(runs, names)]
+        owner = f" of {name}" if len(runs) > 1 else ""
+        metrics += [*([_seeds(run, owner)] if run.seeds else []), *_validation(run, owner)]
+    facts = [_settings(runs[0])] if len(runs) == 1 else [_settings_that_differ(runs, names)]
     facts += [_machine(runs, names), _data(runs, names)]
     masks = [(run, fill_own_masks(run, corpus)) for run in runs if run.kind == "pretrain" and _is_masked_lm(run)]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
@@ -120,7 +120,7 @@ def gather(runs: Sequence[Run], corpus: Path | None = None) -> Report:
 
 
 def _is_masked_lm(run: Run) -> bool:
-    """Return whether a pre-training learns masked LM; so does one whose settings name no system."""
+    """Return whether a pre-training learns masked LM; the default system does."""
     return bool(run.record["settings"].get("system", "bert") == "bert")
 
 
@@ -151,26 +151,26 @@ def _task(run: Run) -> Mapping[str, Any]:
 
 def metric_title(name: str) -> str:
     """Return the name of a metric in words: mlm_loss → masked LM loss."""
-    return " ".join(_WORDS.get(part, part) for part in name.replace(".", "_").split("_"))
+    return " ".join(_OBJECTIVES.get(part, part) for part in name.replace(".", "_").split("_"))
 
 
-def value_of(name: str, value: float | None) -> str:
+def metric_text(name: str, value: float | None) -> str:
     """Return a metric as text: an accuracy in %, a loss in nats; – for None."""
     if value is None:
         return "–"
     if "accuracy" in name:
         return f"{value:.1%}"
-    if name.endswith("loss") or name in _WORDS:
+    if name.endswith("loss") or name in _OBJECTIVES:
         return f"{value:.3f} nats"
     return f"{value:,.1f}" if "perplexity" in name else f"{value:.3f}"
 
 
 def _metric_names(runs: Sequence[Run]) -> list[str]:
     """Return the names of the validation metrics that any of the runs has."""
-    return list(dict.fromkeys(name for run in runs for name in _last(run)))
+    return list(dict.fromkeys(name for run in runs for name in _last_metrics(run)))
 
 
-def _last(run: Run) -> dict[str, float]:
+def _last_metrics(run: Run) -> dict[str, float]:
     """Return the last validation metrics; of a fine-tuning without a finished seed, those of the last epoch."""
     if metrics := run.last_metrics:
         return metrics
@@ -179,73 +179,76 @@ def _last(run: Run) -> dict[str, float]:
 
 
 def _tiles(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    tiles = []
-    for name in _metric_names(runs):
-        tiles.append((f"{metric_title(name)}, validation", [_spread(run, name) for run in runs]))
+    tiles = [
+        (f"{metric_title(name)}, validation", [_with_deviation(run, name) for run in runs])
+        for name in _metric_names(runs)
+    ]
     if not tiles:
         terms = dict.fromkeys(term for run in runs for term in run.losses)
         tiles = [
-            (f"{_loss_name(term)}, training", [value_of(term, run.losses.get(term)) for run in runs]) for term in terms
+            (f"{_loss_name(term)}, training", [metric_text(term, run.losses.get(term)) for run in runs])
+            for term in terms
         ]
     speeds = [run.speed for run in runs]
-    tiles.append(("speed, mean", [f"{speed.tokens_per_second:,.0f} tokens/s" if speed else "–" for speed in speeds]))
-    tiles.append(("MFU, of the measured peak", [f"{speed.mfu:.0%}" if speed else "–" for speed in speeds]))
     waits = [speed.data_share if speed else None for speed in speeds]
-    tiles.append(("waiting for data", ["–" if wait is None else f"{wait:.1%}" for wait in waits]))
-    times = [duration(speed.seconds) or "not recorded" if speed else "–" for speed in speeds]
-    tiles.append(("in training steps", times))
-    return tiles
+    return [
+        *tiles,
+        ("speed, mean", [f"{speed.tokens_per_second:,.0f} tokens/s" if speed else "–" for speed in speeds]),
+        ("MFU, of the measured peak", [f"{speed.mfu:.0%}" if speed else "–" for speed in speeds]),
+        ("waiting for data", ["–" if wait is None else f"{wait:.1%}" for wait in waits]),
+        ("in training steps", [duration(speed.seconds) or "not recorded" if speed else "–" for speed in speeds]),
+    ]
 
 
-def _spread(run: Run, name: str) -> str:
+def _with_deviation(run: Run, name: str) -> str:
     """Return a metric as text; over several seeds with their standard deviation."""
     values = [metrics_of(seed["scores"])[name] for seed in run.seeds if name in metrics_of(seed["scores"])]
-    shown = value_of(name, _last(run).get(name))
+    shown = metric_text(name, _last_metrics(run).get(name))
     if len(values) < 2:
         return shown
     mean = sum(values) / len(values)
     deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-    return f"{shown} ± {value_of(name, deviation)}"
+    return f"{shown} ± {metric_text(name, deviation)}"
 
 
-def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
+def _metrics_side_by_side(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
     rows = []
     for name in _metric_names(runs):
-        values = [_last(run).get(name) for run in runs]
+        values = [_last_metrics(run).get(name) for run in runs]
         text = ""
         if values[0] is not None and values[1] is not None:
             difference = values[1] - values[0]
             text = f"{100 * difference:+.1f} points" if "accuracy" in name else f"{difference:+.3f}"
-        rows.append([metric_title(name), *(_spread(run, name) for run in runs), text])
+        rows.append([metric_title(name), *(_with_deviation(run, name) for run in runs), text])
     return PageTable("Last metrics side by side", ["", *names, "difference"], rows)
 
 
-def _seeds(run: Run, of: str) -> PageTable:
+def _seeds(run: Run, owner: str) -> PageTable:
     names = list(dict.fromkeys(name for seed in run.seeds for name in metrics_of(seed["scores"])))
     rows = [
         [
             f"seed {seed.get('seed')}",
             str(seed.get("epoch", "")),
-            *(value_of(name, metrics_of(seed["scores"]).get(name)) for name in names),
+            *(metric_text(name, metrics_of(seed["scores"]).get(name)) for name in names),
             "collapsed: predicts the same for every input" if seed.get("collapsed") else "",
         ]
         for seed in run.seeds
     ]
-    rows.append(["mean ± sd", "", *(_spread(run, name) for name in names), ""])
+    rows.append(["mean ± sd", "", *(_with_deviation(run, name) for name in names), ""])
     collapsed = sum(bool(seed.get("collapsed")) for seed in run.seeds)
     note = f"{collapsed} of {len(run.seeds)} seeds collapsed." if collapsed else "No seed collapsed."
-    return PageTable(f"Seeds{of}", ["", "best epoch", *map(metric_title, names), ""], rows, note=note)
+    return PageTable(f"Seeds{owner}", ["", "best epoch", *map(metric_title, names), ""], rows, note=note)
 
 
-def _validation(run: Run, of: str) -> list[PageTable]:
+def _validation(run: Run, owner: str) -> list[PageTable]:
     """Return the table of all validations, a row each; no table where there are none."""
     measured = [(stream, step, metrics) for stream in run.streams for step, metrics in run.validation(stream)]
     names = list(dict.fromkeys(name for _, _, metrics in measured for name in metrics))
     rows = []
     for stream, step, metrics in measured:
         title = f"{stream.replace('-', ' ')}, step {step:,}" if stream else f"step {step:,}"
-        rows.append([title, *(value_of(name, metrics.get(name)) for name in names)])
-    return [PageTable(f"Validation{of}", ["", *map(metric_title, names)], rows)] if rows else []
+        rows.append([title, *(metric_text(name, metrics.get(name)) for name in names)])
+    return [PageTable(f"Validation{owner}", ["", *map(metric_title, names)], rows)] if rows else []
 
 
 def _charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
@@ -256,20 +259,19 @@ def _charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
     measured = list(dict.fromkeys(name for line in lines for name in metrics_of(line.get("held_out"))))
     charts = []
     for term in terms:
-        series = _series(runs, names, term, f"{term}_loss")
+        series = _series(runs, names, key=term, metric=f"{term}_loss")
         title = f"{_loss_name(term)}, training{' and validation' if f'{term}_loss' in measured else ''}"
-        charts.append(Chart(title, "nats" if term in _WORDS else "", series))
-    shown = [name for name in measured if name.removesuffix("_loss") not in terms and "perplexity" not in name]
-    for name in shown:
-        percent = 100.0 if "accuracy" in name else 1.0
-        title = f"{metric_title(name)}, validation"
-        charts.append(Chart(title, "%" if percent > 1 else "", _series(runs, names, None, name, percent)))
-    for key, title, unit in (
-        ("learning_rate", "learning rate", ""),
-        ("tokens_per_second", "speed", "tokens/s"),
-        ("gradient_norm", "gradient norm before clipping", ""),
-    ):
-        charts.append(Chart(title, unit, _series(runs, names, key, None), from_zero=True))
+        charts.append(Chart(title, "nats" if term in _OBJECTIVES else "", series))
+    for name in measured:
+        if name.removesuffix("_loss") not in terms and "perplexity" not in name:
+            factor, unit = (100.0, "%") if "accuracy" in name else (1.0, "")
+            title = f"{metric_title(name)}, validation"
+            charts.append(Chart(title, unit, _series(runs, names, metric=name, factor=factor)))
+    charts += [
+        Chart("learning rate", "", _series(runs, names, key="learning_rate"), from_zero=True),
+        Chart("speed", "tokens/s", _series(runs, names, key="tokens_per_second"), from_zero=True),
+        Chart("gradient norm before clipping", "", _series(runs, names, key="gradient_norm"), from_zero=True),
+    ]
     return [chart for chart in charts if chart.series]
 
 
@@ -278,23 +280,21 @@ def _loss_name(term: str) -> str:
 
 
 def _series(
-    runs: Sequence[Run], names: Sequence[str], key: str | None, metric: str | None, times: float = 1.0
+    runs: Sequence[Run], names: Sequence[str], *, key: str = "", metric: str = "", factor: float = 1.0
 ) -> list[Series]:
     """Return the lines of a chart, for every run and seed; two runs have a colour each, else each seed has one.
 
-    key: of the training lines, None for none. metric: of the validations, None for none; its values times `times`.
+    key: of the training lines, empty for none. metric: of the validations, empty for none; multiplied by `factor`.
     """
     series = []
     for run_number, (run, name) in enumerate(zip(runs, names, strict=True)):
         for seed_number, (stream, lines) in enumerate(run.streams.items()):
             owner = name if len(runs) > 1 else stream.replace("-", " ")
             colour = run_number if len(runs) > 1 else seed_number
-            training: list[Point] = []
-            if key:
-                training = [(line["step"], y) for line in lines if (y := number(line.get(key))) is not None]
-            validation: list[Point] = []
-            if metric:
-                validation = [(step, times * seen[metric]) for step, seen in run.validation(stream) if metric in seen]
+            training = [(line["step"], y) for line in lines if (y := number(line.get(key))) is not None]
+            validation = [
+                (step, factor * metrics[metric]) for step, metrics in run.validation(stream) if metric in metrics
+            ]
             both = bool(key and metric) and (bool(validation) or not owner)
             for kind, points in (("training", training), ("validation", validation)):
                 text = ", ".join(part for part in (owner, kind if both else "") if part)
@@ -315,7 +315,7 @@ def _settings(run: Run) -> PageTable:
     return PageTable("Settings", ["", "", ""], rows, marked, "Marked: differs from the default.")
 
 
-def _differing(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
+def _settings_that_differ(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
     sides = [_flat({**run.record["settings"], **({"task": _task(run)} if _task(run) else {})}) for run in runs]
     keys = list(dict.fromkeys(key for side in sides for key in side))
     rows = [
@@ -344,7 +344,7 @@ def _machine(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
         if len(sessions) > 1:
             side["started or resumed"] = f"{len(sessions)} times"
         sides.append(side | _flat(run.record.get("versions") or {}))
-    return _aligned("Machine and versions", sides, names)
+    return _side_by_side_facts("Machine and versions", sides, names)
 
 
 def _data(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
@@ -353,10 +353,10 @@ def _data(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
         data = {name: value for name, value in run.record["data"].items() if name != "task" and value}
         paths = {f"path of {name}": value for name, value in (run.record.get("places") or {}).items() if value}
         sides.append(_flat({**data, **paths}))
-    return _aligned("Data: fingerprints and paths", sides, names)
+    return _side_by_side_facts("Data: fingerprints and paths", sides, names)
 
 
-def _aligned(title: str, sides: Sequence[Mapping[str, str]], names: Sequence[str]) -> PageTable:
+def _side_by_side_facts(title: str, sides: Sequence[Mapping[str, str]], names: Sequence[str]) -> PageTable:
     keys = list(dict.fromkeys(key for side in sides for key in side))
     rows = [[_spaced(key), *(side.get(key, "–") for side in sides)] for key in keys]
     return PageTable(title, ["", *(names if len(names) > 1 else [""])], rows)
@@ -388,7 +388,7 @@ def _item(value: Any) -> str:
     return short(value) if isinstance(value, float) and number(value) is not None else str(value)
 
 
-def page(report: Report) -> str:
+def _html(report: Report) -> str:
     """Return the HTML of a report."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("bertwright.reports").joinpath("report.html").read_text("utf-8"))

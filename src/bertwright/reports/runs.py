@@ -40,8 +40,8 @@ NOT_LOSSES = frozenset(
 COUNTS = frozenset({"rows", "predictions"})
 """Validation entries that are counts and no metrics."""
 _MOST_SEEDS = 10_000
-_WIDE = 180
-"""Columns of the table where standard output is no terminal."""
+_TABLE_WIDTH = 180
+"""Width of the table in characters where standard output is no terminal."""
 
 KIND_TITLES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 
@@ -107,7 +107,7 @@ class Run:
     @cached_property
     def speed(self) -> Speed | None:
         """Mean speed, weighted by the time of the lines; None before the first line."""
-        parts = [part for lines in self.streams.values() for part in with_begins(lines)]
+        parts = [part for lines in self.streams.values() for part in with_previous_step(lines)]
         if not parts:
             return None
         measured = all(number(line.get("seconds")) for line, _ in parts)
@@ -165,10 +165,12 @@ class Run:
         planned = self.steps_planned
         if self.state != "running" or not planned:
             return None
-        stream = next((lines for lines in reversed(list(self.streams.values())) if list(with_begins(lines))), None)
+        stream = next(
+            (lines for lines in reversed(list(self.streams.values())) if list(with_previous_step(lines))), None
+        )
         if not stream:
             return None
-        line, begin = list(with_begins(stream))[-1]
+        line, begin = list(with_previous_step(stream))[-1]
         seconds = number(line.get("seconds"))
         if not seconds or line["step"] <= begin:
             return None
@@ -190,7 +192,7 @@ def metrics_of(entry: Any) -> dict[str, float]:
     return {name: value for name in names if (value := number(entry[name])) is not None}
 
 
-def with_begins(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], int]]:
+def with_previous_step(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], int]]:
     """Yield each training line with the step of the line before it."""
     begin = 0
     for line in lines:
@@ -351,7 +353,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         table.add_row(*(Text(cell) for cell in _cells(row)))
     stream = StringIO()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _TABLE_WIDTH
     console = Console(file=stream, width=width, highlight=False, no_color=True)
     console.print(table)
     for row in rows:

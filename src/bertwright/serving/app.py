@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.serving import schemas
-from bertwright.serving.batcher import Overloaded
+from bertwright.serving.batcher import RETRY_SECONDS, Overloaded
 from bertwright.serving.endpoints import add_endpoints
 from bertwright.serving.middleware import RequestMiddleware
 from bertwright.serving.predictor import Predictor
@@ -99,7 +99,7 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Overloaded)
     async def overloaded(_: Request, error: Overloaded) -> JSONResponse:
-        return _refusal(503, str(error), "overloaded", **{"Retry-After": str(error.seconds)})
+        return _refusal(503, str(error), "overloaded", **{"Retry-After": str(RETRY_SECONDS)})
 
     @app.exception_handler(RunFailed)
     async def run_failed(_: Request, error: RunFailed) -> JSONResponse:

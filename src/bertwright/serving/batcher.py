@@ -1,6 +1,6 @@
 """rows of requests → batches: waiting rows are computed together, by one thread, up to a budget of tokens.
 
-Nothing waits for company: a batch is made of the rows that came while the batch before was computed. The queue has a
+No row waits until a batch is full: a batch has the rows that came while the batch before was computed. The queue has a
 limit of tokens. Where it is full, a request is refused at once. So the delay of accepted requests does not grow with
 the number of clients.
 """
@@ -19,11 +19,10 @@ RETRY_SECONDS: Final = 1
 
 
 class Overloaded(Exception):
-    """The queue is full. `seconds` is the time after which the client may try again."""
+    """The queue is full; the client may try again after RETRY_SECONDS."""
 
-    def __init__(self, seconds: int = RETRY_SECONDS) -> None:
-        self.seconds = seconds
-        super().__init__(f"too many requests are waiting; try again in {seconds} s")
+    def __init__(self) -> None:
+        super().__init__(f"too many requests are waiting; try again in {RETRY_SECONDS} s")
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class Batcher:
                     await self._compute(batch)
                 if not self._queue.jobs:
                     self._more.clear()
-        finally:  # for whatever reason the worker ends, no request waits for ever
+        finally:  # also after an error in the worker, so that no request waits for ever
             for job in self._queue.jobs:
                 job.output.cancel()
 

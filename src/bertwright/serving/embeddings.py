@@ -82,18 +82,31 @@ def check_pool(config: BackboneConfig, pool: Pool) -> None:
         raise InputError("pool cls: the first token of this model attends only to itself; use mean or max")
 
 
-def pooled(features: Features, pool: Pool) -> NDArray[np.float32]:
-    """Return one vector for each state [S, D]."""
+def pooled(states: NDArray[np.float32], pool: Pool) -> NDArray[np.float32]:
+    """Return the vectors [S, D] of the states [S, T, D] of a text."""
     if pool == "cls":
-        return features.states[:, 0].copy()  # a view would keep the states of all tokens
-    vectors: NDArray[np.float32] = features.states.mean(axis=1) if pool == "mean" else features.states.max(axis=1)
+        return states[:, 0].copy()  # a view would keep the states of all tokens
+    vectors: NDArray[np.float32] = states.mean(axis=1) if pool == "mean" else states.max(axis=1)
     return vectors
+
+
+def token_states(
+    encoder: Backbone, rows: Sequence[NDArray[np.int32]], layers: Sequence[int]
+) -> list[NDArray[np.float32]]:
+    """Return the states [S, T, D] of each row of token ids [T]."""
+    ends = np.cumsum([0, *map(len, rows)])
+    asks = [
+        (row, np.arange(len(row)), np.arange(begin, begin + len(row)))
+        for row, begin in zip(rows, ends[:-1], strict=True)
+    ]
+    states = states_for(encoder, FeaturePositions(asks, ends), layers).values  # [all tokens, S, D]
+    return [states[begin:end].swapaxes(0, 1) for begin, end in pairwise(ends)]
 
 
 def _block(
     encoder: Backbone, tokenizer: BaseTokenizer, texts: Sequence[str], layers: Sequence[int], limit: int
 ) -> Iterator[Features]:
-    room = limit - sum(map(len, _special_ids(tokenizer)))
+    room = limit - sum(map(len, special_ids(tokenizer)))
     pieces = [(ids[:room], offsets[:room], len(ids) > room) for ids, offsets in tokenizer.offsets(texts)]
     begin = num_tokens = 0
     for index, (ids, _, _) in enumerate(pieces):
@@ -107,27 +120,21 @@ def _block(
 def _computed(
     encoder: Backbone, tokenizer: BaseTokenizer, pieces: Sequence[TokenizedText], layers: Sequence[int]
 ) -> list[Features]:
-    before_ids, after_ids = _special_ids(tokenizer)
+    before_ids, after_ids = special_ids(tokenizer)
     before, after = ([(0, 0)] * len(ids) for ids in (before_ids, after_ids))
     rows = [np.array([*before_ids, *ids, *after_ids] or [tokenizer.unk_id], dtype=np.int32) for ids, _, _ in pieces]
-    ends = np.cumsum([0, *map(len, rows)])
-    asks = [
-        (row, np.arange(len(row)), np.arange(begin, begin + len(row)))
-        for row, begin in zip(rows, ends[:-1], strict=True)
-    ]
-    states = states_for(encoder, FeaturePositions(asks, ends), layers).values  # [all tokens, S, D]
     return [
         Features(
-            states=states[begin:end].swapaxes(0, 1),
+            states=states,
             ids=row.astype(np.int64),
             offsets=np.array([*before, *offsets, *after] or [(0, 0)], dtype=np.int64),
             truncated=truncated,
         )
-        for row, (_, offsets, truncated), (begin, end) in zip(rows, pieces, pairwise(ends), strict=True)
+        for states, row, (_, offsets, truncated) in zip(token_states(encoder, rows, layers), rows, pieces, strict=True)
     ]
 
 
-def _special_ids(tokenizer: BaseTokenizer) -> tuple[list[int], list[int]]:
+def special_ids(tokenizer: BaseTokenizer) -> tuple[list[int], list[int]]:
     """Return the ids before and after a text; none where GPT-1's published vocabulary has no such tokens.
 
     An empty text is then one unknown piece.
@@ -137,7 +144,7 @@ def _special_ids(tokenizer: BaseTokenizer) -> tuple[list[int], list[int]]:
     return [tokenizer.begin_id], [tokenizer.end_id]
 
 
-_PATIENCE = 2.0
+_QUIET_SECONDS = 2.0
 """Seconds after which progress is shown."""
 
 
@@ -175,7 +182,7 @@ def write_features(
                 _put(archive, f"tokens_{texts}", np.array([tokenizer.pieces[id] for id in features.ids]))
                 _put(archive, f"offsets_{texts}", features.offsets)
             else:
-                vectors.append(pooled(features, pool))
+                vectors.append(pooled(features.states, pool))
             texts, tokens, cut = texts + 1, tokens + len(features.ids), cut + features.truncated
         if not texts:
             raise InputError(f"{source}: expected lines of text, found none")
@@ -197,8 +204,7 @@ def parse_layers(text: str, layers: int) -> list[int]:
     if not numbers or not all(-layers - 1 <= number <= layers for number in numbers):
         raise InputError(
             f"--layers {text}: expected all, last, or numbers from 0 (the embeddings) to {layers}, separated by "
-            "commas; "
-            "-1 is the last layer"
+            "commas; -1 is the last layer"
         )
     return [number % (layers + 1) for number in numbers]
 
@@ -231,7 +237,7 @@ def _with_progress(source: str, compute: Callable[[Iterator[str]], Iterator[Feat
             yield features
             done += waiting.popleft()
             seconds = time.monotonic() - started
-            if seconds > _PATIENCE:
+            if seconds > _QUIET_SECONDS:
                 left = f" · {clock(seconds * max(0.0, size / done - 1))} left" if size else ""
                 status.update(f"{number:,} lines{left}")
 

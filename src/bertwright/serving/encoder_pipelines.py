@@ -15,7 +15,7 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder, EncoderLayer, visible_keys
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import open_pretrained
-from bertwright.serving.embeddings import Features, Pool, check_pool, pooled
+from bertwright.serving.embeddings import Pool, check_pool, pooled, special_ids, token_states
 from bertwright.serving.pipeline import (
     WHOLE_ROW,
     EncodedInputs,
@@ -32,7 +32,6 @@ from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import Filled, fill_ids, open_next_sentence
-from bertwright.tasks.frozen_features import FeaturePositions, states_for
 from bertwright.tasks.inference import ready
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import wordpiece
@@ -40,7 +39,6 @@ from bertwright.text.wordpiece import Tokenizer
 
 MOST_TOKENS: Final = 96
 """Largest number of tokens of an input whose attention is shown: the answer grows with their square."""
-_NO_OFFSETS: Final = np.zeros((0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,7 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
 
     def encode(self, items: Sequence[str]) -> TruncatedInputs:
         """Return one row for each text, cut at its end where it is too long."""
-        special = getattr(self.tokenizer, "has_special", True)  # some GPT-1 were published without such tokens
-        begin, end = ([self.tokenizer.begin_id], [self.tokenizer.end_id]) if special else ([], [])
+        begin, end = special_ids(self.tokenizer)
         room = self.max_length - len(begin) - len(end)
         texts = self.tokenizer.ids(items)
         ids = [[*begin, *text[:room], *end] or [self.tokenizer.unk_id] for text in texts]
@@ -75,17 +72,9 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         Raises InputError for pool cls where the first token attends to itself alone.
         """
         check_pool(self.encoder.config, pool)
-        ends = np.cumsum([0, *map(len, rows)])
-        targets = [np.arange(begin, begin + len(row)) for row, begin in zip(rows, ends[:-1], strict=True)]
-        asks = [(row.ids, np.arange(len(row)), target) for row, target in zip(rows, targets, strict=True)]
-        states = states_for(
-            self.encoder, FeaturePositions(asks, ends), [layer % (self.encoder.config.layers + 1)]
-        ).values
-        texts = [
-            Features(states[target].swapaxes(0, 1), row.ids.astype(np.int64), _NO_OFFSETS, truncated=False)
-            for row, target in zip(rows, targets, strict=True)
-        ]
-        return [pooled(text, pool)[0] for text in texts]
+        layers = [layer % (self.encoder.config.layers + 1)]
+        states = token_states(self.encoder, [row.ids for row in rows], layers)
+        return [pooled(of_text, pool)[0] for of_text in states]
 
     def decode(self, inputs: TruncatedInputs, outputs: Sequence[NDArray[np.float32]]) -> list[Vector]:
         """Return one vector for each text."""
@@ -106,10 +95,6 @@ class NextSentencePipeline(Pipeline[tuple[str, str], TruncatedInputs]):
     def parse(self, value: Any) -> tuple[str, str] | None:
         """Return a tuple of two texts."""
         return parse_pair(value)
-
-    def texts(self, item: tuple[str, str]) -> tuple[str, ...]:
-        """Return both texts."""
-        return item
 
     def encode(self, items: Sequence[tuple[str, str]]) -> TruncatedInputs:
         """Return one row for each pair."""
@@ -204,10 +189,6 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
     def parse(self, value: Any) -> tuple[str, ...] | None:
         """Return a tuple of one or two texts."""
         return (value,) if isinstance(value, str) else parse_pair(value)
-
-    def texts(self, item: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the text or both texts."""
-        return item
 
     def encode(self, items: Sequence[tuple[str, ...]]) -> EncodedInputs:
         """Return one row for each input, with [MASK] as the token. Raises InputError for an input that is too long."""

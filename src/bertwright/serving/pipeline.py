@@ -81,9 +81,9 @@ class Pipeline(ABC, Generic[Item, EncodedT]):
         Raises InputError where its content is wrong.
         """
 
-    @abstractmethod
     def texts(self, item: Item) -> tuple[str, ...]:
-        """Return the texts of an input, whose lengths decide how long it takes."""
+        """Return the texts of an input: the input itself, or both of a pair."""
+        return tuple(item) if isinstance(item, tuple) else (str(item),)
 
     @abstractmethod
     def encode(self, items: Sequence[Item]) -> EncodedT:
@@ -127,10 +127,6 @@ class TextPipeline(Pipeline[str, EncodedT]):
     def parse(self, value: Any) -> str | None:
         """Return `value` where it is a text."""
         return value if isinstance(value, str) else None
-
-    def texts(self, item: str) -> tuple[str, ...]:
-        """Return the text."""
-        return (item,)
 
 
 def parse_input(pipeline: Pipeline[Any, Any], value: Any, index: int | None = None) -> Any:

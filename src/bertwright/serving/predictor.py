@@ -75,7 +75,7 @@ class Predictor:
         self.pipeline = open_pipeline(saved, tokenizer)
         if missing_import := import_hint(saved):
             say(f"{missing_import}; as it is, it gives vectors")
-        self._others: dict[Use, Pipeline[Any, Any]] = {}
+        self._opened: dict[Use, Pipeline[Any, Any]] = {}
 
     @property
     def kind(self) -> str:
@@ -151,11 +151,11 @@ class Predictor:
         if self.kind == use:
             return self.pipeline
         with self._lock:
-            if use not in self._others:
+            if use not in self._opened:
                 if use == "fill" and not self.can(use):
                     raise InputError(f"{self.source}: is a model for {self.kind} without the head that fills [MASK]")
-                self._others[use] = open_use(self._saved, self.tokenizer, use)
-            return self._others[use]
+                self._opened[use] = open_use(self._saved, self.tokenizer, use)
+            return self._opened[use]
 
     def _map(self, inputs: Any, pipeline: Pipeline[Any, Any], **options: Any) -> Any:
         if (item := parse_input(pipeline, inputs)) is not None:

@@ -82,10 +82,8 @@ class _JsonHandler(logging.Handler):
 def _log_as_json() -> None:
     for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = (
-            ([_JsonHandler()] if name != "uvicorn.error" else []),
-            name == "uvicorn.error",
-        )
+        logger.propagate = name == "uvicorn.error"  # to the logger uvicorn
+        logger.handlers = [] if logger.propagate else [_JsonHandler()]
         logger.setLevel(logging.WARNING)
 
 

@@ -15,7 +15,7 @@ from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.settings import ServeSettings
 
-_AT_ONCE: Final = 10_000
+_LOOP_CHARACTERS: Final = 10_000
 """Largest number of characters that are tokenised in the event loop; more would hold up other requests."""
 
 
@@ -104,4 +104,4 @@ class Service:
 
 async def _run(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the function's result; for texts of many characters it runs in a thread."""
-    return await asyncio.to_thread(function, *arguments) if size > _AT_ONCE else function(*arguments)
+    return await asyncio.to_thread(function, *arguments) if size > _LOOP_CHARACTERS else function(*arguments)

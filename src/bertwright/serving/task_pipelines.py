@@ -91,10 +91,6 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
             return (value,) if isinstance(value, str) else None
         return parse_pair(value)
 
-    def texts(self, item: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the text or both texts."""
-        return item
-
     def encode(self, items: Sequence[tuple[str, ...]]) -> EncodedTexts:
         """Return one row for each input, or several where the task reads long texts in windows."""
         first, *second = zip(*items, strict=True)
@@ -239,10 +235,6 @@ class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
             if not text.strip():
                 raise InputError(f"the {name} is empty")
         return pair
-
-    def texts(self, item: tuple[str, str]) -> tuple[str, ...]:
-        """Return question and passage."""
-        return item
 
     @property
     def limit(self) -> str:

@@ -1,16 +1,20 @@
 """parameters → settings; a fitted estimator ↔ a model folder: base classes of the estimators."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from bertwright.errors import InputError
 from bertwright.sklearn.inputs import EstimatorError, Texts, check_texts, in_python
+from bertwright.tasks.spec import TaskSpec
 
 NOTES = "estimator"
 """Key in config.json of what only an estimator needs."""
@@ -54,18 +58,23 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Trained(TextEstimator):
-    """Base class of estimators that are fine-tuned."""
+    """Base class of estimators that are fine-tuned; its fields are the parameters that all of them have."""
 
-    _settings: ClassVar[tuple[str, ...]] = (
-        "epochs",
-        "batch_size",
-        "learning_rate",
-        "max_length",
-        "precision",
-        "threads",
-    )
+    _settings: ClassVar = ("epochs", "batch_size", "learning_rate", "max_length", "precision", "threads")
     _noted: ClassVar[tuple[str, ...]] = ("epochs", "batch_size", "learning_rate", "precision", "random_state")
+
+    model: str | Path = field(kw_only=False)
+    tokenizer: str | Path | None = None
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float | None = None
+    max_length: int = 128
+    precision: str = "auto"
+    threads: int | None = None
+    random_state: Any = 0
+    verbose: bool = False
 
     def save(self, folder: str | Path) -> None:
         """Write a model folder for `bertwright.load`, `bertwright predict` and `load`."""
@@ -80,6 +89,7 @@ class Trained(TextEstimator):
         A further `fit` starts from this model.
         """
         from bertwright.sklearn.fit import read
+        from bertwright.tasks.kinds import task_of
 
         with in_python():
             learned = read(folder)
@@ -87,30 +97,40 @@ class Trained(TextEstimator):
             values = noted(learned, "parameters", {})
             names = set(cls._noted) & set(estimator.get_params())
             estimator.set_params(**{name: value for name, value in values.items() if name in names})
-            estimator._take(learned)
+            task = task_of(learned.saved)
+            if not estimator._can_predict(task):
+                raise InputError(f"{folder}: expected a model for {cls.__name__}, got one for {task.name}")
+            estimator._set_fitted(learned, task)
         return estimator
 
-    def _take(self, learned: Any) -> None:
-        """Set the attributes from a model folder. Raises InputError where it has another kind of task."""
+    def _can_predict(self, task: TaskSpec) -> bool:
+        """Return whether the estimator predicts the answers of this task."""
         raise NotImplementedError
+
+    def _set_fitted(self, learned: Any, task: Any) -> None:
+        """Set the attributes of a fitted estimator from a model folder and its task."""
+        self.learned_, self.max_length = learned, learned.saved.max_length
 
     def _notes(self, **more: Any) -> dict[str, Any]:
         values = {name: python_scalar(getattr(self, name)) for name in self._noted if hasattr(self, name)}
         kept = {name: value for name, value in values.items() if value is None or isinstance(value, str | int | float)}
         return {NOTES: {"parameters": kept, **more}}
 
-    def _learn(self, bind: Any, **more: Any) -> Any:
+    def _learn(self, task: TaskSpec, rows: Any, weights: NDArray[np.float64] | None = None, **notes: Any) -> Any:
+        """Return the model fine-tuned on labelled rows; `notes` are stored in its folder beside the parameters."""
         from bertwright.finetuning.settings import FinetuneSettings
         from bertwright.sklearn.fit import fit_model
 
         values = {name: python_scalar(getattr(self, name)) for name in self._settings}
         settings = validated(FinetuneSettings, {**values, "first_seed": seed_of(self.random_state)})
         return fit_model(
-            bind,
+            task,
+            rows,
             settings,
+            weights=weights,
             model=self.model,
             tokenizer=self.tokenizer,
-            notes=self._notes(**more),
+            notes=self._notes(**notes),
             verbose=bool(self.verbose),
         )
 
@@ -121,12 +141,13 @@ def validated(settings: Any, values: dict[str, Any]) -> Any:
         return settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        name = {"first_seed": "random_state"}.get(*[str(first["loc"][0])] * 2) if first["loc"] else "the parameters"
+        name = str(first["loc"][0]) if first["loc"] else "the parameters"
+        name = "random_state" if name == "first_seed" else name
         raise EstimatorError(f"{name}: {first['input']!r}: {first['msg']}") from None
 
 
 def noted(learned: Any, name: str, default: Any) -> Any:
-    """Return what a model folder stores for its estimator; the default where there is nothing of that type."""
+    """Return an entry that a model folder stores for its estimator; the default where no entry has its type."""
     notes = learned.saved.extra.get(NOTES)
     value = notes.get(name, default) if isinstance(notes, dict) else default
     return value if isinstance(value, type(default)) else default

@@ -1,7 +1,8 @@
 """texts or pairs → a class, a number or a vector: BertClassifier, BertRegressor, BertVectorizer (paper §4.1, §5.3)."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,6 @@ from sklearn.base import ClassifierMixin, ClassNamePrefixFeaturesOutMixin, Regre
 from sklearn.utils.validation import check_is_fitted
 
 from bertwright.console import say
-from bertwright.errors import InputError
 from bertwright.sklearn.base import TextEstimator, Trained, in_order, noted, python_scalar, validated
 from bertwright.sklearn.inputs import (
     EstimatorError,
@@ -20,16 +20,20 @@ from bertwright.sklearn.inputs import (
     in_python,
     label_name,
 )
-from bertwright.tasks.classification.encoding import Predictions, decode, encode
+from bertwright.tasks.classification.encoding import Predictions, decode
 from bertwright.tasks.classification.examples import TextExamples, natural, standardised, weigh
 from bertwright.tasks.classification.spec import CLASSIFY, REGRESS, ClassificationTask, Long
+from bertwright.tasks.spec import TaskSpec
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _OfTexts(Trained):
     """Common part of BertClassifier and BertRegressor."""
 
     _noted = (*Trained._noted, "class_weight", "long")
-    _kind: Literal["classification", "regression"]
+    _kind: ClassVar[Literal["classification", "regression"]]
+
+    long: Long = "truncate"
 
     def _task(self, task: ClassificationTask, texts: Texts, **more: Any) -> ClassificationTask:
         values = {**task.model_dump(), "text": texts.columns, "long": self.long, **more}
@@ -45,51 +49,35 @@ class _OfTexts(Trained):
         classes: NDArray[Any] | None = None,
     ) -> None:
         """Fine-tune, then set the attributes: a fit that fails or is interrupted changes nothing."""
-        from bertwright.tasks.binding import LabelledData
-        from bertwright.tasks.classification.task import CLASSIFICATION
-
         examples = _examples(texts, targets)
-        task = weigh(task, examples)
-        kind = "text" if classes is None else _kind_of(classes)
-
-        data = LabelledData(task, examples, {}, {})
-
-        def bind(tokenizer: Any, config: Any) -> Any:
-            return CLASSIFICATION.bind(data, tokenizer, config, python_scalar(self.max_length), weights=weights)
-
-        learned = self._learn(bind, classes=kind)
-        self.learned_ = learned
+        kind = "text" if classes is None else _type_of(classes)
+        self.learned_ = self._learn(weigh(task, examples), examples, weights, classes=kind)
         if classes is not None:
             self.classes_ = classes
         self._note_columns(texts)
 
-    def _take(self, learned: Any) -> None:
-        from bertwright.tasks.kinds import task_of
+    def _can_predict(self, task: TaskSpec) -> bool:
+        return isinstance(task, ClassificationTask) and task.kind == self._kind
 
-        task = task_of(learned.saved)
-        if not isinstance(task, ClassificationTask) or task.kind != self._kind:
-            raise InputError(
-                f"{learned.saved.place}: expected a model for {type(self).__name__}, got one for {task.name}"
-            )
-        self.learned_, self.n_features_in_ = learned, len(task.text)
-        self.max_length, self.long = learned.saved.max_length, task.long
+    def _set_fitted(self, learned: Any, task: Any) -> None:
+        super()._set_fitted(learned, task)
+        self.n_features_in_, self.long = len(task.text), task.long
 
-    def _answers(self, X: Any) -> tuple[Predictions, NDArray[np.float64]]:
+    def _predictions(self, X: Any) -> tuple[Predictions, NDArray[np.float64]]:
         """Return the predictions and their logits."""
         check_is_fitted(self)
         with in_python(verbose=bool(self.verbose)):
             from bertwright.tasks.classification.model import noted_task
-            from bertwright.tasks.classification.task import open_logits, say_what_is_long
+            from bertwright.tasks.classification.task import CLASSIFICATION, open_logits
 
             texts = self._as_fitted(X)
             task, max_length = noted_task(self.learned_.saved)
-            part = _examples(texts, None)
-            encoded = encode(self.learned_.tokenizer, part.texts_a, part.texts_b, max_length=max_length, long=task.long)
-            say_what_is_long(encoded, part, max_length)
+            encoded = CLASSIFICATION.encode(task, self.learned_.tokenizer, _examples(texts, None), max_length)
             logits = self.learned_.ready(open_logits)(encoded)
         return decode(task, logits), logits.astype(np.float64)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
     """Classify a text or a pair with a fine-tuned encoder.
 
@@ -109,46 +97,19 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
 
     _kind = "classification"
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        tokenizer: str | Path | None = None,
-        epochs: int = 3,
-        batch_size: int = 32,
-        learning_rate: float | None = None,
-        max_length: int = 128,
-        long: Long = "truncate",
-        class_weight: str | dict[Any, float] | None = None,
-        precision: str = "auto",
-        threads: int | None = None,
-        random_state: Any = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_length = max_length
-        self.long = long
-        self.class_weight = class_weight
-        self.precision = precision
-        self.threads = threads
-        self.random_state = random_state
-        self.verbose = verbose
+    class_weight: str | dict[Any, float] | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BertClassifier":
         """Fine-tune on the classes `y` [N] of the texts; a text of weight 0 is left out."""
         with in_python(verbose=bool(self.verbose)):
             texts = self._texts(X)
             labels, weights = check_labels(y, len(texts)), check_weights(sample_weight, len(texts))
-            texts, labels, weights = _counted(texts, labels, weights)
+            texts, labels, weights = _with_weight(texts, labels, weights)
             classes, targets = np.unique(labels, return_inverse=True)
             if len(classes) < 2:
                 raise EstimatorError(f"y: expected at least two classes, got one class, {label_name(classes[0])!r}")
             # The outputs are in the order in which `bertwright finetune` puts the labels of a table.
-            order = np.array(sorted(range(len(classes)), key=lambda at: natural(label_name(classes[at]))))
+            order = np.array(sorted(range(len(classes)), key=lambda number: natural(label_name(classes[number]))))
             outputs = classes[order]
             task = self._task(CLASSIFY, texts, labels=tuple(map(label_name, outputs)), **self._weights(outputs))
             self._fit(task, texts, np.argsort(order)[targets].astype(np.int64), weights, classes)
@@ -156,15 +117,15 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of each text [N]."""
-        outputs = self._answers(X)[0].values
-        classes: NDArray[Any] = self._of_outputs()[outputs]
+        outputs = self._predictions(X)[0].values
+        classes: NDArray[Any] = self._classes_of_outputs()[outputs]
         return classes
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class [N, classes], in the order of `classes_`."""
-        predictions, _ = self._answers(X)
+        predictions, _ = self._predictions(X)
         assert predictions.probabilities is not None
-        return predictions.probabilities[:, np.argsort(self._of_outputs())]
+        return predictions.probabilities[:, np.argsort(self._classes_of_outputs())]
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the logarithm of `predict_proba`."""
@@ -173,7 +134,7 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return logits [N, classes]; of two classes their difference [N], positive for the second."""
-        logits = self._answers(X)[1][:, np.argsort(self._of_outputs())]
+        logits = self._predictions(X)[1][:, np.argsort(self._classes_of_outputs())]
         return logits if len(self.classes_) > 2 else logits[:, 1] - logits[:, 0]
 
     def _weights(self, classes: NDArray[Any]) -> dict[str, Any]:
@@ -198,22 +159,22 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
             raise EstimatorError("class_weight: expected a class with a weight above 0, got none")
         return {"weights": weights}
 
-    def _of_outputs(self) -> NDArray[Any]:
+    def _classes_of_outputs(self) -> NDArray[Any]:
         """Return the class of each output; imported folders may have them unsorted."""
         saved = self.learned_.saved
         classes: NDArray[Any] = in_order(saved.labels, noted(self.learned_, "classes", "text"), saved.place)
         return classes.astype(self.classes_.dtype) if hasattr(self, "classes_") else classes
 
-    def _take(self, learned: Any) -> None:
-        super()._take(learned)
-        outputs = self._of_outputs()
+    def _set_fitted(self, learned: Any, task: Any) -> None:
+        super()._set_fitted(learned, task)
+        outputs = self._classes_of_outputs()
         self.classes_ = np.sort(outputs)
-        task = ClassificationTask.model_validate(learned.saved.extra["task"])
         if task.weights:
             named = dict(zip(outputs.tolist(), task.weights, strict=True))
             self.class_weight = "balanced" if task.class_weights == "balanced" else named
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BertRegressor(RegressorMixin, _OfTexts):  # type: ignore[misc]
     """Predict a number for a text or a pair with a fine-tuned encoder, trained on centred and scaled numbers.
 
@@ -222,48 +183,21 @@ class BertRegressor(RegressorMixin, _OfTexts):  # type: ignore[misc]
 
     _kind = "regression"
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        tokenizer: str | Path | None = None,
-        epochs: int = 3,
-        batch_size: int = 32,
-        learning_rate: float | None = None,
-        max_length: int = 128,
-        long: Long = "truncate",
-        precision: str = "auto",
-        threads: int | None = None,
-        random_state: Any = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_length = max_length
-        self.long = long
-        self.precision = precision
-        self.threads = threads
-        self.random_state = random_state
-        self.verbose = verbose
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BertRegressor":
         """Fine-tune on the numbers `y` [N] of the texts; a text of weight 0 is left out."""
         with in_python(verbose=bool(self.verbose)):
             texts = self._texts(X)
             numbers, weights = check_numbers(y, len(texts)), check_weights(sample_weight, len(texts))
-            texts, numbers, weights = _counted(texts, numbers, weights)
+            texts, numbers, weights = _with_weight(texts, numbers, weights)
             self._fit(standardised(self._task(REGRESS, texts), numbers), texts, numbers, weights)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the number of each text [N]."""
-        return self._answers(X)[0].values
+        return self._predictions(X)[0].values
 
 
-def _counted(
+def _with_weight(
     texts: Texts, targets: NDArray[Any], weights: NDArray[np.float64] | None
 ) -> tuple[Texts, NDArray[Any], NDArray[np.float64] | None]:
     """Return the rows with a weight above 0."""
@@ -278,12 +212,9 @@ def _examples(texts: Texts, targets: NDArray[Any] | None) -> TextExamples:
     return TextExamples(texts.sides[0], second, targets, "X", tuple(range(len(texts))))
 
 
-def _kind_of(classes: NDArray[Any]) -> str:
-    return {"i": "int", "u": "int", "f": "float", "b": "bool"}.get(classes.dtype.kind, _kind_of_object(classes))
-
-
-def _kind_of_object(classes: NDArray[Any]) -> str:
-    first = classes[0]
+def _type_of(classes: NDArray[Any]) -> str:
+    """Return the name of the Python type of the classes; "text" for any other type."""
+    first = python_scalar(classes[0])
     return next((kind.__name__ for kind in (bool, int, float) if isinstance(first, kind)), "text")
 
 
@@ -345,15 +276,13 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             pool: Any = self.pool
             encoder = self.learned_.ready(frozen_encoder)
             vectors = np.empty((len(texts), config.hidden), dtype=np.float32)
-            options: Any = {
-                "layers": [python_scalar(self.layer) % (config.layers + 1)],
-                "max_length": python_scalar(self.max_length),
-            }
+            layers, limit = [python_scalar(self.layer) % (config.layers + 1)], python_scalar(self.max_length)
+            rows = features_of(encoder, self.learned_.tokenizer, texts.sides[0], layers=layers, max_length=limit)
             cut = 0
-            for row, features in enumerate(features_of(encoder, self.learned_.tokenizer, texts.sides[0], **options)):
-                vectors[row] = pooled(features, pool)[0]
+            for row, features in enumerate(rows):
+                vectors[row] = pooled(features.states, pool)[0]
                 cut += features.truncated
             if cut:
-                limit = python_scalar(self.max_length) or config.max_positions
+                limit = limit or config.max_positions
                 say(f"X: {cut} of {len(texts)} texts exceed {limit} tokens and are cut")
         return vectors

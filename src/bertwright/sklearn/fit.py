@@ -9,8 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 
 from bertwright.errors import InputError
 from bertwright.files import digest_note
@@ -25,18 +27,19 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
-from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_weights
-from bertwright.tasks.binding import BoundTask, open_tokenizer
+from bertwright.tasks.binding import LabelledData, open_tokenizer
+from bertwright.tasks.kinds import kind_of
+from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import train
 
 _SOURCE: Final = "this estimator"
-_OWN_FILES: Final = {CARD, "config.json", WEIGHTS, digest_note(Path(WEIGHTS)).name, *TOKENIZER_FILES}
+_MODEL_FILES: Final = {CARD, "config.json", WEIGHTS, digest_note(Path(WEIGHTS)).name, *TOKENIZER_FILES}
 _ONE_AT_A_TIME = threading.RLock()
-"""Lock of everything that draws random numbers: dropout and new modules use the process's one generator, so that two
-threads would take each other's numbers.
+"""Lock of all code that draws random numbers. Dropout and new modules use the only generator of the process, so that
+the numbers of one thread would depend on other threads.
 """
 
 
@@ -44,7 +47,7 @@ threads would take each other's numbers.
 class Learned:
     """A model folder in memory: weights and notes, its tokenizer, and the tokenizer's files.
 
-    Its pickle has the weights as safetensors bytes and the rest as plain values, for joblib's processes.
+    Its pickle, which joblib sends to other processes, has the weights as bytes of safetensors.
     """
 
     saved: SavedModel
@@ -53,7 +56,7 @@ class Learned:
     _ready: Any = field(default=None, repr=False, compare=False)
 
     def ready(self, build: Callable[[SavedModel], Any]) -> Any:
-        """Return what `build` makes of the model, built once, without using the program's random numbers."""
+        """Return the result of `build`, computed once, without using the program's random numbers."""
         if self._ready is None:
             with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
                 if self._ready is None:  # another thread may have built it meanwhile
@@ -61,12 +64,12 @@ class Learned:
         return self._ready
 
     def save(self, folder: Path) -> None:
-        """Write a model folder, atomically; it may only replace a folder with nothing but a model."""
+        """Write a model folder, atomically. Raises InputError for a folder with files that are not a model's."""
         saved = self.saved
         assert saved.weights is not None
-        strange = sorted({path.name for path in folder.iterdir()} - _OWN_FILES) if folder.is_dir() else []
-        if strange or (folder.exists() and not folder.is_dir()):
-            problem = f"it has {strange[0]}, which would be lost" if strange else "it is a file"
+        others = sorted({path.name for path in folder.iterdir()} - _MODEL_FILES) if folder.is_dir() else []
+        if others or (folder.exists() and not folder.is_dir()):
+            problem = f"it has {others[0]}, which would be lost" if others else "it is a file"
             raise InputError(f"{folder}: {problem}; name a new folder, or one with nothing but a model")
         with tempfile.TemporaryDirectory() as temporary:
             for name, content in self.files.items():
@@ -116,22 +119,28 @@ def read(model: str | Path) -> Learned:
 
 
 def fit_model(
-    bind: Callable[[BaseTokenizer, BackboneConfig], BoundTask],
+    task: TaskSpec,
+    rows: Any,
     settings: FinetuneSettings,
     *,
+    weights: NDArray[np.float64] | None,
     model: str | Path,
     tokenizer: str | Path | None,
     notes: Mapping[str, Any],
     verbose: bool,
 ) -> Learned:
-    """Fine-tune `model` on a bound task for all epochs, in memory and without validation.
+    """Fine-tune `model` on labelled rows of a task for all epochs, in memory and without validation.
 
-    notes: what the model folder stores beside its task. Raises KeyboardInterrupt where a signal came.
+    weights: factors of the rows' weights. notes: entries of config.json beside the task.
+
+    Raises KeyboardInterrupt where a signal came.
     """
     with _ONE_AT_A_TIME, _restored_torch():
         saved, model_tokenizer = open_initial_model(str(model), None if tokenizer is None else Path(tokenizer))
         check_settings(settings, saved.config, saved.place)
-        bound = add_auxiliary_loss(settings, bind(model_tokenizer, saved.config), saved)
+        data, kind = LabelledData(task, rows, {}, {}), kind_of(task)
+        bound = kind.bind(data, model_tokenizer, saved.config, settings.max_length, weights=weights)
+        bound = add_auxiliary_loss(settings, bound, saved)
         start = initial_weights(settings, bound, saved)
         # in a joblib worker torch reports the worker's threads
         numerics = _measured(settings.precision, settings.threads or torch.get_num_threads())

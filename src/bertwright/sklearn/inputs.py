@@ -53,7 +53,7 @@ class Texts:
 
 @contextmanager
 def in_python(*, verbose: bool = False) -> Iterator[None]:
-    """Turn option names in errors into parameter names, and messages into warnings.
+    """Replace option names in errors by parameter names, and turn messages into warnings.
 
     verbose: print messages as on the command line.
     """
@@ -113,8 +113,8 @@ def check_tags(y: Any, words: Sequence[Sequence[str]]) -> tuple[tuple[str, ...],
     for row, (tags, of_row) in enumerate(zip(tags_of_rows, words, strict=True)):
         if len(tags) != len(of_row):
             raise EstimatorError(f"y[{row}]: expected {len(of_row)} tags, one per word of X[{row}], got {len(tags)}")
-        for at, tag in enumerate(tags):
-            _refuse_unwritable(tag, f"y[{row}][{at}]")
+        for index, tag in enumerate(tags):
+            _refuse_unwritable(tag, f"y[{row}][{index}]")
     return tags_of_rows
 
 
@@ -192,7 +192,7 @@ def _rows_of(values: Any, name: str, what: str, item: str) -> tuple[tuple[str, .
     if not any(rows):
         raise EstimatorError(f"{name}: {len(rows)} sample(s) without any {what}; a minimum of 1 is required")
     return tuple(
-        tuple(_text(cell, f"{name}[{row}][{at}]", item) for at, cell in enumerate(cells))
+        tuple(_text(cell, f"{name}[{row}][{index}]", item) for index, cell in enumerate(cells))
         for row, cells in enumerate(rows)
     )
 

@@ -1,17 +1,16 @@
 """words → a tag for each word: BertTagger (paper §5.3)."""
 
 from contextlib import nullcontext
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bertwright.console import redirect_messages
-from bertwright.errors import InputError
-from bertwright.sklearn.base import Trained, python_scalar, validated
+from bertwright.sklearn.base import Trained, validated
 from bertwright.sklearn.inputs import check_tags, check_words, in_python
+from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, as_learned, learn_tags, possible, score_tags
 
@@ -19,15 +18,16 @@ from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, as_learned, lea
 class _ListedSentences(Sentences):
     """Sentences from Python lists, with positions as Python writes them."""
 
-    def place(self, row: int, word: int = 0) -> str:
+    def location(self, row: int, word: int = 0) -> str:
         """Return the position of a tag or, without tags, of a word."""
         return f"{self.source}[{row}][{word}]"
 
-    def where(self, row: int, word: int = 0) -> str:
+    def line_of_word(self, row: int, word: int = 0) -> str:
         """Return the position for a message."""
-        return f"at {self.place(row, word)}"
+        return f"at {self.location(row, word)}"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BertTagger(Trained):
     """Tag each word of a sentence with a fine-tuned encoder.
 
@@ -41,32 +41,7 @@ class BertTagger(Trained):
 
     _noted = (*Trained._noted, "scheme")
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        tokenizer: str | Path | None = None,
-        epochs: int = 3,
-        batch_size: int = 32,
-        learning_rate: float | None = None,
-        max_length: int = 128,
-        scheme: str = "auto",
-        precision: str = "auto",
-        threads: int | None = None,
-        random_state: Any = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_length = max_length
-        self.scheme = scheme
-        self.precision = precision
-        self.threads = threads
-        self.random_state = random_state
-        self.verbose = verbose
+    scheme: str = "auto"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -76,20 +51,11 @@ class BertTagger(Trained):
     def fit(self, X: Any, y: Any) -> "BertTagger":
         """Fine-tune on the tags of the words."""
         with in_python(verbose=bool(self.verbose)):
-            from bertwright.tasks.binding import LabelledData
-            from bertwright.tasks.tagging.task import TAGGING
-
             base = POS if self.scheme == "plain" else NER
             task: TaggingTask = validated(TaggingTask, {**base.model_dump(), "scheme": self.scheme})
             sentences = self._learnable(task, X, y)
             task = learn_tags(task, sentences)
-
-            data = LabelledData(task, sentences, {}, {})
-
-            def bind(tokenizer: Any, config: Any) -> Any:
-                return TAGGING.bind(data, tokenizer, config, python_scalar(self.max_length))
-
-            self.learned_ = self._learn(bind)
+            self.learned_ = self._learn(task, sentences)
             self.classes_ = np.array(task.labels)
         return self
 
@@ -122,14 +88,12 @@ class BertTagger(Trained):
         task, tagged = self.learned_.ready(lambda saved: open_tagging(saved, tokenizer))
         return tuple(possible(task, tags) for tags in tagged(replace(sentences, tags=None), "off").tags)
 
-    def _take(self, learned: Any) -> None:
-        from bertwright.tasks.kinds import task_of
+    def _can_predict(self, task: TaskSpec) -> bool:
+        return isinstance(task, TaggingTask)
 
-        task = task_of(learned.saved)
-        if not isinstance(task, TaggingTask):
-            raise InputError(f"{learned.saved.place}: expected a model for BertTagger, got one for {task.name}")
-        self.learned_, self.classes_ = learned, np.array(learned.saved.labels)
-        self.max_length, self.scheme = learned.saved.max_length, task.scheme
+    def _set_fitted(self, learned: Any, task: Any) -> None:
+        super()._set_fitted(learned, task)
+        self.classes_, self.scheme = np.array(learned.saved.labels), task.scheme
 
 
 def _listed_sentences(X: Any, y: Any = None) -> Sentences:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -42,8 +42,21 @@ def table_stem(path: Path) -> str | None:
 
 
 def without_packing(path: Path) -> Path:
-    """Return a path without the ending that says how the file is packed."""
+    """Return a path without the ending of a packed file."""
     return path.with_suffix("") if path.suffix in OPENERS else path
+
+
+def source_name(path: Path | str) -> str:
+    """Return the name of an input for messages; "-" is standard input."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def only_file(folder: Path, paths: Sequence[Path], kind: str = "table") -> Path | None:
+    """Return the only one of these files of a folder; None where there is none. Raises InputError for several."""
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise InputError(f"{folder}: expected one {kind}, found {names}; keep one or give the path of the file")
+    return paths[0] if paths else None
 
 
 @contextmanager
@@ -118,7 +131,7 @@ def open_lines(path: Path) -> Iterator[Iterable[bytes]]:
 
 
 def _lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield lines; errors of reading become InputError, errors of the code that uses the lines do not."""
+    """Yield lines. Raises InputError for errors of reading; errors of the caller pass through unchanged."""
     try:
         yield from stream
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -146,7 +159,7 @@ def decode_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
 
 
 def _is_binary(raw: bytes) -> bool:
-    """Return whether a file with this first line is Parquet or packed: a text has no such bytes after such a start."""
+    """Return whether a file with this first line is Parquet or packed: it begins so, and has bytes that no text has."""
     return raw.startswith((PARQUET_MAGIC, *MAGIC.values())) and bool(
         re.search(rb"[\x00-\x08\x0e-\x1f\x80-\xff]", raw[:64])
     )

@@ -1,4 +1,4 @@
-"""Parquet file → rows → Parquet file, so many rows at a time; columns that are not used keep their types.
+"""Parquet file → rows → Parquet file, a limited number of rows at a time; columns that are not used keep their types.
 
 Rows stay Arrow tables. Their values become Python objects only where they are used. pyarrow is imported inside the
 functions, because commands that read no Parquet start faster without it.
@@ -13,9 +13,10 @@ from bertwright.errors import InputError, shown
 from bertwright.text.parquet import check_text_column, first_line, open_parquet
 
 ROWS: Final = 8192
-"""Rows of a row group that is written, and most rows that are decoded at a time."""
+"""Number of rows in a row group that is written, and largest number of rows that are decoded at a time."""
 
-_BYTES: Final = 64 << 20  # bytes of the rows that are decoded at a time, by the sizes that the file states
+_BYTES: Final = 64 << 20
+"""Number of bytes, by the sizes in the file, that are decoded at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +129,7 @@ class ParquetOut:
             cells = zip(*rows, strict=True)
             arrays = {name: _array(name, column, source) for name, column in zip(names, cells, strict=True)}
             table = pa.table(arrays)
-        # `datasets` notes its features here. They lack the columns of the answers, and it would refuse the file.
+        # Hugging Face's `datasets` stores a list of columns here, which lacks the answers; it would refuse the file.
         metadata = {key: value for key, value in (table.schema.metadata or {}).items() if key != b"huggingface"}
         table = table.replace_schema_metadata(metadata or None)
         try:
@@ -182,7 +183,7 @@ def _plain(value: Any, location: str) -> object:
 
 
 def _rows_at_a_time(metadata: Any) -> int:
-    """Return the number of rows that take about _BYTES: a file may hold pictures beside its texts."""
+    """Return the number of rows with about _BYTES: a file may have pictures beside its texts."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     longest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
     return max(1, min(ROWS, _BYTES // max(1, longest)))

@@ -22,15 +22,15 @@ import numpy as np
 
 from bertwright.console import say
 from bertwright.errors import InputError, shown
-from bertwright.tables.files import Format, InputFormat, decode_lines, open_file
+from bertwright.tables.files import Format, InputFormat, decode_lines, open_file, source_name
 from bertwright.tables.parquet import ArrowRows, read_arrow_rows
 
 Row = TypeVar("Row")
 BLOCK_ROWS: Final = 16_384
-"""Most rows of a block."""
+"""Largest number of rows in a block."""
 
 BLOCK_CHARACTERS: Final = 1 << 25
-"""Characters after which a block ends, however few rows it has."""
+"""Number of characters after which a block ends."""
 
 
 class Absent:
@@ -67,7 +67,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return the location of a row for messages, as "file:line" or "file: row 3"."""
         return f"{self.source}{self.between}{self.lines[row]}"
 
@@ -84,14 +84,14 @@ class Table:
         for row, cell in enumerate(cells):
             if not isinstance(cell, str):
                 value = "null" if cell is None and self.format == "parquet" else repr(cell)
-                raise InputError(f"{self.place(row)}: expected a text in '{name}', got {value}")
+                raise InputError(f"{self.location(row)}: expected a text in '{name}', got {value}")
         return cast(tuple[str, ...], tuple(cells))
 
     def _index(self, name: str) -> int:
         indices = [index for index, column in enumerate(self.columns) if column == name]
         if len(indices) != 1:
             problem = "there are several columns" if indices else "there is no column"
-            # A csv file that comes through a pipe is read as a tsv file of one column.
+            # A csv file from a pipe is read as a tsv file of one column.
             is_csv = self.format == "tsv" and len(self.available) == 1 and "," in self.available[0]
             hint = " (with commas between them? add --input-format csv)" if is_csv else ""
             raise InputError(f"{self.source}: {problem} '{name}'; the columns are: {', '.join(self.available)}{hint}")
@@ -100,7 +100,7 @@ class Table:
 
 @dataclass(frozen=True)
 class OpenTable:
-    """An open table: its format, and a function that yields its blocks of at most so many rows (None: one block)."""
+    """An open table: its format, and a function that yields blocks of at most so many rows; None: all rows at once."""
 
     format: Format
     blocks: Callable[[int | None], Iterator[Table]]
@@ -128,7 +128,7 @@ def open_table(
     broken_rows: int = 0,
     format: InputFormat = "auto",
 ) -> Iterator[OpenTable]:
-    """Open a table; "-" is standard input, which is Parquet or JSON lines by its first bytes, and otherwise tsv.
+    """Open a table; "-" is standard input. Its first bytes say that it is Parquet or JSON lines; else it is tsv.
 
     columns      names of the columns to keep, if they exist; None keeps all
     headerless   names of the columns where the file has no header line. A first row with a cell that equals one of
@@ -141,7 +141,7 @@ def open_table(
     compression, quoting or JSON, a row of the wrong width, and a table without rows.
     """
     keep = None if columns is None else frozenset(columns)
-    source = "standard input" if str(path) == "-" else str(path)
+    source = source_name(path)
     with open_file(path, format) as (stream, table_format):
 
         def blocks(most: int | None) -> Iterator[Table]:
@@ -328,7 +328,7 @@ def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None
             )
 
 
-def names_once(place: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
+def names_once(location: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
     """Return a function that makes an object of (name, value) pairs and raises InputError for a name that is repeated.
 
     The parser of the standard library would keep the last of the values.
@@ -338,27 +338,27 @@ def names_once(place: str) -> Callable[[list[tuple[str, object]]], dict[str, obj
         fields = dict(pairs)
         if len(fields) < len(pairs):
             twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise InputError(f"{place}: '{shown(twice)}' is there twice in one object; names must differ")
+            raise InputError(f"{location}: '{shown(twice)}' is there twice in one object; names must differ")
         return fields
 
     return to_object
 
 
-def json_object(line: str, place: str) -> dict[str, object]:
-    """Return the object in a line of JSON. Raises InputError, which begins with `place`, for anything else."""
+def json_object(line: str, location: str) -> dict[str, object]:
+    """Return the object in a line of JSON. Raises InputError, which begins with `location`, for anything else."""
     try:
-        fields = json.loads(line, object_pairs_hook=names_once(place))
+        fields = json.loads(line, object_pairs_hook=names_once(location))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not valid JSON: {error}") from None
+        raise InputError(f"{location}: not valid JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise InputError(f"{place}: expected one object {{…}} a line, got a JSON {type(fields).__name__}")
-    # An escaped half of a surrogate pair is valid JSON, but no text that can be tokenised or written as UTF-8.
+        raise InputError(f"{location}: expected one object {{…}} a line, got a JSON {type(fields).__name__}")
+    # Half of a surrogate pair is valid in JSON as an escape, but cannot be tokenised or written as UTF-8.
     if "\\ud" in line.lower():
         try:
             json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise InputError(
-                f"{place}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text"
+                f"{location}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text"
             ) from None
     return fields
 

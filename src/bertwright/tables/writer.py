@@ -1,4 +1,4 @@
-"""table with answers → file, in its own format or another, block by block; the source and target of a prediction."""
+"""table with answers → file, in the same format or another, block by block; the source and target of a prediction."""
 
 import bz2
 import csv
@@ -103,23 +103,23 @@ def _write_text(table: Table, text: io.TextIOWrapper, *, header: bool) -> None:
     if table.header and header:
         text.write(line_of(table.columns, table.source))
     for number, row in enumerate(table.rows):
-        text.write(line_of(row, table.place(number)))
+        text.write(line_of(row, table.location(number)))
 
 
-def _csv_line(row: Sequence[object], place: str) -> str:
+def _csv_line(row: Sequence[object], location: str) -> str:
     line = io.StringIO()
     # csv quotes a carriage return in a cell only where it is part of the line terminator.
     csv.writer(line, lineterminator="\r\n").writerow(row)
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 
-def _tsv_line(row: Sequence[object], place: str) -> str:
+def _tsv_line(row: Sequence[object], location: str) -> str:
     cells = [str(cell) for cell in row]
     for cell in cells:
         if "\t" in cell or "\n" in cell:
             raise InputError(
-                f"{place}: {shown(repr(cell))} holds a tab or a line break, which tsv cannot hold; choose csv or jsonl "
-                "with --output-format"
+                f"{location}: {shown(repr(cell))} holds a tab or a line break, which tsv cannot hold; choose csv or "
+                "jsonl with --output-format"
             )
     return "\t".join(cells) + "\n"
 
@@ -190,22 +190,22 @@ class PredictRequest:
 
 
 @contextmanager
-def opened_target(asked: PredictRequest) -> Iterator[IO[bytes]]:
-    """Open the stream for the answers: standard output, or a file, packed by its name, that is complete or absent."""
-    if asked.target == "-":
+def opened_target(request: PredictRequest) -> Iterator[IO[bytes]]:
+    """Open the stream for the answers: standard output, or a file, packed by its ending, that is written atomically."""
+    if request.target == "-":
         yield sys.stdout.buffer
         sys.stdout.flush()
         return
-    with atomic_file(Path(asked.target), keep_new=True) as stream:
-        if not asked.packing:
+    with atomic_file(Path(request.target), keep_new=True) as stream:
+        if not request.packing:
             yield stream
             return
-        with _packed(stream, asked.packing) as packed:
+        with _packed(stream, request.packing) as packed:
             yield packed
 
 
 def answer_tables(
-    asked: PredictRequest,
+    request: PredictRequest,
     answered: Callable[[Table, Table], Table],
     *,
     headerless: Sequence[str] = (),
@@ -215,25 +215,26 @@ def answer_tables(
 
     answered    function from (rows as read, the same rows as they will be written) to the latter with their answers
     headerless  names of the columns, as for `open_table`
-    even        True where the answers add the same columns in every block, in every format
+    even        True where the answers have the same columns in every block
     """
-    output_format = asked.table_format
-    if output_format == "parquet" and asked.target == "-" and sys.stdout.isatty():
+    output_format = request.table_format
+    if output_format == "parquet" and request.target == "-" and sys.stdout.isatty():
         raise InputError("--output-format parquet: a terminal shows text only; name a file with --output")
     rows = 0
-    with open_table(asked.source, headerless=headerless, format=asked.input_format) as table:
+    with open_table(request.source, headerless=headerless, format=request.input_format) as table:
         format = output_format or table.format
-        if output_format is None and format == "parquet" and asked.target == "-" and sys.stdout.isatty():
+        if output_format is None and format == "parquet" and request.target == "-" and sys.stdout.isatty():
             raise InputError(
-                f"{asked.source}: a terminal shows text only, not Parquet; name a file with --output, or add "
+                f"{request.source}: a terminal shows text only, not Parquet; name a file with --output, or add "
                 "--output-format"
             )
-        # The columns of JSON lines and the types of their fields are known at the end only. So may the answers' be.
+        # All columns of JSON lines and the types of their fields are known only at the end of the file. So are the
+        # columns of answers that differ between blocks.
         in_one_block = (table.format == "jsonl" != format) or not (even or format in ("jsonl", "parquet"))
         blocks = table.blocks(None if in_one_block else BLOCK_ROWS)
         answers = answered(first := next(blocks), as_format(first, format))  # before anything is written
         names = set(answers.columns) - set(first.columns)
-        with opened_target(asked) as stream, TableOut(stream) as out:
+        with opened_target(request) as stream, TableOut(stream) as out:
             out.write(answers)
             rows += len(answers)
             for block in blocks:
@@ -264,7 +265,7 @@ def _packed(stream: IO[bytes], ending: str) -> IO[bytes]:
 
 
 class _Kept:
-    """Stream whose `close` does nothing, so that it stays open."""
+    """Stream that stays open when it is closed."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""bound task → the same with GPT-1's auxiliary loss, the next token of the task's own texts (GPT paper §3.2).
+"""bound task → bound task with GPT-1's auxiliary loss: it also predicts the next token of its texts (GPT paper §3.2).
 
 Shapes: B rows, T tokens, N tokens with a predecessor, D hidden, V vocabulary.
 """
@@ -42,8 +42,10 @@ def predicts_next(config: BackboneConfig) -> bool:
 class LanguageTask(BoundTask):
     """A bound task with a second loss: `weight` times the mean cross entropy of every token after the first.
 
-    The output layer of pre-training is used: a transform and a bias, or a bias, and the word embeddings. GPT-1 has the
-    embeddings alone. `stored` has the names of the saved model's parts.
+    The output layer is that of pre-training: the word embeddings and a bias. BERT's has a transform before them, and
+    GPT-1's has no bias.
+
+    stored   names of the top-level parts of the saved model
     """
 
     weight: float
@@ -101,7 +103,7 @@ def language_loss(model: nn.Module, call: BackboneCall) -> Tensor:
 
 @contextmanager
 def recorded(backbone: Backbone) -> Iterator[list[BackboneCall]]:
-    """Record the calls of a backbone; within the context it computes all positions, whichever are requested."""
+    """Record the calls of a backbone. Within the context it computes all positions, also where few are requested."""
     plain: Any = backbone.forward
     calls: list[BackboneCall] = []
 

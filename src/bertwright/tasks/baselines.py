@@ -1,6 +1,6 @@
-"""task → metrics without a network, as a lower bound for any encoder (beside paper §4.1).
+"""labelled texts → metrics of two simple models without an encoder, which an encoder should exceed (beside paper §4.1).
 
-Two baselines: the majority label (or mean number), and a linear model on words and word pairs.
+The baselines are the majority label (or the mean number), and a linear model on words and pairs of adjacent words.
 """
 
 import re
@@ -15,15 +15,15 @@ from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import TextExamples, split_dev
 from bertwright.tasks.classification.spec import ClassificationTask
 
-# Inverse strengths of the penalty; the default comes first and wins ties.
-STRENGTHS: Final = (1.0, 10.0, 0.1, 100.0)
-# Number of rows that are enough to choose the strength.
+INVERSE_PENALTIES: Final = (1.0, 10.0, 0.1, 100.0)
+"""Candidates for the inverse of the penalty on the linear model's weights; on ties the earlier one is chosen."""
 SELECTION_ROWS: Final = 20_000
+"""Largest number of training rows with which the penalty is chosen."""
 WORD: Final = re.compile(r"\w+|[^\w\s]")
 
 
 def majority_baseline(task: ClassificationTask, train: TextExamples, validation: TextExamples) -> dict[str, float]:
-    """Return the validation metrics of the most frequent training label (the first on ties) or the mean number."""
+    """Return the validation metrics of always predicting the majority label (the first on ties) or the mean number."""
     train_targets, validation_targets = _targets(train), _targets(validation)
     answer: Any
     if task.kind == "regression":
@@ -36,53 +36,51 @@ def majority_baseline(task: ClassificationTask, train: TextExamples, validation:
 def bag_of_words_baseline(
     task: ClassificationTask, train: TextExamples, validation: TextExamples, *, seed: int = 0
 ) -> dict[str, float]:
-    """Return the validation metrics of a linear model on TF-IDF of words and word pairs.
+    """Return the validation metrics of a linear model on the TF-IDF of words and of pairs of adjacent words.
 
-    The model is a logistic regression, or a ridge regression for numbers. A pair has features for each text, for the
-    words that both share, and for the size of the overlap. The strength of the penalty is chosen on a tenth of the
-    training rows by the task's primary metric. Raises MissingExtra without scikit-learn.
+    The model is a logistic regression, or a ridge regression for numbers. A pair of texts has features of each text, of
+    the words in both texts, and of their number. The penalty on the weights is chosen on a tenth of the training rows
+    by the task's primary metric. Raises MissingExtra without scikit-learn.
     """
-    strength = _choose_strength(task, train, seed=seed)
-    return score_values(task, _fit_predict(task, train, validation, (strength,))[0], _targets(validation))
+    inverse_penalty = _choose_inverse_penalty(task, train, seed=seed)
+    (predictions,) = _fit_predict(task, train, validation, (inverse_penalty,))
+    return score_values(task, predictions, _targets(validation))
 
 
-def _choose_strength(task: ClassificationTask, train: TextExamples, *, seed: int) -> float:
-    """Return the best of STRENGTHS on an inner split; the first where there are too few rows to split."""
+def _choose_inverse_penalty(task: ClassificationTask, train: TextExamples, *, seed: int) -> float:
+    """Return the best of INVERSE_PENALTIES on a tenth of the rows; the first where the rows cannot be split."""
     try:
-        rest, validation = split_dev(train, seed=seed)
+        fitted, measured = split_dev(train, seed=seed)
     except InputError:
-        return STRENGTHS[0]
-    if len(rest) > SELECTION_ROWS:
-        _, rest = split_dev(rest, fraction=SELECTION_ROWS / len(rest), seed=seed)
-    predictions = _fit_predict(task, rest, validation, STRENGTHS)
-    metrics = [score_values(task, values, _targets(validation))[task.primary_metric] for values in predictions]
-    return STRENGTHS[int(np.argmax(metrics))]
+        return INVERSE_PENALTIES[0]
+    if len(fitted) > SELECTION_ROWS:
+        _, fitted = split_dev(fitted, fraction=SELECTION_ROWS / len(fitted), seed=seed)
+    predictions = _fit_predict(task, fitted, measured, INVERSE_PENALTIES)
+    metrics = [score_values(task, values, _targets(measured))[task.primary_metric] for values in predictions]
+    return INVERSE_PENALTIES[int(np.argmax(metrics))]
 
 
 def _fit_predict(
-    task: ClassificationTask, train: TextExamples, test: TextExamples, strengths: Sequence[float]
+    task: ClassificationTask, train: TextExamples, test: TextExamples, inverse_penalties: Sequence[float]
 ) -> list[NDArray[Any]]:
-    """Return the predictions on `test` for each strength; only `train` decides the features."""
-    linear_model = _sklearn().linear_model
+    """Return the predictions on `test` of a model fitted on `train`, for each inverse penalty."""
+    sklearn = _sklearn()
     targets = _targets(train)
-    if len(np.unique(targets)) == 1:  # there is nothing to fit
-        return [np.full(len(test), targets[0]) for _ in strengths]
-    vectoriser = _vectoriser().fit([*train.texts_a, *(train.texts_b or ())])
-    features, test_features = _features(vectoriser, train), _features(vectoriser, test)
-    predictions = []
-    for strength in strengths:
-        if task.kind == "regression":
-            model = linear_model.Ridge(alpha=1.0 / strength, solver="sparse_cg", tol=1e-3)
-        else:
-            model = linear_model.LogisticRegression(C=strength, solver="newton-cg", max_iter=1000)
-        predictions.append(np.asarray(model.fit(features, targets).predict(test_features)))
-    return predictions
-
-
-def _vectoriser() -> Any:
-    return _sklearn().feature_extraction.text.TfidfVectorizer(
+    if len(np.unique(targets)) == 1:  # scikit-learn refuses to fit a single label
+        return [np.full(len(test), targets[0]) for _ in inverse_penalties]
+    vectoriser = sklearn.feature_extraction.text.TfidfVectorizer(
         tokenizer=_words, token_pattern=None, lowercase=False, ngram_range=(1, 2), sublinear_tf=True, dtype=np.float64
     )
+    vectoriser.fit([*train.texts_a, *(train.texts_b or ())])
+    features, test_features = _features(vectoriser, train), _features(vectoriser, test)
+    predictions = []
+    for inverse in inverse_penalties:
+        if task.kind == "regression":
+            model = sklearn.linear_model.Ridge(alpha=1.0 / inverse, solver="sparse_cg", tol=1e-3)
+        else:
+            model = sklearn.linear_model.LogisticRegression(C=inverse, solver="newton-cg", max_iter=1000)
+        predictions.append(np.asarray(model.fit(features, targets).predict(test_features)))
+    return predictions
 
 
 def _words(text: str) -> list[str]:
@@ -90,7 +88,7 @@ def _words(text: str) -> list[str]:
 
 
 def _features(vectoriser: Any, examples: TextExamples) -> Any:
-    """Return a sparse matrix [N, features]."""
+    """Return a sparse matrix [N, features]; a pair also has features of the words in both texts."""
     import scipy.sparse
 
     first = vectoriser.transform(examples.texts_a)
@@ -106,7 +104,7 @@ def _features(vectoriser: Any, examples: TextExamples) -> Any:
 
 
 def _overlap(a: set[str], b: set[str]) -> tuple[float, float, float]:
-    """Return the number of shared words as a fraction of all words, of the words of A, and of the words of B."""
+    """Return the words in both texts as a fraction of all words, of the words of A, and of the words of B."""
     num_shared = len(a & b)
     return num_shared / max(1, len(a | b)), num_shared / max(1, len(a)), num_shared / max(1, len(b))
 

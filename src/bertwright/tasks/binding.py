@@ -7,6 +7,7 @@ scikit-learn use it: read → encode → collate → model → loss, and logits 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ from bertwright.training.distributed import Trainable
 class LabelledData:
     """The rows of a training file, the validation rows by name, and the sha256 of the files.
 
-    task      with what the training data decide, such as its labels
+    task      the task with its labels and other values from the training data
     digests   {"train": sha256, "dev": {name: sha256}}
     """
 
@@ -40,7 +41,7 @@ class LabelledData:
 
 @dataclass(frozen=True)
 class ModelToSave:
-    """A trained model, its class in transformers, its label names, and what config.json stores besides."""
+    """A trained model, its class in transformers, its label names, and further entries of config.json."""
 
     module: nn.Module
     architecture: str
@@ -57,10 +58,12 @@ class TaskKind(ABC):
     """Class of the model in transformers."""
     head: ClassVar[str] = "classifier"
     """Prefix of the parameters of the new layer, which is trained from scratch."""
+    has_pairs: ClassVar[bool] = False
+    """True where every row is a pair of texts, which needs an encoder with segments."""
     unit: ClassVar[str] = "rows"
     """Name of the count that divides the summed loss."""
     feature_unit: ClassVar[str | None] = None
-    """Unit that the feature-based approach labels, "row" or "position"; None where it is not supported."""
+    """Unit with a target in the feature-based approach, "row" or "position"; None where it is not supported."""
 
     @abstractmethod
     def read(self, task: Any, data: Path) -> LabelledData:
@@ -68,15 +71,15 @@ class TaskKind(ABC):
 
     @abstractmethod
     def encode(self, task: Any, tokenizer: BaseTokenizer, rows: Any, max_length: int, *, train: bool = False) -> Any:
-        """Return the token ids of `rows`; print how many are too long. `train`: include what the loss needs."""
+        """Return the token ids of `rows`; print how many are too long. `train`: include the targets of the loss."""
 
     @abstractmethod
     def targets(self, task: Any, rows: Any, inputs: Any, weights: NDArray[np.float64] | None = None) -> Any:
-        """Return what `collate` needs beside the inputs; `weights` are factors of the rows' weights."""
+        """Return the targets of the training rows for `collate`; `weights` are factors of the rows' weights."""
 
     @abstractmethod
-    def collate(self, task: Any, inputs: Any, targets: Any, chosen: NDArray[np.int64], config: BackboneConfig) -> Any:
-        """Return a padded batch of the chosen rows."""
+    def collate(self, bound: "BoundTask", chosen: NDArray[np.int64]) -> Any:
+        """Return a padded batch of the chosen training rows."""
 
     @abstractmethod
     def model(self, task: Any, config: BackboneConfig) -> nn.Module:
@@ -107,23 +110,19 @@ class TaskKind(ABC):
 
     def check(self, data: LabelledData, config: BackboneConfig) -> None:
         """Raise InputError where an encoder of that shape cannot learn the task, before anything is encoded."""
-        if self.has_pairs(data.train):
+        if self.has_pairs:
             need_segments(config, data.task.name)
-
-    def has_pairs(self, rows: Any) -> bool:
-        """Return whether the rows are pairs of texts, which need segments."""
-        return False
 
     def lengths(self, rows: Any, inputs: Any) -> NDArray[np.int64]:
         """Return the number of tokens of each training row [N]."""
         return np.array([len(ids) for ids in inputs.ids])
 
-    def tokens(self, task: Any, rows: Any, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
+    def tokens(self, data: LabelledData, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
         """Return the number of tokens of all inputs of each training row [N]."""
         return lengths
 
     def count(self, batch: Any) -> float:
-        """Return the number of units in a batch, which divides the loss."""
+        """Return the number of units in a batch; the summed loss is divided by it."""
         return float(len(batch.ids))
 
     def flops(self, model: Any, batch: Any) -> float:
@@ -180,20 +179,19 @@ class TaskKind(ABC):
     ) -> "BoundTask":
         """Encode labelled data; `weights` [rows] are factors of the training rows' weights."""
         self.check(data, config)
-        inputs = self.encode(data.task, tokenizer, data.train, max_length, train=True)
+        encode = partial(self.encode, data.task, tokenizer, max_length=max_length)
+        inputs = encode(data.train, train=True)
         lengths = self.lengths(data.train, inputs)
+        validation = {name: (rows, encode(rows)) for name, rows in data.validation.items()}
         return BoundTask(
             kind=self,
             task=data.task,
             digests=data.digests,
             train=(data.train, inputs),
-            validation={
-                name: (rows, self.encode(data.task, tokenizer, rows, max_length))
-                for name, rows in data.validation.items()
-            },
+            validation=validation,
             targets=self.targets(data.task, data.train, inputs, weights),
             lengths=lengths,
-            tokens=self.tokens(data.task, data.train, lengths, config),
+            tokens=self.tokens(data, lengths, config),
             config=config,
             max_length=max_length,
         )
@@ -227,7 +225,7 @@ class BoundTask:
         return self.kind.head
 
     def prepare(self) -> None:
-        """Compute what is needed once, before the first seed."""
+        """Compute values that all seeds share, before the first seed."""
 
     def build(self, config: BackboneConfig) -> nn.Module:
         """Build the model for an encoder of this shape."""
@@ -235,7 +233,7 @@ class BoundTask:
 
     def batch(self, chosen: NDArray[np.int64]) -> Any:
         """Return a padded batch of the chosen training rows."""
-        return self.kind.collate(self.task, self.train[1], self.targets, chosen, self.config)
+        return self.kind.collate(self, chosen)
 
     def trainable(self, model: nn.Module) -> Trainable[Any]:
         """Return what the training loop trains."""

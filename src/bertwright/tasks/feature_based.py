@@ -20,14 +20,14 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
-from bertwright.tasks import inference as precision
 from bertwright.tasks.binding import BoundTask, ModelToSave
 from bertwright.tasks.frozen_features import FeaturePositions, FrozenModel, States, predicted, states_for, states_of
+from bertwright.tasks.inference import ready
 from bertwright.training.distributed import Trainable
 from bertwright.training.hardware import CPU, module_device, resolve_device
 from bertwright.training.settings import Device
 
-READ = "rows read by the encoder"
+_PROGRESS = "rows read by the encoder"
 """End of the progress line while features are computed."""
 
 _NO_TARGET = -100
@@ -47,10 +47,12 @@ class FeatureBatch:
 class FeatureTask(BoundTask):
     """A bound task that is learned from the states of a frozen encoder.
 
+    way       name of the layers whose states are the features
+    width     width of the BiLSTM
     saved     the encoder's model folder
-    cache     folder that keeps the features
-    weights   digest of the encoder's weights, which is part of the files' names
-    device    computes the features; `prepare` raises InputError without it
+    cache     folder of the computed features
+    weights   digest of the encoder's weights, from which the names of the files in `cache` are derived
+    device    device that computes the features; `prepare` raises InputError where there is none
     """
 
     way: Way
@@ -96,16 +98,16 @@ class FeatureTask(BoundTask):
         """Return the states of a validation file, or of the training rows (None)."""
         if name not in self._computed:
             positions = self.positions if name is None else self.kind.feature_positions(*self.validation[name])
-            encoder, layers = (
-                self.encoder.to(resolve_device(self.device)),
-                states_of(self.way, self.saved.config.layers),
+            encoder = self.encoder.to(resolve_device(self.device))
+            layers = states_of(self.way, self.saved.config.layers)
+            self._computed[name] = states_for(
+                encoder, positions, layers, cache=self.cache, key=self.weights, what=_PROGRESS
             )
-            self._computed[name] = states_for(encoder, positions, layers, cache=self.cache, key=self.weights, what=READ)
         states: States = self._computed[name]
         return states
 
     def prepare(self) -> None:
-        """Compute all features; then the encoder leaves the GPU, whose memory the head needs."""
+        """Compute all features, then move the encoder to the CPU: the head needs the memory of the GPU."""
         for name in (None, *self.validation):
             self.states(name)
         self.encoder.to(CPU)
@@ -182,14 +184,14 @@ def open_with_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArra
         raise InputError(f"{saved.place}: expected features with {', '.join(names)} in config.json, got {stored!r}")
     model = FrozenModel(saved.config, stored["way"], **{name: stored[name] for name in names[1:]})
     load_weights(model, saved)
-    encoder = precision.ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
+    encoder = ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]
     assert isinstance(encoder, Backbone)
     head, layers = model.head.eval().to(module_device(encoder)), states_of(stored["way"], saved.config.layers)
-    return lambda positions: predicted(head, states_for(encoder, positions, layers, what=READ))
+    return lambda positions: predicted(head, states_for(encoder, positions, layers, what=_PROGRESS))
 
 
 def frozen_encoder(saved: SavedModel) -> Backbone:
-    """Return the encoder alone; for `random:SIZE` always the same, since all seeds share its features."""
+    """Return the encoder of a model; that of `random:SIZE` is always the same, because all seeds share its features."""
     encoder = build_backbone(saved.config)
     if saved.weights is None:
         init_weights(encoder, saved.config.initializer_range, torch.Generator().manual_seed(0))

@@ -39,7 +39,7 @@ def fill_masks(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_
 
 
 def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
-    """Do the same as `fill_masks` for a text of ids without [CLS] and [SEP], of which one or more are [MASK]."""
+    """Return the candidates for each [MASK] in the ids of a text without [CLS] and [SEP], as `fill_masks`."""
     ids = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
     limit = model.encoder.config.max_positions
     if len(ids) > limit:
@@ -56,9 +56,8 @@ def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int
         is_random=torch.zeros(1, dtype=torch.int64),
     )
     with torch.inference_mode():
-        logits = model.logits(inputs)[0].float()[
-            :, : tokenizer.vocab_size
-        ]  # a vocabulary may be padded beyond its pieces
+        # A model may have more embeddings than the vocabulary has pieces.
+        logits = model.logits(inputs)[0].float()[:, : tokenizer.vocab_size]
         best = logits.softmax(-1).topk(min(top_k, tokenizer.vocab_size))
     return [
         Filled(tuple(tokenizer.pieces[index] for index in indices.tolist()), tuple(values.tolist()))
@@ -72,8 +71,7 @@ def open_next_sentence(saved: SavedModel) -> PretrainingModel:
     if learned == "order":
         raise InputError(
             f"{saved.place}: was pre-trained on the order of two sentences (second_sentence is 'order' in "
-            "config.json); "
-            "next-sentence prediction needs a model pre-trained with --second-sentence next"
+            "config.json); next-sentence prediction needs a model pre-trained with --second-sentence next"
         )
     if saved.weights is not None and learned == "none":
         reason = "fine-tuning removed it" if "task" in saved.extra else "it was pre-trained without that task"

@@ -27,7 +27,7 @@ from bertwright.model.config import WAYS, BackboneConfig, Way
 from bertwright.model.encoder import dropout
 from bertwright.model.heads import ClassificationHead
 from bertwright.model.recurrent import run_lstm
-from bertwright.tasks.inference import answered_batches, batches_by_length
+from bertwright.tasks.inference import answered_batches, batches_by_length, evaluating, padded_inputs
 from bertwright.training.hardware import module_device
 
 _SUMS: tuple[Way, ...] = ("sum-last-four", "sum-all", "elmo")
@@ -79,9 +79,8 @@ class Recurrent(nn.Module):
         """Return [B, P, W] from states [B, P, S, D] and the real positions `lengths` [B]; padding gives 0."""
         mixed = dropout(self.mix(states), self.dropout, self.training)
         packed = pack_padded_sequence(mixed, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        out: Tensor = pad_packed_sequence(run_lstm(self.lstm, packed), batch_first=True, total_length=states.shape[1])[
-            0
-        ]
+        packed = run_lstm(self.lstm, packed)
+        out: Tensor = pad_packed_sequence(packed, batch_first=True, total_length=states.shape[1])[0]
         return dropout(out, self.dropout, self.training)
 
 
@@ -149,12 +148,15 @@ class FrozenModel(nn.Module):
 
 @dataclass(frozen=True)
 class FeaturePositions:
-    """The rows of ids to encode and the positions whose states are needed; `ends` [N+1] as in States."""
+    """The rows of ids to encode and the positions whose states are needed.
 
-    asks: Sequence[FeatureRow]
+    ends    [N+1] as in States
+    first   [N] number of tokens in segment 0; None: all
+    """
+
+    rows: Sequence[FeatureRow]
     ends: NDArray[np.int64]
     first: NDArray[np.int32] | None = None
-    """Number of tokens in segment 0 of each row; None: all."""
 
 
 def states_for(
@@ -168,7 +170,7 @@ def states_for(
 ) -> States:
     """Return the states of all positions; with a `cache` folder they are computed once and then read from it.
 
-    key    names the encoder's weights; key, layers and ids decide the file's name
+    key    digest of the encoder's weights; the file's name is derived from key, layers and ids
     what   end of the progress line; "" shows no progress
     """
     if cache is None:
@@ -177,7 +179,7 @@ def states_for(
         return States(values, positions.ends)
     digest = hashlib.sha256(f"{key} {list(layers)}".encode())
     digest.update(b"" if positions.first is None else positions.first.tobytes())
-    for parts in positions.asks:
+    for parts in positions.rows:
         for part in parts:
             digest.update(part.tobytes())
     path = cache / f"{digest.hexdigest()[:32]}.npy"
@@ -190,11 +192,9 @@ def states_for(
 
 def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
     """Return logits of all positions [R, L] or of all rows [N, L], in order, with dropout off."""
-    was_training = model.training
-    model.eval()
     outputs = model.classifier.linear.out_features
     predictions = np.zeros((int(states.ends[-1]) if model.each else len(states), outputs), dtype=np.float32)
-    with torch.inference_mode():
+    with evaluating(model):
         nonempty = np.flatnonzero(states.lengths)
         for rows in (nonempty[batch] for batch in answered_batches(states.lengths[nonempty])):
             values, lengths = states.padded(rows)
@@ -204,7 +204,6 @@ def predicted(model: FrozenHead, states: States) -> NDArray[np.float32]:
                     predictions[states.ends[row] : states.ends[row + 1]] = logits[index, : lengths[index]]
                 else:
                     predictions[row] = logits[index]
-    model.train(was_training)
     return predictions
 
 
@@ -229,21 +228,15 @@ def _on_disk(stream: IO[bytes], shape: tuple[int, int, int]) -> NDArray[np.float
 def _fill(
     values: NDArray[np.float32], encoder: Backbone, positions: FeaturePositions, layers: Sequence[int], what: str
 ) -> None:
-    asks = positions.asks
-    lengths = np.array([len(ids) for ids, _, _ in asks])
+    feature_rows = positions.rows
+    lengths = np.array([len(ids) for ids, _, _ in feature_rows])
     encoder.eval()
     with torch.inference_mode():
         for rows in answered_batches(lengths, what) if what else batches_by_length(lengths):
-            width = int(lengths[rows].max())
-            ids = np.full((len(rows), width), encoder.config.pad_id, dtype=np.int64)
-            for index, row in enumerate(rows):
-                ids[index, : lengths[row]] = asks[row][0]
-            mask = np.arange(width) < lengths[rows][:, None]
-            first = lengths if positions.first is None else positions.first
-            segments = ((np.arange(width) >= first[rows][:, None]) & mask).astype(np.int64)
-            inputs = (torch.from_numpy(part).to(module_device(encoder)) for part in (ids, segments, mask))
-            hidden = encoder(*inputs, all_hidden=True).hidden
+            first = None if positions.first is None else positions.first[rows]
+            inputs = padded_inputs([feature_rows[row][0] for row in rows], first, pad_id=encoder.config.pad_id)
+            hidden = encoder(*(part.to(module_device(encoder)) for part in inputs), all_hidden=True).hidden
             states = torch.stack([hidden[layer] for layer in layers], dim=2).float().cpu().numpy()  # [B, T, S, D]
             for index, row in enumerate(rows):
-                _, at, target = asks[row]
+                _, at, target = feature_rows[row]
                 values[target] = states[index, at]

@@ -4,14 +4,15 @@
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError
@@ -36,16 +37,16 @@ class Answerable(SavedModel):
 
     @property
     def computed(self) -> Answering:
-        """Return the precision that is really used: packed products need an encoder that attends both ways."""
+        """Return the precision with which the model is computed: only encoders that attend both ways are packed."""
         packs = self.answering in ("fp32", "int8")
         return "plain" if packs and not attends_both_ways(self.config) else self.answering
 
 
 def choose(precision: str, *, device: Device = "cpu") -> Answering:
-    """Return the precision for inference and print it. `precision` is one of PRECISIONS; InputError for another.
+    """Return the precision for inference, and print it. Raises InputError where `precision` is not in PRECISIONS.
 
-    auto is bf16 where this processor or GPU multiplies bf16 faster, else fp32; never int8. The result is "plain" where
-    this machine lacks what the requested precision needs, and for fp32 on a GPU.
+    auto is bf16 where this processor or GPU multiplies bf16 faster than fp32, else fp32. The result is "plain" for fp32
+    on a GPU, and where this processor or torch lacks the instructions of the requested precision.
     """
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: allowed are {', '.join(PRECISIONS)}")
@@ -86,8 +87,35 @@ def ready(model: Model, saved: SavedModel) -> Model:
     return _in_bf16(model) if saved.computed == "bf16" else packed_copy(model, saved.computed)
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Compute with dropout off and without gradients; at the end the model is in its earlier mode."""
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        yield
+    model.train(was_training)
+
+
+def padded_inputs(
+    rows: Sequence[NDArray[np.int32]], first: NDArray[Any] | None = None, *, pad_id: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids, segments and mask [B, T] of rows of ids, padded to the longest.
+
+    first   [B] number of tokens in segment 0; None: all
+    """
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), lengths.max()), pad_id, dtype=np.int32)
+    for index, row in enumerate(rows):
+        ids[index, : lengths[index]] = row
+    columns = np.arange(lengths.max())
+    mask = columns < lengths[:, None]
+    segments = ((columns >= (lengths if first is None else first)[:, None]) & mask).astype(np.int32)
+    return torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask)
+
+
 def _in_bf16(model: Model) -> Model:
-    """Convert the model to bf16, except the last layer of a task's head."""
+    """Return the model in bf16, with the last layer of a task's head in fp32."""
     heads = [part for part in model.modules() if isinstance(part, ClassificationHead | NextSentenceHead | SpanHead)]
     exact = [{name: tensor.clone() for name, tensor in head.state_dict().items()} for head in heads]
     converted: nn.Module = model.bfloat16()

@@ -1,10 +1,7 @@
-"""predictions and targets → metrics of sentence tasks, between -1 and 1 and never NaN (paper §4.1, GLUE's metrics).
-
-A correlation coefficient is undefined where the predictions or the targets are constant. It then counts as 0, and
-`collapsed` returns a message about it.
-"""
+"""predictions and targets → metrics of sentence tasks, between -1 and 1 and never NaN (paper §4.1, GLUE's metrics)."""
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -14,10 +11,12 @@ from bertwright.errors import MissingExtra
 
 Array = NDArray[Any]
 
-# Below this fraction of the mean a standard deviation is rounding noise.
 NEGLIGIBLE: Final = 1e-12
-# Predicted numbers with less than this fraction of the targets' standard deviation count as constant.
+"""Numbers whose range is below this fraction of their mean differ by rounding alone."""
 COLLAPSED_FRACTION: Final = 0.01
+"""Predictions whose standard deviation is below this fraction of the targets' count as constant."""
+CORRELATIONS: Final = frozenset({"matthews", "pearson", "spearman"})
+"""Metrics that are undefined where the predictions or the targets are constant; they then count as 0."""
 
 
 def measure(names: Sequence[str], predicted: Array, targets: Array, *, positive: int | None = None) -> dict[str, float]:
@@ -37,7 +36,11 @@ def measure(names: Sequence[str], predicted: Array, targets: Array, *, positive:
         )
     if are_sets:
         return {name: SET_METRICS[name](predicted.astype(bool), targets.astype(bool)) for name in names}
-    return {name: float(METRICS[name](predicted, targets, positive)) for name in names}
+    is_constant = _constant(predicted) or _constant(targets)
+    return {
+        name: 0.0 if is_constant and name in CORRELATIONS else METRICS[name](predicted, targets, positive)
+        for name in names
+    }
 
 
 def collapsed(predicted: Array, targets: Array, labels: Sequence[str]) -> str | None:
@@ -68,29 +71,23 @@ def _accuracy(predicted: Array, targets: Array, positive: int | None) -> float:
 def _f1(predicted: Array, targets: Array, positive: int | None) -> float:
     if positive is None:
         raise ValueError("f1 needs the id of the positive label")
-    return float(_sklearn().f1_score(targets == positive, predicted == positive, zero_division=0.0))
+    return float(_imported("sklearn.metrics").f1_score(targets == positive, predicted == positive, zero_division=0.0))
 
 
 def _macro_f1(predicted: Array, targets: Array, positive: int | None) -> float:
-    return float(_sklearn().f1_score(targets, predicted, average="macro", zero_division=0.0))
+    return float(_imported("sklearn.metrics").f1_score(targets, predicted, average="macro", zero_division=0.0))
 
 
 def _matthews(predicted: Array, targets: Array, positive: int | None) -> float:
-    if _constant(predicted) or _constant(targets):
-        return 0.0
-    return float(_sklearn().matthews_corrcoef(targets, predicted))
+    return float(_imported("sklearn.metrics").matthews_corrcoef(targets, predicted))
 
 
 def _pearson(predicted: Array, targets: Array, positive: int | None) -> float:
-    if _constant(predicted) or _constant(targets):
-        return 0.0
-    return float(_scipy().pearsonr(predicted.astype(np.float64), targets.astype(np.float64)).statistic)
+    return float(_imported("scipy.stats").pearsonr(predicted.astype(np.float64), targets.astype(np.float64)).statistic)
 
 
 def _spearman(predicted: Array, targets: Array, positive: int | None) -> float:
-    if _constant(predicted) or _constant(targets):
-        return 0.0
-    return float(_scipy().spearmanr(predicted, targets).statistic)
+    return float(_imported("scipy.stats").spearmanr(predicted, targets).statistic)
 
 
 def _micro_f1(predicted: Array, targets: Array) -> float:
@@ -115,21 +112,12 @@ def _constant(values: Array) -> bool:
     return float(np.ptp(values)) <= NEGLIGIBLE * abs(float(np.mean(values)))
 
 
-def _sklearn() -> Any:
-    """Return `sklearn.metrics`. Imported here because commands that compute no metric start faster without it."""
+def _imported(module: str) -> Any:
+    """Import a library only when it computes a metric, because other commands start faster without it."""
     try:
-        import sklearn.metrics
+        return import_module(module)
     except ImportError:
         raise MissingExtra("tasks", "scoring") from None
-    return sklearn.metrics
-
-
-def _scipy() -> Any:
-    try:
-        import scipy.stats
-    except ImportError:
-        raise MissingExtra("tasks", "scoring") from None
-    return scipy.stats
 
 
 METRICS: Final[dict[str, Callable[[Array, Array, int | None], float]]] = {
@@ -141,9 +129,9 @@ METRICS: Final[dict[str, Callable[[Array, Array, int | None], float]]] = {
     "spearman": _spearman,
 }
 
-# Metrics of rows with any number of labels: [N, labels] bool.
 SET_METRICS: Final[dict[str, Callable[[Array, Array], float]]] = {
     "micro_f1": _micro_f1,
     "macro_f1": _macro_set_f1,
     "exact_match": _exact_match,
 }
+"""Metrics of rows with any number of labels: [N, labels] bool."""

@@ -25,8 +25,8 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import read_object
 from bertwright.text.base_tokenizer import BaseTokenizer, number_pieces
-from bertwright.text.vocabulary import Rules, check_rules, pieces_by_id
-from bertwright.text.wordpiece import as_text, count_words, refuse_too_many, split_alphabet
+from bertwright.text.vocabulary import Rules, check_rules, pieces_by_id, read_piece_lines, read_pieces
+from bertwright.text.wordpiece import count_words, refuse_too_many, split_alphabet, train_on
 
 UNK = "<unk>"
 END = "</w>"
@@ -38,26 +38,20 @@ MERGES = 40_000
 """Number of merges of GPT-1."""
 
 _RULES = Rules(cased=False, strip_accents=True)
-_MAX_LENGTH = 512  # GPT-1's positions
+_MAX_POSITIONS = 512
 
 Merge = tuple[str, str]
 
 
 def read_merges(path: Path) -> list[Merge]:
-    """Read two pieces from each line after the first; only line feeds end a line."""
-    try:
-        first, *lines = path.read_bytes().decode().removesuffix("\n").split("\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        number = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}:{number}: not UTF-8 text (byte {error.start})") from None
+    """Return the two pieces of each line after the first."""
+    first, *lines = read_piece_lines(path)
     if not first.startswith(HEADER):  # other readers skip the first line unseen, and would lose a merge here
         raise InputError(f"{path}:1: expected a first line '{HEADER} 0.2', got {first[:40]!r}")
     merges = []
     for number, line in enumerate(lines, start=2):
-        left, space, right = line.removesuffix("\r").partition(" ")
-        if not (left and space and right) or " " in right:
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
             raise InputError(f"{path}:{number}: expected two pieces with a space between them, got {line[:80]!r}")
         merges.append((left, right))
     return merges
@@ -80,16 +74,12 @@ def read_described(path: Path) -> tuple[list[str], list[Merge]]:
         for name in ("fuse_unk", "byte_fallback", "ignore_merges"):
             expected[f"model.{name}"] = (model.get(name, False), False)
         check_rules(described, expected, path, kind="GPT-1")
-        vocabulary = dict(model["vocab"])
+        pieces = read_pieces(described, path)
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
         merges = [(str(left), str(right)) for left, right in pairs]
-        added = {token["content"]: token["id"] for token in described.get("added_tokens") or ()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not the description of a GPT-1 tokenizer ({error!r})") from None
-    for token, id in added.items():
-        if vocabulary.get(token) != id:
-            raise InputError(f"{path}: the added token {token!r} is not in the vocabulary with the id {id!r}")
-    return pieces_by_id(vocabulary, path), merges
+    return pieces, merges
 
 
 def check_merges(merges: Sequence[Merge], ids: Mapping[str, int], source: str) -> None:
@@ -159,7 +149,7 @@ class BPETokenizer(BaseTokenizer):
         }
 
     def _config(self) -> dict[str, Any]:
-        config = {"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": UNK, "model_max_length": _MAX_LENGTH}
+        config = {"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": UNK, "model_max_length": _MAX_POSITIONS}
         return config | dict(zip(("bos_token", "sep_token", "cls_token"), self._special, strict=False))
 
     @classmethod
@@ -244,9 +234,7 @@ def _learn(words: Mapping[str, int], first: list[str], *, merges: int, min_count
         show_progress=False,
         end_of_word_suffix=END,
     )
-    rust = tokenizers.Tokenizer(models.BPE(unk_token=UNK, end_of_word_suffix=END))
-    rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    rust.train_from_iterator(as_text(words), trainer)
+    rust = train_on(words, models.BPE(unk_token=UNK, end_of_word_suffix=END), trainer)
     learned = json.loads(rust.to_str())["model"]
     ids: dict[str, int] = learned["vocab"]
     return sorted(ids, key=ids.__getitem__), [(left, right) for left, right in learned["merges"]]

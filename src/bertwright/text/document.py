@@ -39,13 +39,11 @@ def known_language(name: str) -> str:
     return language if len(language) == 2 else code
 
 
-LINE_END = re.compile(r"\r\n|\r|\n")
-
 OnError = Callable[[InputError], None]
 """Function that is called with the error of a bad record: it raises the error, or notes it to skip the record."""
 
 
-def stop(error: InputError) -> None:
+def raise_error(error: InputError) -> None:
     """Raise the error of a bad record."""
     raise error
 
@@ -100,7 +98,7 @@ def paragraphs_of(lines: Iterable[str], settings: TextSettings) -> tuple[str, ..
     return tuple(" ".join(block) for block in blocks if block)
 
 
-def bounded(size: int, location: str) -> int:
+def checked_size(size: int, location: str) -> int:
     """Return the size of a document so far, in characters. Raises InputError where it is over LONGEST."""
     if size > LONGEST:
         raise InputError(
@@ -108,11 +106,3 @@ def bounded(size: int, location: str) -> int:
             "document of plain text, or choose --documents lines or --documents file"
         )
     return size
-
-
-def without_title(body: list[str], title: str) -> list[str]:
-    """Return the lines of an article without the first line of text, where this line repeats the title."""
-    for index, line in enumerate(body):
-        if line.strip():
-            return body[index + 1 :] if title and tidy(line) == tidy(title) else body
-    return body

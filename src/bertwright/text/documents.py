@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bertwright.errors import InputError
 from bertwright.text.decompress import MAGIC, decoded_lines, open_bytes, read_lines, reading
-from bertwright.text.document import Document, OnError, TextSettings, bounded, paragraphs_of, stop, tidy
+from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, raise_error, tidy
 from bertwright.text.parquet import PARQUET_MAGIC
 from bertwright.text.records import (
     HubDataset,
@@ -36,21 +36,6 @@ from bertwright.text.records import (
 )
 from bertwright.text.wikipedia import Page, is_dump, read_pages
 from bertwright.text.wikitext import passages
-
-__all__ = [
-    "Document",
-    "HubDataset",
-    "Input",
-    "OnError",
-    "Page",
-    "TextSettings",
-    "find_inputs",
-    "in_full",
-    "read_all",
-    "read_documents",
-    "read_sources",
-    "stop",
-]
 
 Input = Path | HubDataset
 """A file or a dataset of the Hub."""
@@ -100,10 +85,10 @@ def read_documents(source: Input, settings: TextSettings) -> Iterator[Document]:
     without end, invalid JSON, XML or Parquet, a field that is missing or holds no text, a line or document of over
     `LONGEST` characters, a `<doc>` without `</doc>`, and text outside of a `<doc>`.
     """
-    return (document for document in map(in_full, read_sources(source, settings)) if document.paragraphs)
+    return (document for document in map(as_document, read_sources(source, settings)) if document.paragraphs)
 
 
-def in_full(source: Document | Page) -> Document:
+def as_document(source: Document | Page) -> Document:
     """Return the document of a page of a dump, by removing its markup, which is slow; return a document as it is."""
     if isinstance(source, Document):
         return source
@@ -111,8 +96,8 @@ def in_full(source: Document | Page) -> Document:
     return Document(tuple(line for line in lines if line), source.location)
 
 
-def read_sources(source: Input, settings: TextSettings, on_error: OnError = stop) -> Iterator[Document | Page]:
-    """Yield what `read_documents` yields, but pages of a dump with their markup, for `in_full` in any process.
+def read_sources(source: Input, settings: TextSettings, on_error: OnError = raise_error) -> Iterator[Document | Page]:
+    """Yield what `read_documents` yields, but pages of a dump with their markup, for `as_document` in any process.
 
     `on_error` is called for each record that cannot be read. A file that cannot be read any further raises InputError.
     """
@@ -226,7 +211,7 @@ def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSet
         if not block:
             begin, size = number, 0
         block.append(line)
-        size = bounded(size + len(line), f"{path}:{begin}")
+        size = checked_size(size + len(line), f"{path}:{begin}")
     if block:
         yield Document(paragraphs_of(block, settings), f"{path}:{begin}")
 
@@ -238,7 +223,7 @@ def _read_whole(path: Path, lines: Iterable[tuple[int, str]], settings: TextSett
     for number, line in lines:
         begin = begin or (0 if line.isspace() else number)
         text.append(line)
-        size = bounded(size + len(line), f"{path}:{begin}")
+        size = checked_size(size + len(line), f"{path}:{begin}")
     if begin:
         yield Document(paragraphs_of(text, settings), f"{path}:{begin}")
 

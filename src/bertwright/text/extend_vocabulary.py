@@ -17,9 +17,9 @@ from bertwright.errors import InputError
 from bertwright.text.vocabulary import CONTINUATION, SPECIAL, Base, vocabulary_hash
 from bertwright.text.wordpiece import Tokenizer, count_words, learn_pieces, refuse_too_many
 
-_SPARE = 4  # candidates per requested piece in the first round
+_CANDIDATES_PER_PIECE = 4  # candidates per requested piece in the first round
 _SYMBOLS = 0xF0000  # first character of Unicode's private planes; while pairs are joined, each stands for an old piece
-_MOST_USED = 0x110000 - _SYMBOLS  # number of these characters
+_MOST_SYMBOLS = 0x110000 - _SYMBOLS  # number of these characters
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ def extend_tokenizer(old: Tokenizer, texts: Iterable[str], *, add: int) -> Exten
     if add < 1:
         raise InputError(f"{add} pieces to add: expected 1 or more")
     refuse_too_many(add, "pieces to add")
-    _refuse_open(old)
+    _refuse_missing_letters(old)
     words = dict(sorted(count_words(texts, old.rules).items()))
     if not words:
         raise InputError("the text holds no word, so no piece can be learned from it")
     before = dict(zip(words, old.ids(list(words)), strict=True))
     split = {word: before[word] for word in words if len(before[word]) > 1}
-    num_candidates = _SPARE * add
+    num_candidates = _CANDIDATES_PER_PIECE * add
     while True:
         candidates = _candidates(old, split, words, num_candidates)
         chosen = _choose(old, candidates, split, words, add)
@@ -106,7 +106,7 @@ def new_pieces(extended: Tokenizer, *, base_hash: str) -> list[list[int]] | None
     return [split_piece(ids, piece) for piece in extended.pieces[base.size :]]
 
 
-def _refuse_open(old: Tokenizer) -> None:
+def _refuse_missing_letters(old: Tokenizer) -> None:
     """Raise InputError where a letter of a piece has no piece of its own that continues a word."""
     for piece in old.pieces:
         if piece in SPECIAL or (piece.startswith("[unused") and piece.endswith("]")):
@@ -124,10 +124,10 @@ def _candidates(old: Tokenizer, split: Mapping[str, list[int]], words: Mapping[s
     if not split:
         return []
     used = sorted({id for ids in split.values() for id in ids})
-    if len(used) > _MOST_USED:
+    if len(used) > _MOST_SYMBOLS:
         raise InputError(
             f"the words of the text are split into {len(used):,} different pieces of the vocabulary; expected at most "
-            f"{_MOST_USED:,}; use less text"
+            f"{_MOST_SYMBOLS:,}; use less text"
         )
     symbols = {id: chr(_SYMBOLS + index) for index, id in enumerate(used)}
     spelled = {"".join(symbols[id] for id in ids): words[word] for word, ids in split.items()}

@@ -9,11 +9,12 @@ from typing import Any
 
 from bertwright.errors import InputError, MissingExtra, RunFailed
 from bertwright.text.decompress import is_undecoded
-from bertwright.text.document import LINE_END, Document, OnError, TextSettings, bounded, paragraphs_of, without_title
+from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, tidy
 from bertwright.text.parquet import check_text_column, first_line, open_parquet
 
 _EXPECTED_JSON = "expected one JSON object a line, with its text in the field"
 _ROWS = 256  # rows of a Parquet file that are decoded at a time
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _TITLE = re.compile(r' title="(.*)"\s*>$')
 
 
@@ -30,7 +31,7 @@ def read_json_lines(
         except InputError as error:
             on_error(error)
             continue
-        yield from _documents(text, title, location, settings)
+        yield from _documents(_LINE_END.split(text), title, location, settings)
 
 
 def read_parquet(path: Path, settings: TextSettings, on_error: OnError) -> Iterator[Document]:
@@ -50,14 +51,14 @@ def read_parquet(path: Path, settings: TextSettings, on_error: OnError) -> Itera
                 location = f"{path}: row {row}"
                 try:
                     text = value.as_py() or ""
-                    bounded(len(text), location)
+                    checked_size(len(text), location)
                 except UnicodeDecodeError as error:
                     on_error(InputError(f"{location}: {settings.field!r} is not UTF-8 text: {error}"))
                     continue
                 except InputError as error:
                     on_error(error)
                     continue
-                yield from _documents(text, "", location, settings)
+                yield from _documents(_LINE_END.split(text), "", location, settings)
 
 
 @dataclass(frozen=True)
@@ -114,19 +115,24 @@ def read_hub(dataset: HubDataset, settings: TextSettings, on_error: OnError) -> 
             location = f"{dataset}: row {row}"
             try:
                 text = _field_text(record, location, settings.field, may_be_null=True)
-                bounded(len(text), location)
+                checked_size(len(text), location)
             except InputError as error:
                 on_error(error)
                 continue
-            yield from _documents(text, "", location, settings)
+            yield from _documents(_LINE_END.split(text), "", location, settings)
     except (ValueError, FileNotFoundError) as error:
         raise InputError(f"{dataset}: after row {row}: {first_line(error)}") from None
     except OSError as error:
         raise RunFailed(f"{dataset}: reading failed after row {row}: {first_line(error)}") from error
 
 
-def _documents(text: str, title: str, location: str, settings: TextSettings) -> Iterator[Document]:
-    paragraphs = paragraphs_of(without_title(LINE_END.split(text), title), settings)
+def _documents(lines: list[str], title: str, location: str, settings: TextSettings) -> Iterator[Document]:
+    """Yield the document of a record, if it has text; a first line of text that repeats the title is left out."""
+    for index, line in enumerate(lines):
+        if line.strip():
+            lines = lines[index + 1 :] if title and tidy(line) == tidy(title) else lines
+            break
+    paragraphs = paragraphs_of(lines, settings)
     if paragraphs:
         yield Document(paragraphs, location)
 
@@ -200,12 +206,10 @@ def read_wikiextractor(path: Path, lines: Iterable[tuple[int, str]], settings: T
         elif bare == "</doc>":
             if not begin:
                 raise InputError(f"{path}:{number}: </doc> without a <doc …> before it; remove the line")
-            paragraphs = paragraphs_of(without_title(article, title), settings)
-            if paragraphs:
-                yield Document(paragraphs, f"{path}:{begin}")
+            yield from _documents(article, title, f"{path}:{begin}", settings)
             begin = 0
         elif begin:
-            size = bounded(size + len(line), f"{path}:{begin}")
+            size = checked_size(size + len(line), f"{path}:{begin}")
             article.append(_unescape(line) if "&" in line else line)
         elif bare:
             raise InputError(f"{path}:{number}: expected <doc …>, got text outside of an article: {bare[:40]!r}")

@@ -19,12 +19,15 @@ from bertwright.files import read_json, read_object
 from bertwright.shipped import place_of
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_BY_KEY = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
+"""Key of tokenizer_config.json → the special token."""
 CONTINUATION = "##"
+"""Prefix of a piece that continues a word."""
 LONGEST_WORD = 100  # characters; longer words become [UNK]
 LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
 OWN_KEY = "bertwright"
 """Key of tokenizer_config.json under which bertwright notes the base of an extended vocabulary."""
-_CLASSES = ("BertTokenizer", "BertTokenizerFast", "BertTokenizerLegacy")
+_TOKENIZER_CLASSES = ("BertTokenizer", "BertTokenizerFast", "BertTokenizerLegacy")
 
 
 class Rules(Settings):
@@ -69,7 +72,7 @@ def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
     else:
         described = read_json(json_path)
         rules = _rules_of(described, json_path)
-        pieces = _pieces_of(described, json_path)
+        pieces = read_pieces(described, json_path)
         if vocabulary_path.is_file():
             _check_same(pieces, read_vocabulary(vocabulary_path), folder)
         _check_config(config, config_path, rules)
@@ -99,7 +102,16 @@ def has_casing(folder: Path) -> bool:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the pieces of a vocab.txt, one a line. Only line feeds end a line: pieces may hold other line ends."""
+    """Return the pieces of a vocab.txt, one a line. Raises InputError for an empty line."""
+    pieces = read_piece_lines(path)
+    for number, piece in enumerate(pieces, start=1):
+        if not piece.strip():
+            raise InputError(f"{path}:{number}: expected a piece, got an empty line; a vocabulary has one on each line")
+    return pieces
+
+
+def read_piece_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file of pieces. Only line feeds end a line: pieces may hold other line ends."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -107,11 +119,7 @@ def read_vocabulary(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         number = error.object[: error.start].count(b"\n") + 1
         raise InputError(f"{path}:{number}: not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
-    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            raise InputError(f"{path}:{number}: expected a piece, got an empty line; a vocabulary has one on each line")
-    return lines
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def check_rules(described: Any, others: Mapping[str, tuple[object, object]], path: Path, *, kind: str) -> None:
@@ -165,10 +173,10 @@ def _rules_of_config(config: dict[str, Any], path: Path) -> Rules:
         )
     if not config.get("tokenize_chinese_chars", True):
         raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer has true")
-    kind = config.get("tokenizer_class") or _CLASSES[0]
-    if kind not in _CLASSES:
+    kind = config.get("tokenizer_class") or _TOKENIZER_CLASSES[0]
+    if kind not in _TOKENIZER_CLASSES:
         raise InputError(
-            f"{path}: tokenizer_class is {kind!r}; expected {_CLASSES[0]}, since there is no tokenizer.json"
+            f"{path}: tokenizer_class is {kind!r}; expected {_TOKENIZER_CLASSES[0]}, since there is no tokenizer.json"
         )
     usual = {"do_basic_tokenize": (True, None), "never_split": ([], None), "strip_accents": (True, False, None)}
     for name, allowed in usual.items():
@@ -177,8 +185,8 @@ def _rules_of_config(config: dict[str, Any], path: Path) -> Rules:
     return Rules(cased=not lower, strip_accents=lower if strip is None else bool(strip))
 
 
-def _pieces_of(described: Any, path: Path) -> list[str]:
-    """Return the pieces of a tokenizer.json by id. Raises InputError for gaps and for added tokens that have no id."""
+def read_pieces(described: Any, path: Path) -> list[str]:
+    """Return the pieces of a tokenizer.json by id. Raises InputError for gaps and for added tokens without their id."""
     vocabulary = described["model"].get("vocab")
     if not isinstance(vocabulary, dict):
         raise InputError(f"{path}: model.vocab is missing or no object")
@@ -212,9 +220,8 @@ def pieces_by_id(ids: Mapping[str, Any], path: Path) -> list[str]:
 
 
 def _check_tokens(pieces: Sequence[str], config: dict[str, Any], path: Path) -> None:
-    """Raise InputError for special tokens of other names and for added tokens that the vocabulary has not."""
-    names = zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True)
-    for name, expected in names:
+    """Raise InputError for special tokens of other names and for added tokens that the vocabulary lacks."""
+    for name, expected in SPECIAL_BY_KEY.items():
         token = config.get(name) or expected
         token = token.get("content") if isinstance(token, dict) else token
         if token != expected:

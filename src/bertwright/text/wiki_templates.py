@@ -25,7 +25,7 @@ _SHOWN_ARGUMENT = {
     ),
 }
 # {{lang-de|…}}, and in other wikis {{lang-en-short|…}}, {{enS|…}}, {{link-en|…}}
-_OF_A_LANGUAGE = re.compile(
+_LANGUAGE_TEMPLATE = re.compile(
     r"(?:lang|link)-[a-z-]+|(?:ar|cs|da|de|el|en|es|fa|fr|grc|he|hu|it|ja|ko|la|pl|pt|ro|ru|sv|tr|uk|zh)s"
 )
 _QUOTES = frozenset(
@@ -42,7 +42,7 @@ _SIGNS = {
     **{"'": "&#39;", "'s": "&#39;s", "' \"": '&#39; "', "\" '": '" &#39;', "'\"": '&#39;"', "\"'": '"&#39;'},
     **{"=": "=", "·": " · ", "•": " • "},
 }
-_BEFORE = {"circa": "c. ", "c.": "c. ", "ca.": "c. ", "floruit": "fl. ", "fl.": "fl. "} | {
+_PREFIXES = {"circa": "c. ", "c.": "c. ", "ca.": "c. ", "floruit": "fl. ", "fl.": "fl. "} | {
     **dict.fromkeys(("us$", "usd"), "US$"),
     **dict.fromkeys(("£", "gbp"), "£"),
     **dict.fromkeys(("€", "euro"), "€"),
@@ -63,32 +63,32 @@ def name_of(written: str) -> str:
     return " ".join(written.replace("_", " ").split()).lower()
 
 
-def reading_of(name: str) -> Callable[[Arguments], str] | None:
+def renderer_of(name: str) -> Callable[[Arguments], str] | None:
     """Return the function from arguments to text of a template; None where the template shows nothing.
 
     name   as `name_of` returns it
     """
     if name in _SIGNS:
         return lambda _: _SIGNS[name]
-    if name in _SHOWN_ARGUMENT or _OF_A_LANGUAGE.fullmatch(name):
+    if name in _SHOWN_ARGUMENT or _LANGUAGE_TEMPLATE.fullmatch(name):
         position = _SHOWN_ARGUMENT.get(name, 1)
-        return lambda arguments: arguments.get(str(position) if position else str(_count(arguments)), "")
+        return lambda arguments: arguments.get(str(position) if position else str(_num_positional(arguments)), "")
     if name in _QUOTES:
         return lambda arguments: (
             "\n" + (arguments.get("1") or arguments.get("text") or arguments.get("quote") or "") + "\n"
         )
-    if name in _BEFORE:
-        return lambda arguments: (_BEFORE[name] + arguments.get("1", "")).rstrip()
+    if name in _PREFIXES:
+        return lambda arguments: (_PREFIXES[name] + arguments.get("1", "")).rstrip()
     if name in _SHIPS:
         return lambda arguments: f"{name.upper()} {arguments.get('1', '')}"
     if _ROMAN_CENTURY.fullmatch(name):
         return lambda _: name[: name.index("e")].upper() + name[name.index("e") :]
     if name.startswith(("formatnum:", "lc:", "uc:", "ucfirst:", "lcfirst:")):
         return lambda _: name.partition(":")[2].strip()
-    return _READINGS.get(name)
+    return _RENDERERS.get(name)
 
 
-def _count(arguments: Arguments) -> int:
+def _num_positional(arguments: Arguments) -> int:
     """Return the number of positional arguments before the first gap."""
     count = 0
     while str(count + 1) in arguments:
@@ -98,7 +98,7 @@ def _count(arguments: Arguments) -> int:
 
 def _positional(arguments: Arguments) -> list[str]:
     """Return the positional arguments before the first gap."""
-    return [arguments[str(index + 1)].strip() for index in range(_count(arguments))]
+    return [arguments[str(index + 1)].strip() for index in range(_num_positional(arguments))]
 
 
 def _convert(arguments: Arguments) -> str:
@@ -141,7 +141,7 @@ def _century(arguments: Arguments) -> str:
     return f"{arguments.get('1', '').strip()}{arguments.get('2', 'e').strip()} siècle"
 
 
-_READINGS: dict[str, Callable[[Arguments], str]] = {
+_RENDERERS: dict[str, Callable[[Arguments], str]] = {
     **dict.fromkeys(("convert", "cvt"), _convert),
     **dict.fromkeys(("as of", "asof"), _as_of),
     **dict.fromkeys(("frac", "sfrac", "fraction"), _fraction),

@@ -64,12 +64,12 @@ def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
     Raises InputError for XML that is broken or cut short, another kind of XML, a document type, and a page over
     `LARGEST_PAGE`; the message names the last page before it. Errors of reading the stream are passed on.
     """
-    guarded = _Guarded(path, stream)
+    limited = _LimitedStream(path, stream)
     root: Element | None = None
     dropped: tuple[str, ...] = ()
-    last = "before its first page"
+    last = "before its first page"  # position in the dump, for messages
     page: Element | None = None  # the page that is being read
-    events = iterparse(guarded, events=("start", "end"))
+    events = iterparse(limited, events=("start", "end"))
     try:
         for event, element in events:
             tag = element.tag.rpartition("}")[2]
@@ -78,19 +78,20 @@ def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
                 if tag != "mediawiki":
                     raise InputError(f"{path}: expected a MediaWiki dump, got XML whose first element is <{tag}>")
             if event == "start":
-                guarded.elements += 1
+                limited.elements += 1
                 page = element if page is None and tag == "page" else page
             elif tag == "siteinfo":
-                dropped = _names(element)
+                dropped = _dropped_namespaces(element)
             elif tag == "revision" and page is not None and page[-1] is element:
                 for earlier in page.findall(element.tag)[:-1]:
                     page.remove(earlier)
-                guarded.restart()  # a history is long, a revision is not
+                limited.restart()  # a history is long, a revision is not
             elif page is not None and element is page:
-                article, last = _page(path, page, dropped)
+                article, name = _page(path, page, dropped)
+                last = f"after {name}"
                 page = None
                 root.clear()  # otherwise an empty element remains for each of millions of pages
-                guarded.restart()
+                limited.restart()
                 if article:
                     yield article
     except ParseError as error:
@@ -104,25 +105,23 @@ def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
 
 
 def _page(path: Path, element: Element, dropped: tuple[str, ...]) -> tuple[Page | None, str]:
-    """Return the article in a <page>, or None where it is no article, and the position after it for messages."""
+    """Return the article in a <page>, or None where it is no article, and the name of the page for messages."""
     fields = {child.tag.rpartition("}")[2]: child for child in element}
-    title = _text(fields.get("title"))
-    name = f"page {_text(fields.get('id')) or '?'} {title!r}"
-    revision = fields.get("revision")  # the last of several
-    wikitext = (
-        _text(next((child for child in revision if child.tag.endswith("text")), None)) if revision is not None else ""
-    )
-    is_article = _text(fields.get("ns")) in ("", "0") and "redirect" not in fields
+    title = _text_of(fields.get("title"))
+    name = f"page {_text_of(fields.get('id')) or '?'} {title!r}"
+    texts = [child for child in fields.get("revision", ()) if child.tag.endswith("text")]  # of the last revision
+    wikitext = _text_of(texts[0] if texts else None)
+    is_article = _text_of(fields.get("ns")) in ("", "0") and "redirect" not in fields
     if not is_article or not wikitext or _REDIRECT.match(wikitext) or _DISAMBIGUATION.search(wikitext):
-        return None, f"after {name}"
-    return Page(wikitext, f"{path}: {name}", dropped), f"after {name}"
+        return None, name
+    return Page(wikitext, f"{path}: {name}", dropped), name
 
 
-def _text(element: Element | None) -> str:
+def _text_of(element: Element | None) -> str:
     return (element.text or "") if element is not None else ""
 
 
-def _names(siteinfo: Element) -> tuple[str, ...]:
+def _dropped_namespaces(siteinfo: Element) -> tuple[str, ...]:
     """Return the wiki's names of the namespaces of files and categories."""
     spaces = (each for each in siteinfo.iter() if each.tag.rpartition("}")[2] == "namespace")
     return tuple(each.text for each in spaces if each.get("key") in (_FILE, _CATEGORY) and each.text)
@@ -132,7 +131,7 @@ class _TooLarge(Exception):
     """A revision has more bytes or elements than allowed."""
 
 
-class _Guarded:
+class _LimitedStream:
     """Stream for the XML parser with limits: no document type, and only so many bytes and elements a revision."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:

@@ -32,6 +32,7 @@ from bertwright.text.vocabulary import (
     OWN_KEY,
     SEP,
     SPECIAL,
+    SPECIAL_BY_KEY,
     UNK,
     Base,
     Rules,
@@ -40,7 +41,7 @@ from bertwright.text.vocabulary import (
     vocabulary_hash,
 )
 
-_FOLD_CHARACTERS = 32_000_000  # characters counted by white space alone before their words are normalised
+_BLOCK_CHARACTERS = 32_000_000  # characters whose words are counted, split at white space alone, before normalising
 _MOST_PIECES = 10_000_000  # the largest published vocabularies have a million
 _MOST_WORDS = 2_000_000  # distinct words kept while counting; bounds the memory
 _FEED_CHARACTERS = 10_000  # characters of a block of text for the trainer; larger blocks are slower on a busy machine
@@ -91,9 +92,8 @@ class Tokenizer(BaseTokenizer):
 
         "[MASK]", "[SEP]" and so on in a text are plain text, unless `special` is true: then they are the tokens.
         """
-        if not special:
-            return super().ids(texts)
-        return [encoding.ids for encoding in self._marked.encode_batch_fast(list(texts), add_special_tokens=False)]
+        rust = self._rust_special if special else self._rust
+        return [encoding.ids for encoding in rust.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Join pieces into readable text, special tokens included; spacing is that of English."""
@@ -103,8 +103,7 @@ class Tokenizer(BaseTokenizer):
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.pieces)}
 
     def _config(self) -> dict[str, Any]:
-        names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
-        config = {
+        config: dict[str, Any] = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": not self.rules.cased,
             "strip_accents": self.rules.strip_accents,
@@ -112,7 +111,7 @@ class Tokenizer(BaseTokenizer):
             "model_max_length": 512,
         }
         extension = {OWN_KEY: {"extended_from": self.base.model_dump()}} if self.base else {}
-        return {**config, **names, **extension}
+        return config | SPECIAL_BY_KEY | extension
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -124,7 +123,7 @@ class Tokenizer(BaseTokenizer):
         return cls(pieces, rules, base=base, place=f"the vocabulary of {folder}")
 
     @cached_property
-    def _marked(self) -> tokenizers.Tokenizer:
+    def _rust_special(self) -> tokenizers.Tokenizer:
         return self._build(special=True)
 
     def _build(self, *, special: bool) -> tokenizers.Tokenizer:
@@ -197,11 +196,11 @@ def refuse_too_many(number: int, what: str) -> None:
         raise InputError(f"{number:,} {what}: expected at most {_MOST_PIECES:,}")
 
 
-def learn_pieces(words: Mapping[str, int], num_pieces: int, *, min_count: int = 2) -> list[str]:
-    """Learn up to `num_pieces` pieces of several letters from counted words, the most frequent merges first."""
+def learn_pieces(words: Mapping[str, int], num_pieces: int) -> list[str]:
+    """Learn up to `num_pieces` pieces of several letters from counted words; the most frequent pair is joined first."""
     letters = sorted({letter for word in words for letter in word})
     first = [*SPECIAL, *letters, *(CONTINUATION + letter for letter in letters)]
-    return _learn(words, first, vocab_size=len(first) + num_pieces, min_count=min_count)[len(first) :]
+    return _learn(words, first, vocab_size=len(first) + num_pieces, min_count=2)[len(first) :]
 
 
 def _learn(words: Mapping[str, int], first: list[str], *, vocab_size: int, min_count: int) -> list[str]:
@@ -213,11 +212,16 @@ def _learn(words: Mapping[str, int], first: list[str], *, vocab_size: int, min_c
         show_progress=False,
         continuing_subword_prefix=CONTINUATION,
     )
-    rust = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
-    rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    rust.train_from_iterator(as_text(words), trainer)
-    learned: dict[str, int] = rust.get_vocab(with_added_tokens=True)
+    learned: dict[str, int] = train_on(words, models.WordPiece(unk_token=UNK), trainer).get_vocab()
     return sorted(learned, key=learned.__getitem__)
+
+
+def train_on(words: Mapping[str, int], model: models.Model, trainer: trainers.Trainer) -> tokenizers.Tokenizer:
+    """Return a Rust tokenizer whose `model` was trained on counted words."""
+    rust = tokenizers.Tokenizer(model)
+    rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    rust.train_from_iterator(_as_text(words), trainer)
+    return rust
 
 
 def _normalizer(rules: Rules) -> normalizers.BertNormalizer:
@@ -238,27 +242,26 @@ def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
     """
     words: dict[str, int] = {}
     missed: dict[str, int] = {}  # how often a word may have occurred before it was counted
-    raw: Counter[str] = Counter()
-    size = 0
-    rare = 0
+    unsplit: Counter[str] = Counter()  # counts of the parts between white space
+    size = rare = 0
     for text in texts:
-        raw.update(text.split())
+        unsplit.update(text.split())
         size += len(text)
-        if size >= _FOLD_CHARACTERS:
-            words, missed, rare = _without_rarest(_folded(words, raw, rules), missed, rare)
-            raw, size = Counter(), 0
-    words, _, rare = _without_rarest(_folded(words, raw, rules), missed, rare)
+        if size >= _BLOCK_CHARACTERS:
+            words, missed, rare = _without_rarest(_added(words, unsplit, rules), missed, rare)
+            unsplit, size = Counter(), 0
+    words, _, rare = _without_rarest(_added(words, unsplit, rules), missed, rare)
     if rare:
         say(f"more than {_MOST_WORDS:,} distinct words: some that occur {rare} times or less were left out")
     return words
 
 
-def _folded(words: dict[str, int], raw: Counter[str], rules: Rules) -> dict[str, int]:
-    """Return `words` with the counts of `raw` added, whose white-space words are normalised and split here."""
+def _added(words: dict[str, int], unsplit: Counter[str], rules: Rules) -> dict[str, int]:
+    """Return `words` with the words in `unsplit` counted too, which are normalised and split first."""
     total = Counter(words)
     normalizer = _normalizer(rules)
     splitter = pre_tokenizers.BertPreTokenizer()
-    for word, count in raw.items():
+    for word, count in unsplit.items():
         if word.isascii() and word.isalnum():  # nothing to split, as for most words
             total[word if rules.cased else word.lower()] += count
             continue
@@ -310,7 +313,7 @@ def split_alphabet(words: Mapping[str, int], coverage: float) -> tuple[dict[str,
     return {word: count for word, count in words.items() if letters.issuperset(word)}, letters
 
 
-def as_text(words: Mapping[str, int]) -> Iterator[str]:
+def _as_text(words: Mapping[str, int]) -> Iterator[str]:
     """Yield text that holds each word as often as it was counted, in sorted order: the trainer takes no counts."""
     block: list[str] = []
     size = 0

@@ -2,8 +2,8 @@
 
 This is the only file that uses torch.distributed. `torchrun` starts the processes and gives each one its rank. Every
 rank makes the rows of the whole step, which is cheap, and computes the micro-batches rank, rank + world size, …: rows
-and masks are therefore those of a single process. Dropout is too, where the single process cuts its steps into as many
-micro-batches.
+and masks are therefore those of a single process. Dropout draws the same numbers too, if the single process cuts its
+steps into as many micro-batches.
 """
 
 import json
@@ -74,10 +74,6 @@ class Ranks:
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total)
         return [float(value) for value in total]
-
-    def any(self, *facts: bool) -> bool:
-        """Return whether any of the facts is true on any rank."""
-        return self.sum([float(any(facts))])[0] > 0
 
     def broadcast(self, value: Any) -> Any:
         """Return rank zero's value on every rank. The value is sent as JSON."""
@@ -183,7 +179,7 @@ def _is_communication_error(error: RuntimeError) -> bool:
 
 
 def _lost_ranks(ranks: Ranks, store: Store) -> str:
-    """Return the ranks that no longer answer, in words."""
+    """Return a text that names the ranks that no longer answer."""
     key = "still here "
     try:
         store.set(f"{key}{ranks.rank}", "1")

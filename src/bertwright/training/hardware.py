@@ -168,7 +168,7 @@ def has_bf16(device: Device = "cpu") -> bool:
 
 
 def apply_numerics(numerics: Numerics) -> None:
-    """Set this process up as `numerics` says, at the start of a run and when it is resumed.
+    """Set device, threads and deterministic algorithms of this process, at the start of a run and when it is resumed.
 
     Raises InputError without the device, and where the run was started on another kind of processor or with another
     version of torch.

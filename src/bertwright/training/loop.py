@@ -1,4 +1,4 @@
-"""Batches → weights: the training loop, which knows neither BERT nor tasks.
+"""Batches → weights: the training loop, which is the same for every model and task.
 
 A step adds up losses and counts over its micro-batches and divides once, since micro-batches have unequal numbers of
 masked positions.
@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Generic
@@ -74,7 +74,7 @@ class Plan:
     save_every: int | None = None
     """Steps between checkpoints; replaces `save_seconds`."""
     keep: int = 2
-    """Number of checkpoints to keep, the newest ones; more than one, since the newest may be damaged later."""
+    """Number of checkpoints to keep; more than one, since the newest may be damaged later."""
     evaluate: Callable[[int], Mapping[str, float]] | None = None
     """Validation metrics after a step, for metrics.jsonl; called with dropout off."""
     evaluate_at: frozenset[int] = frozenset()
@@ -98,17 +98,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of a training: steps done, whether a signal came, whether all steps are done, the last validation metrics."""
+    """Result of `train`."""
 
     steps: int
+    """Number of steps done."""
     signalled: bool
+    """True where a signal came."""
     finished: bool
-    last: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def stopped(self) -> bool:
-        """Return whether steps are left."""
-        return not self.finished
+    """True where no step is left."""
+    last: Mapping[str, float]
+    """The last validation metrics; empty without any."""
 
 
 def train(
@@ -178,11 +177,6 @@ class Loop(Generic[Batch]):
         self._guard = LossGuard(watch_spikes=plan.watch_spikes, skips=plan.skip_loss_spikes)
         self._work = {"seconds": 0.0, "waiting": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
         self._saved = time.monotonic()
-
-    @property
-    def peak_flops(self) -> float:
-        """Return the peak FLOP/s of all ranks together."""
-        return self.numerics.peak_flops * self.ranks.world_size
 
     def sync_decisions(self, stop: bool, save: bool) -> tuple[bool, bool]:
         """Return (stop, save) for all ranks: stop where any rank wants to, save where rank zero wants to."""
@@ -329,20 +323,18 @@ class Loop(Generic[Batch]):
 
     def _mfu(self) -> float:
         """Return the model FLOP/s utilisation since the last log line."""
-        return self._work["flops"] / self._work["seconds"] / self.peak_flops
+        peak_flops = self.numerics.peak_flops * self.ranks.world_size
+        return self._work["flops"] / self._work["seconds"] / peak_flops
 
     def _rate(self, step: int) -> float:
         settings = self.plan.optimizer
         return settings.learning_rate * rate_at(step, self.plan.steps, settings.warmup, settings.schedule)
 
     def _is_finite(self) -> bool:
+        """Return whether all weights are finite, on every rank."""
         tensors = map(local_tensor, self.trainable.module.state_dict().values())
-        return not self.ranks.any(not all(bool(tensor.isfinite().all()) for tensor in tensors))
-
-    def _save_last_good(self, step: int) -> None:
-        """Save the weights from before the refused update, where they are finite."""
-        if self.run and self._is_finite():
-            self.save(step)
+        is_broken = not all(bool(tensor.isfinite().all()) for tensor in tensors)
+        return not any(self.ranks.sum([float(is_broken)]))
 
     def _skip_or_stop(self, step: int, bad: BadStep, losses: Mapping[str, float], norm: float) -> None:
         values = ", ".join(f"{name} {value}" for name, value in losses.items())
@@ -350,8 +342,8 @@ class Loop(Generic[Batch]):
         if skipped := self._guard.skip():
             say(f"{fault}; {skipped}")
             return
-        if not bad.is_spike:  # after a spike the weights themselves may be at fault
-            self._save_last_good(step)
+        if not bad.is_spike and self.run and self._is_finite():  # after a spike the weights may be at fault
+            self.save(step)
         has_checkpoint = self.run and self.run.checkpoints.exists()
         kept = f"; the last good checkpoint is in {self.run.checkpoints}" if self.run and has_checkpoint else ""
         skips = f" after {self._guard.skipped} skipped steps" if self._guard.skipped else ""

@@ -11,7 +11,7 @@ from typing import Any
 from bertwright.config import Settings
 from bertwright.console import say
 from bertwright.errors import InputError, shown
-from bertwright.files import atomic_file, read_json, write_json
+from bertwright.files import atomic_file, read_json, sync, write_json
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 
 
@@ -58,15 +58,14 @@ class RunFolder:
             stream.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return every complete line of metrics.jsonl; a crash may have cut the last one."""
+        """Return the lines of metrics.jsonl as `read_metrics` does."""
         return read_metrics(self.folder)
 
     def flush_metrics(self) -> None:
         """Write metrics.jsonl through to the disk, before a checkpoint says that its lines are complete."""
         path = self.folder / "metrics.jsonl"
         if self.writes and path.exists():
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())
+            sync(path)
 
     def truncate_metrics(self, step: int) -> list[dict[str, Any]]:
         """Remove the lines after `step`, which a resumed run computes again; return the other lines.
@@ -85,11 +84,11 @@ class RunFolder:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return every complete line of a run's metrics.jsonl, none without that file. InputError names a broken line."""
+    """Return every complete line of a run's metrics.jsonl, if there is one. Raises InputError for a broken line."""
     path = folder / "metrics.jsonl"
     lines = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], start=1):
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n"):  # a crash cut the last line
             break
         try:
             entry = json.loads(line)
@@ -113,9 +112,9 @@ def start_run(
 ) -> RunFolder:
     """Create a run folder, or open one with `resume`, which needs the same kind, settings and data.
 
-    Settings in `Settings.free` may change on resuming; those in `Settings.bits` may with `allow_other_numerics`. Rank
-    zero reads and writes the files, and the other ranks get its record. Raises InputError where the folder holds
-    something else.
+    Settings in `Settings.changeable` may change on resuming, and with `allow_other_numerics` those in
+    `Settings.numeric`. Rank zero reads and writes the files; the other ranks get its record. Raises InputError where
+    the folder holds something else.
     """
     if not ranks.is_main:
         return RunFolder(folder, ranks.broadcast(None), writes=False)
@@ -126,8 +125,8 @@ def start_run(
     if (folder / "run.json").exists():
         if not resume:
             raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
-        groups = (settings.free, settings.bits) if isinstance(settings, Settings) else (frozenset(), frozenset())
-        run = _open_run(folder, configuration, *groups, allow_other_numerics=allow_other_numerics)
+        settings_class = type(settings) if isinstance(settings, Settings) else Settings
+        run = _open_run(folder, configuration, settings_class, allow_other_numerics=allow_other_numerics)
     else:
         run = _create_run(folder, configuration)
     ranks.broadcast(run.record)
@@ -146,8 +145,7 @@ def _create_run(folder: Path, configuration: Mapping[str, Any]) -> RunFolder:
 def _open_run(
     folder: Path,
     configuration: Mapping[str, Any],
-    free: frozenset[str],
-    bits: frozenset[str],
+    settings_class: type[Settings],
     *,
     allow_other_numerics: bool,
 ) -> RunFolder:
@@ -159,12 +157,12 @@ def _open_run(
     _refuse_damaged(path, record)
     run, other_numerics = RunFolder(folder, record), ""
     recorded, current = record.get("settings"), configuration["settings"]
-    if (free or bits) and isinstance(recorded, Mapping):
-        changeable = {name: current[name] for name in sorted(free | bits)}
-        changes = {name: value for name, value in changeable.items() if recorded.get(name) != value}
-        changed_bits = {name: value for name, value in current.items() if name in changes and name in bits}
-        other_numerics = _differences(recorded, changed_bits)
-        record = {**record, "settings": {**recorded, **changeable}}
+    if isinstance(recorded, Mapping):
+        changeable = settings_class.changeable | settings_class.numeric
+        changes = {name: value for name, value in current.items() if name in changeable and recorded.get(name) != value}
+        numeric_changes = {name: value for name, value in changes.items() if name in settings_class.numeric}
+        other_numerics = _differences(recorded, numeric_changes)
+        record = {**record, "settings": {**recorded, **changes}}
         if other_numerics and record["settings"] == current and not allow_other_numerics:
             raise InputError(
                 f"{folder}: the run was started with other numerics: {_differences(recorded, current)}; "

@@ -1,24 +1,22 @@
-"""The lock of a run folder, which the system releases with its process; start and end of each session in run.json."""
+"""The lock of a run folder; start and end of each session, which is the work of one process on a run, in run.json."""
 
-import fcntl
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from time import sleep
 from typing import Any, Literal
 
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import read_json
 from bertwright.leftovers import is_leftover_name, remove_leftovers
+from bertwright.locks import is_held, locked_file
 from bertwright.training.run_folder import RunFolder
 
 LOCK = ".lock"
-_TRIES, _PAUSE = 20, 0.05
-"""Attempts to take the lock and seconds between them: `is_locked` holds the lock for a moment."""
+"""Name of the file in a run folder whose lock the process of the run holds."""
 
 State = Literal["finished", "running", "stopped", "crashed", "unfinished", "broken"]
 
@@ -104,43 +102,12 @@ def state_of(folder: Path, record: Mapping[str, Any]) -> tuple[State, str]:
 
 def is_locked(folder: Path) -> bool:
     """Return whether a live process holds the lock of the run in `folder`."""
-    try:
-        handle = os.open(folder / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(handle)
-    return False
+    return is_held(folder / LOCK)
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Hold the folder's lock; yield False on a file system without locks. InputError where another process holds it."""
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        yield _take(handle, folder)
-    finally:
-        os.close(handle)
-
-
-def _take(handle: int, folder: Path) -> bool:
-    """Return whether the lock was taken; False on a file system without locks."""
-    for _ in range(_TRIES):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sleep(_PAUSE)
-        except OSError:
-            return False
-        else:
-            return True
-    raise InputError(f"{folder}: another process works on this run; wait for it or stop it")
+def locked(folder: Path) -> AbstractContextManager[bool]:
+    """Return a context that holds the folder's lock; see `locked_file`."""
+    return locked_file(folder / LOCK, f"{folder}: another process works on this run")
 
 
 def _end(run: RunFolder, current: dict[str, Any], **facts: str) -> None:

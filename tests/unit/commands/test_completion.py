@@ -68,7 +68,8 @@ def test_no_command_and_no_option_is_missing(shell: str, capsys: pytest.CaptureF
             entry = entry["subcommands"][word]
         with pytest.raises(SystemExit):
             main([*name.split(), "--help"])
-        listed = set(re.findall(r"^\W (?:-h, )?(--[a-z0-9-]+)", capsys.readouterr().out, re.M))
+        names = re.findall(r"^\W (?:-h, )?(--[a-z0-9-]+(?:, --no-[a-z-]+)?)", capsys.readouterr().out, re.M)
+        listed = {flag for name in names for flag in name.split(", ")}
         flags = {flag for option in entry["options"] for flag in option["flags"] if flag.startswith("--")}
         assert flags == {*listed, "--json"}, name
 

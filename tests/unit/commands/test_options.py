@@ -1,5 +1,6 @@
 """Options that are read from settings classes: their groups, defaults and names, and that help imports little."""
 
+import re
 import subprocess
 import sys
 
@@ -33,6 +34,32 @@ def test_options_are_grouped_and_have_the_default_of_their_setting(capsys: pytes
     assert positions[2] < text.index("--learning-rate FLOAT") < positions[3]
     for default in ("128:0.9,512:0.1", "0.8 0.1 0.1", "0.0001", "tiny"):
         assert f"(default: {default})" in text
+
+
+@pytest.mark.parametrize("typed", [["--recipe", "two-cores"], ["--recipe=paper-gpt", "--recipe=two-cores"]])
+def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The values are those of two-cores in docs/pretraining.md; a help without a recipe comes between."""
+
+    def defaults(*arguments: str) -> dict[str, str]:
+        with pytest.raises(SystemExit):
+            main(["pretrain", *arguments, "--help"])
+        options = re.split(r"\n\W (?=--)", capsys.readouterr().out)
+        found = [re.match(r"(--[a-z0-9-]+).*?\(default:[\s│]+([^)]*)\)", text, re.S) for text in options]
+        return {match[1]: match[2] for match in found if match}
+
+    general, recipe, after = defaults(), defaults(*typed), defaults()
+    assert general == after
+    assert {name: value for name, value in recipe.items() if value != general.get(name)} == {
+        "--lengths": "128:1",
+        "--batch-size": "32",
+        "--minutes": "60",
+        "--learning-rate": "0.002",
+        "--warmup": "0.05",
+        "--bias-correction": "on",
+        "--initializer-range": "0.05",
+        "--start": "local",
+    }
+    assert general["--bias-correction"] == "off"
 
 
 @pytest.mark.parametrize("settings", [PretrainSettings, FinetuneSettings, ServeSettings])

@@ -257,7 +257,7 @@ def test_ctrl_c_twice_ends_a_build_that_is_busy(own_tokenizer: Path, tmp_path: P
     script.write_text(
         "import sys, time\n"
         "from bertwright.corpus import build, inputs as reading\n"
-        "from bertwright.text.documents import Document\n"
+        "from bertwright.text.document import Document\n"
         "def busy(*_, **__):\n"
         "    time.sleep(3600)\n"
         "def read(path, settings, on_error):\n"
@@ -290,7 +290,7 @@ def test_workers_end_with_a_killed_parent(own_text: Path, own_tokenizer: Path, t
     script.write_text(
         "import multiprocessing, sys, time\n"
         "from bertwright.corpus import build, inputs as reading\n"
-        "from bertwright.text.documents import Document\n"
+        "from bertwright.text.document import Document\n"
         "def read(path, settings, on_error):\n"
         "    yield from [Document(('A stack.',), 'text:1')] * 3\n"
         "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"

@@ -86,7 +86,7 @@ def test_no_row_uses_a_duplicate(own_text: Path, own_tokenizer: Path, tmp_path: 
     corpora = {name: Corpus.open(tmp_path / name) for name in ("once", "twice", "kept")}
     assert corpora["twice"].duplicates.tolist() == list(range(once.documents, 2 * once.documents))
     rows = {
-        name: Examples(corpus, ExampleSettings(next_sentence=False, short_share=0.0), length=32, seed=0).num_rows(0)
+        name: Examples(corpus, ExampleSettings(second_sentence="none", short_share=0.0), length=32, seed=0).num_rows(0)
         for name, corpus in corpora.items()
     }
     assert rows["twice"] == rows["once"] == rows["kept"] / 2

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bertwright import locks
 from bertwright.corpus import inputs as reading
 from bertwright.corpus import resume as unfinished
 from bertwright.corpus.build import build_corpus
@@ -214,6 +215,19 @@ def test_two_builds_of_one_corpus_at_once_are_refused(
     monkeypatch.setattr(CorpusWriter, "add", add)
     build(texts, own_tokenizer, tmp_path / "corpus")
     assert refused
+
+
+def test_a_disk_without_locks_is_refused(
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, **_: Any) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(locks, "lock_descriptor", fail)
+        with pytest.raises(InputError, match="corpus: this file system has no locks, which a build needs"):
+            build(texts, own_tokenizer, tmp_path / "corpus")
+    assert build(texts, own_tokenizer, tmp_path / "corpus").documents > 5
 
 
 def test_a_full_disk_keeps_the_whole_shards(

@@ -1,3 +1,4 @@
+import hashlib
 import pickle
 import re
 import shutil
@@ -264,27 +265,22 @@ def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
         verify(tmp_path)
 
 
-def test_what_has_no_digest_in_a_corpus_of_an_earlier_version_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_shards(tmp_path, [DOCUMENTS])
-    verify(tmp_path)
-    assert capsys.readouterr().err == ""
-    manifest = read_json(tmp_path / "manifest.json")
-    write_json(tmp_path / "manifest.json", {name: manifest[name] for name in list(manifest)[:-2]})
-    with (tmp_path / "tokenizer" / "tokenizer_config.json").open("a") as stream:
-        stream.write("\n")
-    assert Corpus.open(tmp_path).num_documents == len(DOCUMENTS)
-    assert capsys.readouterr().err == ""
-    verify(tmp_path)
-    assert "manifest.json and tokenizer/tokenizer_config.json have no digest" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["digest", "tokenizer_files"])
+def test_a_manifest_without_digests_is_refused(tmp_path: Path, name: str) -> None:
+    manifest = write_shards(tmp_path, [DOCUMENTS]).model_dump(mode="json")
+    del manifest[name]
+    write_json(tmp_path / "manifest.json", manifest)
+    with pytest.raises(InputError, match=rf"manifest\.json: {name}: Field required .*build older ones again"):
+        Corpus.open(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../manifest.json", "/etc/hostname", "..", ""])
 def test_verify_reads_no_file_outside_of_the_tokenizer(tmp_path: Path, name: str) -> None:
     manifest = write_shards(tmp_path, [DOCUMENTS]).model_dump(mode="json")
-    del manifest["digest"]
-    write_json(tmp_path / "manifest.json", {**manifest, "tokenizer_files": {name: "0" * 64}})
+    manifest |= {"tokenizer_files": {name: "0" * 64}, "digest": ""}
+    write_json(tmp_path / "manifest.json", manifest)
+    digest = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
+    write_json(tmp_path / "manifest.json", {**manifest, "digest": digest})
     with pytest.raises(InputError, match=r"manifest\.json: .*expected the name of a file in tokenizer/|is missing"):
         verify(tmp_path)
 

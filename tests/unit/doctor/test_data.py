@@ -348,9 +348,9 @@ def test_masked_lm_begins_at_guessing_and_learns_a_batch(tmp_path: Path) -> None
 
 
 def test_a_batch_for_which_time_was_too_short_is_no_error() -> None:
-    falling = doctor_training.Course({"loss": 0.7}, {"loss": 0.5}, steps=4, seconds=61.0, in_time=False)
+    falling = doctor_training.BatchTraining({"loss": 0.7}, {"loss": 0.5}, steps=4, seconds=61.0, in_time=False)
     assert overfit_finding(falling, "loss", rows=32).level == "note"
-    rising = doctor_training.Course({"loss": 0.7}, {"loss": 0.9}, steps=4, seconds=61.0, in_time=False)
+    rising = doctor_training.BatchTraining({"loss": 0.7}, {"loss": 0.9}, steps=4, seconds=61.0, in_time=False)
     assert overfit_finding(rising, "loss", rows=32).level == "error"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertwright.experiments.jobs import cannot_have, pretraining_settings
+from bertwright.experiments.jobs import pretraining_settings, unsupported_settings
 from bertwright.experiments.scales import SCALES, get_scale
 from bertwright.experiments.tables.training_length import BATCH_SIZE
 from bertwright.training.settings import MUON_RATE
@@ -23,8 +23,8 @@ def test_every_rate_goes_with_the_root_of_the_rows(scale: str) -> None:
 def test_an_lstm_takes_what_it_can_of_the_scale() -> None:
     scale = get_scale("tiny")
     lstm = {"system": "lstm-left"}
-    assert cannot_have(scale, {}) == []
-    assert cannot_have(scale, lstm) == [("start",), ("optimizer", "method")]
+    assert unsupported_settings(scale, {}) == []
+    assert unsupported_settings(scale, lstm) == [("start",), ("optimizer", "method")]
     settings = pretraining_settings(scale, lstm, 0)
     assert (settings.optimizer.method, settings.start) == ("adamw", "random")
     assert settings.optimizer.learning_rate == scale.pretraining["optimizer"]["learning_rate"]

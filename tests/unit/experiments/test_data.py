@@ -11,7 +11,7 @@ from bertwright.corpus.merge import shuffle_sentences
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import make_corpora
-from bertwright.experiments.data import PAPER_TASKS, Limits, Subset, chosen, find_source, make_subset
+from bertwright.experiments.data import PAPER_TASKS, Limits, Subset, choose_rows, find_source, make_subset
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.multiple_choice.spec import SWAG, read_choices
@@ -53,11 +53,11 @@ def test_a_task_whose_files_are_not_all_there_has_none(paper_data: Path, tmp_pat
 
 
 def test_rows_are_chosen_at_random_and_the_same_ones_each_time() -> None:
-    assert chosen(5, None) == chosen(5, 5) == chosen(5, 9) == [0, 1, 2, 3, 4]
-    few, more = chosen(1000, 50), chosen(1000, 200)
+    assert choose_rows(5, None) == choose_rows(5, 5) == choose_rows(5, 9) == [0, 1, 2, 3, 4]
+    few, more = choose_rows(1000, 50), choose_rows(1000, 200)
     assert (len(few), len(more)) == (50, 200)
     assert set(few) < set(more)
-    assert few == sorted(few) == chosen(1000, 50)
+    assert few == sorted(few) == choose_rows(1000, 50)
     assert np.mean(few) == pytest.approx(500, abs=150)
 
 
@@ -149,28 +149,28 @@ def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: 
 
 def test_corpora_that_are_given_are_taken_as_they_are(own_corpus: Path, tmp_path: Path) -> None:
     wanted = [("wordpiece", "documents"), ("wordpiece", "sentences"), ("bytepair", "documents")]
-    corpora = make_corpora([str(own_corpus)], tmp_path / "out", vocabulary=400, wanted=wanted, make=True)
+    corpora = make_corpora([str(own_corpus)], tmp_path / "out", vocab_size=400, kinds=wanted, build=True)
     assert corpora.folders["wordpiece", "documents"] == own_corpus
     assert corpora.folders["wordpiece", "sentences"].parent == tmp_path / "out"
     assert corpora.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
     with pytest.raises(InputError, match=r"a second WordPiece corpus beside .*; name one of each kind"):
-        make_corpora([str(own_corpus), str(own_corpus)], tmp_path, vocabulary=400, wanted=wanted, make=True)
+        make_corpora([str(own_corpus), str(own_corpus)], tmp_path, vocab_size=400, kinds=wanted, build=True)
 
 
 def test_a_byte_pair_corpus_is_made_and_known_again(own_text: Path, tmp_path: Path) -> None:
     kind = ("bytepair", "documents")
-    made = make_corpora([str(own_text)], tmp_path / "out", vocabulary=100, wanted=[kind], make=True).folders[kind]
+    made = make_corpora([str(own_text)], tmp_path / "out", vocab_size=100, kinds=[kind], build=True).folders[kind]
     assert made == tmp_path / "out" / "bytepair-100"
     assert isinstance(Corpus.open(made).tokenizer, BPETokenizer)
-    corpora = make_corpora([str(made)], tmp_path / "other", vocabulary=100, wanted=[kind], make=True)
+    corpora = make_corpora([str(made)], tmp_path / "other", vocab_size=100, kinds=[kind], build=True)
     assert corpora.folders == {kind: made}
-    there = make_corpora([], tmp_path / "out", vocabulary=100, wanted=[kind], make=False)
+    there = make_corpora([], tmp_path / "out", vocab_size=100, kinds=[kind], build=False)
     assert there.folders == {kind: made}
 
 
 def test_nothing_is_made_where_nothing_shall_be(own_text: Path, tmp_path: Path) -> None:
     wanted = [("wordpiece", "documents")]
-    corpora = make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=wanted, make=False)
+    corpora = make_corpora([str(own_text)], tmp_path / "out", vocab_size=400, kinds=wanted, build=False)
     assert (corpora.folders, list(corpora.missing)) == ({}, wanted)
     assert not (tmp_path / "out").exists()
 
@@ -179,7 +179,7 @@ def test_the_text_of_a_folder_stays_what_it_is(own_text: Path, tmp_path: Path) -
     (tmp_path / "out").mkdir()
     (tmp_path / "out/made-of.json").write_text(json.dumps({"text": ["/another.txt"]}))
     with pytest.raises(InputError, match=r"the corpora in .* are made of \['/another.txt'\]; choose another --out"):
-        make_corpora([str(own_text)], tmp_path / "out", vocabulary=400, wanted=[("wordpiece", "documents")], make=True)
+        make_corpora([str(own_text)], tmp_path / "out", vocab_size=400, kinds=[("wordpiece", "documents")], build=True)
     with pytest.raises(InputError, match="no file or folder has this name or pattern"):
-        make_corpora(["nowhere.txt"], tmp_path / "new", vocabulary=400, wanted=[("wordpiece", "documents")], make=True)
+        make_corpora(["nowhere.txt"], tmp_path / "new", vocab_size=400, kinds=[("wordpiece", "documents")], build=True)
     assert not (tmp_path / "new").exists()

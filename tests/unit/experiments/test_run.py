@@ -9,9 +9,9 @@ import pytest
 from bertwright.errors import InputError
 from bertwright.experiments import run as module
 from bertwright.experiments.run import ExperimentRun
-from bertwright.experiments.scores import Left, table_cells
+from bertwright.experiments.scores import RemainingWork, table_cells
 from bertwright.experiments.spec import Arm
-from bertwright.experiments.tables.shared import PERPLEXITY
+from bertwright.experiments.tables.columns import PERPLEXITY
 from bertwright.training.run_lock import LOCK, locked
 
 
@@ -72,7 +72,7 @@ def test_a_part_that_fails_is_named_with_its_reason(work: ExperimentRun, part: A
     ],
 )
 def test_the_time_left_is_shown_as_far_as_it_is_known(seconds: float, unknown: int, words: str) -> None:
-    left = Left(models=2, all_models=3, jobs=0, all_jobs=4, seconds=seconds, unknown=unknown)
+    left = RemainingWork(models=2, all_models=3, jobs=0, all_jobs=4, seconds=seconds, unknown=unknown)
     assert left.text == f"to compute: 2 of 3 pre-trainings and 0 of 4 measurements on tasks{words}"
 
 
@@ -97,10 +97,12 @@ def test_two_models_are_joined_once_and_apart_for_each_share(tmp_path: Path, mon
 
     def at(share: float) -> Path:
         models = [
-            SimpleNamespace(folder=tmp_path / name, at=lambda share, name=name: tmp_path / name / f"step-{share:g}")
+            SimpleNamespace(
+                folder=tmp_path / name, folder_after=lambda share, name=name: tmp_path / name / f"step-{share:g}"
+            )
             for name in ("left", "right")
         ]
-        job: Any = SimpleNamespace(models=models, at=share)
+        job: Any = SimpleNamespace(models=models, fraction=share)
         return module._model_of(job, tmp_path)
 
     assert [at(1.0), at(0.5), at(1.0)] == [joined[0], joined[1], joined[0]]

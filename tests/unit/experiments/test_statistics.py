@@ -6,13 +6,14 @@ import pytest
 from scipy import stats
 
 from bertwright.experiments.spec import Claim
-from bertwright.experiments.statistics import judge_claim, p_text
-
-A, B = "first", "second"
+from bertwright.experiments.statistics import ArmScores, Verdict, judge_claim, p_text
 
 
-def claim(columns: tuple[str, ...] = ("x",), within: float | None = None) -> Claim:
-    return Claim(statement="", paper="", first=A, second=B, columns=columns, within=within)
+def judge(
+    first: ArmScores, second: ArmScores, columns: tuple[str, ...] = ("x",), within: float | None = None
+) -> Verdict:
+    claim = Claim(statement="", paper="", arm="first", against="second", within=within)
+    return judge_claim(claim, first, second, columns=columns)
 
 
 def scores(differences: list[float], *, seeds: int = 3, column: str = "x") -> tuple[dict, dict]:
@@ -25,7 +26,7 @@ def scores(differences: list[float], *, seeds: int = 3, column: str = "x") -> tu
 
 def test_the_interval_and_p_are_students() -> None:
     values = [1.0, 2.0, 4.0, 3.0]
-    verdict = judge_claim(claim(), *scores(values, seeds=4))
+    verdict = judge(*scores(values, seeds=4))
     mean, error = 2.5, stats.tstd(values) / math.sqrt(4)
     half = stats.t.ppf(0.975, df=3) * error
     assert (verdict.mean, verdict.low, verdict.high) == pytest.approx((mean, mean - half, mean + half))
@@ -66,7 +67,7 @@ def test_a_p_shows_its_side_and_never_zero(p: float, words: str) -> None:
     ],
 )
 def test_which_is_better(differences: list[float], word: str) -> None:
-    assert judge_claim(claim(), *scores(differences, seeds=len(differences))).word == word
+    assert judge(*scores(differences, seeds=len(differences))).word == word
 
 
 @pytest.mark.parametrize(
@@ -81,40 +82,38 @@ def test_which_is_better(differences: list[float], word: str) -> None:
     ],
 )
 def test_which_are_as_good(differences: list[float], word: str) -> None:
-    assert judge_claim(claim(within=0.5), *scores(differences, seeds=4)).word == word
+    assert judge(*scores(differences, seeds=4), within=0.5).word == word
 
 
 def test_pre_trainings_that_disagree_decide_nothing() -> None:
     """Two of three pre-trainings gain a lot and one loses a little: p alone would be significant."""
     differences = [5.0, 5.1, 4.9, 5.0, 5.1, 4.9, -0.1, -0.1, -0.1]
-    verdict = judge_claim(claim(), *scores(differences))
+    verdict = judge(*scores(differences))
     assert verdict.p is not None
     assert verdict.p < 0.05
     assert verdict.word == "not decided at this scale"
     agreeing = [abs(value) for value in differences]
-    assert judge_claim(claim(), *scores(agreeing)).word == "supported"
+    assert judge(*scores(agreeing)).word == "supported"
 
 
 def test_a_pre_training_without_any_difference_supports_no_claim() -> None:
     for sign in (1.0, -1.0):
-        verdict = judge_claim(
-            claim(), *scores([0.0, 0.0, *(sign * value for value in [5.0, 5.1, 4.9, 5.2, 5.0, 5.1])], seeds=2)
-        )
+        verdict = judge(*scores([0.0, 0.0, *(sign * value for value in [5.0, 5.1, 4.9, 5.2, 5.0, 5.1])], seeds=2))
         assert verdict.p is not None
         assert verdict.p < 0.05
         assert verdict.word == "not decided at this scale"
 
 
 def test_fewer_than_two_pairs_give_no_verdict() -> None:
-    one = judge_claim(claim(), *scores([9.0]))
+    one = judge(*scores([9.0]))
     assert (one.word, one.p, one.by_column) == (None, None, {"x": 9.0})
-    nothing = judge_claim(claim(), {"x": {}}, {"x": {(0, 0): 1.0}})
+    nothing = judge({"x": {}}, {"x": {(0, 0): 1.0}})
     assert (nothing.word, nothing.differences) == (None, {})
 
 
 def test_the_mean_of_the_columns_and_of_those_both_arms_have() -> None:
     (first, second), (more, less) = scores([2.0, 2.0], column="x"), scores([4.0, 6.0], column="y")
-    verdict = judge_claim(claim(("x", "y", "z")), {**first, **more, "z": {(0, 0): 1.0}}, {**second, **less})
+    verdict = judge({**first, **more, "z": {(0, 0): 1.0}}, {**second, **less}, ("x", "y", "z"))
     assert verdict.columns == ("x", "y")
     assert verdict.differences == {(0, 0): 3.0, (0, 1): 4.0}
     assert verdict.by_column == {"x": 2.0, "y": 5.0}
@@ -122,5 +121,5 @@ def test_the_mean_of_the_columns_and_of_those_both_arms_have() -> None:
 
 def test_only_pairs_that_all_columns_have_count() -> None:
     (first, second), (more, less) = scores([2.0, 2.0, 2.0], column="x"), scores([4.0, 6.0], column="y")
-    verdict = judge_claim(claim(("x", "y")), {**first, **more}, {**second, **less})
+    verdict = judge({**first, **more}, {**second, **less}, ("x", "y"))
     assert sorted(verdict.differences) == [(0, 0), (0, 1)]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertwright import locks
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning import search as module
 from bertwright.finetuning.run import _Best, finetune, tune
@@ -17,7 +18,7 @@ from bertwright.finetuning.search import parse_grid, search
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
-from bertwright.training import run_lock as sessions
+from bertwright.training.run_lock import locked
 from tests.support.other_weights import put
 
 SST2 = get_task("sst2")
@@ -144,10 +145,10 @@ def test_two_processes_do_not_search_in_one_folder(
 ) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-4", FAST)
     search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
-    monkeypatch.setattr(sessions, "_PAUSE", 0.0)
+    monkeypatch.setattr(locks, "_PAUSE", 0.0)
     with (
-        sessions.locked(tmp_path / "s"),
-        pytest.raises(InputError, match="s: another process works on this run; wait for it or stop it"),
+        locked(tmp_path / "s"),
+        pytest.raises(InputError, match=r"s: another process works on this run \(process \d+ on .+\); wait for it or"),
     ):
         search(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
 

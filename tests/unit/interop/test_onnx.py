@@ -101,11 +101,11 @@ def at_hand(exported: Exports, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     def use(kind: str, change: Callable[[dict[str, Any]], None] = lambda _: None) -> str:
         folder, result = exported(kind)
 
-        def write_again(model: Bert, path: Path, *, metadata: dict[str, str]) -> onnx_graph.Written:
+        def write_again(model: Bert, path: Path, *, metadata: dict[str, str]) -> onnx_graph.WrittenGraph:
             graph = onnx.load(folder / "model.onnx")
             change({weight.name: weight for weight in graph.graph.initializer})
             onnx.save(graph, path)
-            return onnx_graph.Written((path.name,), result["attention_nodes"])
+            return onnx_graph.WrittenGraph((path.name,), result["attention_nodes"])
 
         monkeypatch.setattr(export, "write_graph", write_again)
         return str(result["model"])
@@ -346,7 +346,7 @@ def test_a_multilabel_model_is_known_by_its_task(
     several: bool, random_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions = []
-    monkeypatch.setattr(export, "write_graph", lambda *_, **__: onnx_graph.Written(attention_nodes=1, files=()))
+    monkeypatch.setattr(export, "write_graph", lambda *_, **__: onnx_graph.WrittenGraph(attention_nodes=1, files=()))
     monkeypatch.setattr(export, "_session", lambda _: None)
     monkeypatch.setattr(export, "compare", lambda *_, is_multilabel: questions.append(is_multilabel) or {})
     saved = open_model(str(random_model("BertForSequenceClassification")))

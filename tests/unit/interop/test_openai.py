@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from bertwright.errors import InputError
-from bertwright.interop.openai import import_gpt, is_gpt1, read_openai
+from bertwright.interop.import_model import import_model
+from bertwright.interop.openai import is_gpt1, read_gpt
 from bertwright.text.bpe import BPETokenizer
 from tests.support.gpt_files import (
     HIDDEN,
@@ -52,6 +53,9 @@ FOUND = {
     "layers": LAYERS,
     "hidden": HIDDEN,
     "heads": 12,
+    "cased": False,
+    "labels": [],
+    "task": "",
     "left_out": [],
 }
 
@@ -59,17 +63,19 @@ FOUND = {
 def test_the_release_becomes_a_model_folder_of_the_same_numbers(tmp_path: Path) -> None:
     weights = release(tmp_path / "model")
     assert is_gpt1(tmp_path / "model")
-    said = import_gpt(tmp_path / "model", tmp_path / "out")
+    said = import_model(str(tmp_path / "model"), tmp_path / "out")
     total = sum(tensor.numel() for tensor in weights.values())
-    assert said == FOUND | {
+    expected = FOUND | {
         "found": "a GPT-1 as OpenAI released it, 10 numpy files",
         "vocabulary": len(vocabulary()[0]),
         "parameters": total,
+        "model": str(tmp_path / "out"),
     }
+    assert {name: said[name] for name in said if name != "text"} == expected
     assert_same_as_transformers(tmp_path / "out", weights)
     assert is_gpt1(tmp_path / "out")
-    again = import_gpt(tmp_path / "out", tmp_path / "again")
-    assert again == said | {"found": "a GPT-1 in Hugging Face's layout, model.safetensors"}
+    again = import_model(str(tmp_path / "out"), tmp_path / "again")
+    assert again["found"] == "a GPT-1 in Hugging Face's layout, model.safetensors"
     for file in (tmp_path / "out").iterdir():
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
 
@@ -79,7 +85,7 @@ def test_the_conversion_of_transformers_4_gives_the_same_bits_and_ids(tmp_path: 
     """Only the fourth line converts the release, given names; its slow tokenizer is plain Python."""
     assert OLDER.is_dir(), f"{OLDER} is missing: `make slow` installs it"
     release(tmp_path / "model")
-    import_gpt(tmp_path / "model", tmp_path / "out")
+    import_model(str(tmp_path / "model"), tmp_path / "out")
     parts = {"attn/c_attn": "wb", "attn/c_proj": "wb", "ln_1": "gb", "mlp/c_fc": "wb", "mlp/c_proj": "wb", "ln_2": "gb"}
     names = [f"h{layer}/{part}/{leaf}" for layer in range(LAYERS) for part in parts for leaf in parts[part]]
     named = [f"model/{name}:0" for name in ("we", *names)]
@@ -240,7 +246,7 @@ def test_broken_releases_are_refused(tmp_path: Path, damage: Callable[[Path], An
     damage(tmp_path / "model")
     assert is_gpt1(tmp_path / "model")
     with pytest.raises(InputError, match=words):
-        import_gpt(tmp_path / "model", tmp_path / "out")
+        import_model(str(tmp_path / "model"), tmp_path / "out")
     assert not (tmp_path / "model" / "ran").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -249,8 +255,8 @@ def test_the_reader_says_what_is_broken_before_anything_is_written(tmp_path: Pat
     release(tmp_path / "model")
     os.truncate(tmp_path / "model" / "params_5.npy", 1000)
     with pytest.raises(InputError, match=r"params_5\.npy"):
-        read_openai(tmp_path / "model")
+        read_gpt(tmp_path / "model")
     (tmp_path / "out").mkdir()
     published(tmp_path / "theirs")
     with pytest.raises(InputError, match="out: exists already; name another folder or remove it"):
-        import_gpt(tmp_path / "theirs", tmp_path / "out")
+        import_model(str(tmp_path / "theirs"), tmp_path / "out")

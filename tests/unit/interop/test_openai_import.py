@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.interop.openai import import_gpt, is_gpt1, read_gpt_folder
+from bertwright.interop.import_model import import_model
+from bertwright.interop.openai import is_gpt1, read_gpt
 from bertwright.model.families.gpt import GPT_ARCHITECTURE
 from bertwright.model.folder import open_model
 from bertwright.model.hf_config import describe_model, read_description
@@ -35,7 +36,7 @@ from tests.support.gpt_files import (
 
 def test_the_form_of_hugging_face_is_read(tmp_path: Path) -> None:
     weights = published(tmp_path / "theirs")
-    said = import_gpt(tmp_path / "theirs", tmp_path / "out")
+    said = import_model(str(tmp_path / "theirs"), tmp_path / "out")
     assert said["found"] == "a GPT-1 in Hugging Face's layout, model.safetensors"
     assert_same_as_transformers(tmp_path / "out", weights)
 
@@ -44,7 +45,7 @@ def test_shards_with_an_index_are_read(tmp_path: Path) -> None:
     weights = published(tmp_path / "theirs")
     (tmp_path / "theirs" / "model.safetensors").unlink()
     transformers_model(weights).save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
-    said = import_gpt(tmp_path / "theirs", tmp_path / "out")
+    said = import_model(str(tmp_path / "theirs"), tmp_path / "out")
     assert re.fullmatch(r"a GPT-1 in Hugging Face's layout, [2-9] shards of model\.safetensors", said["found"])
     assert_same_as_transformers(tmp_path / "out", weights)
 
@@ -57,7 +58,7 @@ def test_its_old_files_with_constants_among_the_weights_are_read(tmp_path: Path)
     constants = {f"h.{layer}.attn.bias": torch.ones(1, 1, POSITIONS, POSITIONS).tril() for layer in range(LAYERS)}
     constants["position_ids"] = torch.arange(POSITIONS)
     torch.save({**weights, **constants}, tmp_path / "theirs" / "pytorch_model.bin")
-    said = import_gpt(tmp_path / "theirs", tmp_path / "out")
+    said = import_model(str(tmp_path / "theirs"), tmp_path / "out")
     assert said["found"] == "a GPT-1 in Hugging Face's layout, pytorch_model.bin"
     assert said["left_out"] == list(constants)
     assert_same_as_transformers(tmp_path / "out", weights)
@@ -172,7 +173,7 @@ def test_broken_folders_are_refused(tmp_path: Path, damage: Callable[[Path], Any
     damage(tmp_path / "theirs")
     assert is_gpt1(tmp_path / "theirs")
     with pytest.raises(InputError, match=words):
-        import_gpt(tmp_path / "theirs", tmp_path / "out")
+        import_model(str(tmp_path / "theirs"), tmp_path / "out")
     assert not (tmp_path / "theirs" / "ran").exists()
     assert not (tmp_path / "out").exists()
 
@@ -181,9 +182,9 @@ def test_rows_without_a_piece_may_follow_the_vocabulary(tmp_path: Path) -> None:
     published(tmp_path / "theirs")
     weights_with(lambda t: t.update({WORDS: torch.cat([t[WORDS], torch.ones(3, HIDDEN)])}))(tmp_path / "theirs")
     edited("config.json", lambda c: c.update(vocab_size=c["vocab_size"] + 3))(tmp_path / "theirs")
-    read = read_gpt_folder(tmp_path / "theirs")
+    read = read_gpt(tmp_path / "theirs")
     assert read.config.vocab_size == read.tokenizer.vocab_size + 3
-    import_gpt(tmp_path / "theirs", tmp_path / "out")
+    import_model(str(tmp_path / "theirs"), tmp_path / "out")
     saved = open_model(str(tmp_path / "out"))
     assert saved.weights is not None
     assert len(saved.weights["encoder.embeddings.word.weight"]) == saved.config.vocab_size
@@ -191,7 +192,7 @@ def test_rows_without_a_piece_may_follow_the_vocabulary(tmp_path: Path) -> None:
 
 def test_what_fills_a_row_up_is_noted(tmp_path: Path) -> None:
     published(tmp_path / "theirs")
-    import_gpt(tmp_path / "theirs", tmp_path / "out")
+    import_model(str(tmp_path / "theirs"), tmp_path / "out")
     config = read_description(tmp_path / "out" / "config.json").config
     padded = describe_model(config.model_copy(update={"pad_id": 7}), GPT_ARCHITECTURE, ())
     (tmp_path / "config.json").write_text(json.dumps(padded))

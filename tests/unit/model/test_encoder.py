@@ -15,7 +15,6 @@ from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.init_from import size_name
-from bertwright.pretraining.settings import PretrainSettings
 from bertwright.text.wordpiece import train_tokenizer
 from tests.support.other_weights import put
 
@@ -105,15 +104,6 @@ def test_any_shape_has_a_size(name: str, shape: tuple[int, ...]) -> None:
 def test_a_size_that_is_no_shape_is_refused(name: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         size_config(name, 100)
-
-
-def test_the_size_that_earlier_records_spell_out() -> None:
-    for size, today in (
-        ("12x384 of 12 heads, 1536 inside", "12x384x12"),
-        ("6x384 of 6 heads, 1536 inside", "6x384"),
-        ("6x384 of 6 heads, 1000 inside", "6x384 of 6 heads, 1000 inside"),
-    ):
-        assert PretrainSettings(size=size, steps=1).size == today
 
 
 def test_a_later_token_changes_earlier_states_and_padding_changes_nothing() -> None:

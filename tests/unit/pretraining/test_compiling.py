@@ -8,7 +8,7 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.pretraining import measure as compiling
-from bertwright.pretraining.measure import LONG, choose_compiled, resume_compiled
+from bertwright.pretraining.measure import LONG_RUN_SECONDS, choose_compiled, resume_compiled
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training.distributed import Ranks
 from bertwright.training.hardware import Numerics
@@ -31,7 +31,7 @@ def step_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[bool, 
 
 
 def test_a_short_run_is_not_compiled_and_nothing_is_tried(step_seconds: dict[bool, float]) -> None:
-    assert not choose_compiled(run_of("auto", LONG / 60 - 1), NUMERICS).compiled
+    assert not choose_compiled(run_of("auto", LONG_RUN_SECONDS / 60 - 1), NUMERICS).compiled
 
 
 def test_off_is_off(step_seconds: dict[bool, float]) -> None:
@@ -43,7 +43,7 @@ def test_a_long_run_takes_what_is_faster_and_says_both(
     step_seconds: dict[bool, float], capsys: pytest.CaptureFixture[str], compiled: float, plain: float, chosen: bool
 ) -> None:
     step_seconds |= {True: compiled, False: plain}
-    assert choose_compiled(run_of("auto", LONG / 60), NUMERICS).compiled == chosen
+    assert choose_compiled(run_of("auto", LONG_RUN_SECONDS / 60), NUMERICS).compiled == chosen
     said = capsys.readouterr().err
     assert f"{compiled * 1e3:.0f} ms compiled and {plain * 1e3:.0f} ms not compiled" in said
     assert said.rstrip().endswith("not compiled") != chosen
@@ -81,11 +81,6 @@ def test_a_compiled_run_is_not_resumed_in_silence_where_there_is_no_compiler(mon
         resume_compiled(begun, allow_other=False)
     assert not resume_compiled(begun, allow_other=True).compiled
     assert resume_compiled(NUMERICS, allow_other=False) == NUMERICS
-
-
-@pytest.mark.parametrize(("recorded", "meant"), [(True, "on"), (False, "auto"), ("off", "off")])
-def test_records_of_earlier_runs_are_understood(recorded: bool | str, meant: str) -> None:
-    assert PretrainSettings.model_validate({"compile": recorded, "steps": 1}).compile == meant
 
 
 def test_the_expected_time_follows_from_flops(step_seconds: dict[bool, float], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ def test_epochs_count_the_rows_of_the_walk(own_corpus: Path, tmp_path: Path) -> 
         walked = plan_pairs(data.sentence_lengths(), data.document_first(), length=phase["length"], seed=0, epoch=0)
         assert phase["corpus_rows"] == len(walked)
         assert phase["epochs"] == pytest.approx(rows / len(walked))
-    assert "in all" in report["text"]
+    assert "\n  total " in report["text"]
 
 
 def test_the_run_does_the_planned_steps(

@@ -78,6 +78,22 @@ def test_steps_take_the_place_of_minutes_and_the_other_way_round(settings_of: An
     assert (steps.steps, steps.minutes) == (7, None)
 
 
+def test_another_system_brings_its_own_second_sentence_and_activation(settings_of: Any) -> None:
+    left = settings_of("--recipe", "paper-gpt", "--system", "bert-left")
+    assert (left.activation, left.examples.second_sentence, left.batch_size) == ("gelu", "none", 64)
+    bert = settings_of("--recipe", "paper-gpt", "--system", "bert")
+    assert (bert.activation, bert.examples.second_sentence) == ("gelu", "next")
+    gpt = settings_of("--recipe", "paper-base", "--system", "gpt", "--short-share", "0.1")
+    assert (gpt.activation, gpt.examples.second_sentence, gpt.size) == ("gelu_tanh", "none", "base")
+
+
+def test_a_switch_of_a_recipe_can_be_typed_in_both_directions(settings_of: Any) -> None:
+    assert settings_of("--recipe", "two-cores", "--bias-correction") == settings_of("--recipe", "two-cores")
+    assert not settings_of("--recipe=two-cores", "--no-bias-correction").optimizer.bias_correction
+    assert not settings_of("--steps", "3", "--no-bias-correction").optimizer.bias_correction
+    assert settings_of("--steps", "3", "--bias-correction").optimizer.bias_correction
+
+
 def test_a_recipe_that_there_is_not_lists_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pretrain", "--corpus", "c", "--out", str(tmp_path / "o"), "--recipe", "paper"]) == 2
     said = capsys.readouterr().err
@@ -87,7 +103,6 @@ def test_a_recipe_that_there_is_not_lists_those_there_are(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--bias-correction --no-bias-correction", "give either --bias-correction or --no-bias-correction"),
         ("--second-sentence order --no-next-sentence", "--no-next-sentence stands for --second-sentence none"),
         ("--mask-units span --whole-word-mask", "--whole-word-mask stands for --mask-units word"),
     ],
@@ -101,10 +116,10 @@ def test_two_options_that_contradict_each_other_are_refused(
 
 
 def test_every_recipe_is_valid_and_frozen() -> None:
-    for name in RECIPES:
-        assert isinstance(resolve_settings(name, {}), PretrainSettings)
+    for name, recipe in RECIPES.items():
+        assert resolve_settings(name, {}) == recipe == PretrainSettings.model_validate(recipe.model_dump())
     with pytest.raises(TypeError):
-        RECIPES["paper-base"] = {}  # type: ignore[index]
+        RECIPES["paper-base"] = RECIPES["paper-large"]  # type: ignore[index]
     assert resolve_settings(None, {"steps": 3}) == PretrainSettings(steps=3)
 
 
@@ -115,7 +130,7 @@ def test_two_cores_is_the_measured_run(settings_of: Any) -> None:
         "warmup": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-06, "weight_decay": 0.01, "clip": 1.0,
         "bias_correction": true}, "activation": "gelu", "dropout": 0.1, "initializer_range": 0.05, "start": "local",
         "held_out_share": 0.0, "held_out_rows": 2048, "evaluations": 8, "save_minutes": 3.0, "log_every": 50,
-        "precision": "auto", "compile": false, "threads": 1}""")
+        "precision": "auto", "compile": "auto", "threads": 1}""")
     here = settings_of(
         *("--recipe", "two-cores", "--minutes", "56", "--evaluations", "8", "--save-minutes", "3", "--threads", "1")
     )

@@ -278,7 +278,7 @@ def test_a_model_whose_name_is_not_utf_8_is_refused(
     monkeypatch.chdir(folder)
     monkeypatch.setattr(commands, "_serve", lambda *_, **__: None)
     assert main([command, "--model", os.fsdecode(name_bytes)]) == 2
-    assert f"{shown}: is not UTF-8 text, which records and answers are" in capsys.readouterr().err
+    assert f"{shown}: expected UTF-8 text, got other bytes" in capsys.readouterr().err
 
 
 def test_metrics_count(ask: Asking) -> None:

@@ -59,7 +59,7 @@ def test_a_request_is_refused_at_once_where_the_queue_is_full() -> None:
     outputs = Held(max_waiting_tokens=90)([("a", [90]), ("a", [50]), ("a", [40]), ("a", [1])])
     assert outputs[:3] == [[900], [500], [400]]  # the first row is computed, and waits no longer
     assert isinstance(outputs[3], Overloaded)
-    assert outputs[3].seconds >= 1
+    assert "try again in 1 s" in str(outputs[3])
 
 
 def test_a_request_of_more_tokens_than_the_limit_is_accepted_while_there_is_room() -> None:

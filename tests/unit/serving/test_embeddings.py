@@ -149,7 +149,7 @@ def test_the_same_bytes_whatever_is_computed_together(
     held = []
 
     def counted(encoder: Any, wanted: Any, layers: Any) -> Any:
-        held.append([len(ids) for ids, _, _ in wanted.asks])
+        held.append([len(ids) for ids, _, _ in wanted.rows])
         return really(encoder, wanted, layers)
 
     really = prediction.states_for

@@ -200,8 +200,10 @@ def test_vectors(models: dict[str, Predictor]) -> None:
     model = models["lm"]
     assert model.vectors([]).shape == (0, 64)
     assert not np.allclose(model.vectors("rain", pool="cls"), model.vectors("rain"))
-    (states,) = features_of(frozen_encoder(open_model(model.source)), model.tokenizer, ["rain"], layers=[0, 2])
-    assert all(pooled(states, pool).base is None for pool in ("cls", "mean", "max"))  # else it keeps all tokens' states
+    (features,) = features_of(frozen_encoder(open_model(model.source)), model.tokenizer, ["rain"], layers=[0, 2])
+    assert all(
+        pooled(features.states, pool).base is None for pool in ("cls", "mean", "max")
+    )  # else it keeps all tokens' states
     assert np.allclose(model.vectors("rain", layer=2), model.vectors("rain"))
     others: list[Any] = [3, 1.0, "last"]
     for layer in others:

@@ -59,7 +59,7 @@ def given(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
     path = as_parquet(tmp_path / "a.parquet", {"text": ["a", "b"], "label": [1, 2], "more": [[1], []]})
     table = read_table(path)
-    assert (table.columns, len(table), table.place(1)) == (("text", "label", "more"), 2, f"{path}: row 2")
+    assert (table.columns, len(table), table.location(1)) == (("text", "label", "more"), 2, f"{path}: row 2")
     assert table.texts("text") == ("a", "b")
     assert table.column("more") == ([1], [])
     few = read_table(path, columns=["label", "absent"])
@@ -325,7 +325,7 @@ def test_labels_of_every_kind_are_read_from_parquet(tmp_path: Path) -> None:
     task = learn(get_task("classify"), path)
     assert task.labels == ("2", "10")
     examples = read_examples(task, path)
-    assert examples.place(1) == f"{path}: row 2"
+    assert examples.location(1) == f"{path}: row 2"
     path = as_parquet(tmp_path / "b.parquet", {"text": list("abc"), "label": [["x"], [], ["y", "x"]]})
     task = learn(get_task("multilabel"), path)
     assert task.labels == ("x", "y")

@@ -242,12 +242,3 @@ def test_what_gpts_settings_are_where_none_are_named() -> None:
     assert (frozen.language_weight(shapes["gpt"]), frozen.warmup_of(shapes["gpt"])) == (0.0, 0.1)
     add_bilstm = TopConfig.model_validate({"inner": shapes["gpt"], "width": 16})
     assert (plain.rate(add_bilstm), plain.warmup_of(add_bilstm)) == (6.25e-5, 0.002)
-
-
-def test_records_of_earlier_runs_have_todays_defaults() -> None:
-    today = FinetuneSettings(epochs=2)
-    earlier = {**today.model_dump(mode="json"), "warmup": 0.1}
-    for name in ("lm_weight", "bilstm"):
-        del earlier[name]
-    assert FinetuneSettings.model_validate(earlier) == today
-    assert FinetuneSettings.model_validate({**earlier, "warmup": 0.2}).warmup == 0.2

@@ -19,7 +19,8 @@ from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.multiple_choice.spec import Choices, encode_choices
 from bertwright.tasks.question_answering.data import Question, Questions
 from bertwright.tasks.question_answering.spec import SQUAD1
-from bertwright.tasks.question_answering.windows import encode_windows, padded_rows
+from bertwright.tasks.question_answering.task import span_batch
+from bertwright.tasks.question_answering.windows import encode_windows
 from bertwright.tasks.tagging.model import windows_of
 from bertwright.text.bpe import BPETokenizer, train_bpe
 from bertwright.text.document import TextSettings
@@ -134,8 +135,8 @@ def test_rows_of_words_and_of_questions() -> None:
     assert windows.target.tolist() == [
         [len(question_ids) + 2 + len(the), len(question_ids) + 1 + len(the) + len(harbour)]
     ]
-    ids, segments, mask = padded_rows(windows, [0], pad_id=WORDS.pad_id)
-    assert (ids.shape, int(segments.sum()), bool(mask.all())) == (
+    batch = span_batch(windows, np.array([0]), pad_id=WORDS.pad_id)
+    assert (batch.ids.shape, int(batch.segments.sum()), bool(batch.mask.all())) == (
         (1, len(windows.row(0))),
         len(the + harbour) + 1,
         True,

@@ -178,7 +178,7 @@ def test_the_same_text_gives_the_same_bytes_on_any_number_of_threads(tmp_path: P
 
 
 def test_more_pieces_than_can_be_told_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extension, "_MOST_USED", 1)
+    monkeypatch.setattr(extension, "_MOST_SYMBOLS", 1)
     with pytest.raises(InputError, match=r"split into \d+ different pieces of the vocabulary; expected at most 1"):
         extend_tokenizer(OLD, TEXT, add=1)
 

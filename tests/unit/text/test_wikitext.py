@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from bertwright.text import wikitext
+from bertwright.text.wiki_cuts import cut_markup
 from bertwright.text.wikipedia import read_pages
-from bertwright.text.wikitext import passages, reduced
+from bertwright.text.wikitext import passages
 
 DUMP = Path(__file__).resolve().parents[2] / "fixtures" / "own_dump.xml"
 
@@ -100,12 +101,12 @@ def test_what_is_cut_before_parsing_changes_no_passage(monkeypatch: pytest.Monke
     with DUMP.open("rb") as stream:
         page = next(read_pages(DUMP, stream))
     result = passages(page.wikitext, page.dropped)
-    assert len(reduced(page.wikitext)) < 0.8 * len(page.wikitext)
-    monkeypatch.setattr(wikitext, "reduced", lambda text: text)  # the full parser alone
+    assert len(cut_markup(page.wikitext)) < 0.8 * len(page.wikitext)
+    monkeypatch.setattr(wikitext, "cut_markup", lambda text: text)  # the full parser alone
     assert passages(page.wikitext, page.dropped) == result
 
 
 @pytest.mark.parametrize("opening", ["<ref>", "<!--", "{{", "{{a|", "[[", "[[a|", "{|\n", "(", "-{", "'''"])
 def test_markup_that_never_ends_is_cut_in_passes_over_it(opening: str) -> None:
     markup = opening * 200_000  # one search to the end from each of these would take minutes
-    assert len(reduced(markup + " The end.")) <= len(markup) + 9
+    assert len(cut_markup(markup + " The end.")) <= len(markup) + 9

@@ -361,7 +361,7 @@ def test_texts_are_read_once_as_a_stream(monkeypatch: pytest.MonkeyPatch) -> Non
     def stream() -> Iterator[str]:
         yield from own_paragraphs()
 
-    monkeypatch.setattr(module, "_FOLD_CHARACTERS", 500)
+    monkeypatch.setattr(module, "_BLOCK_CHARACTERS", 500)
     monkeypatch.setattr(module, "_FEED_CHARACTERS", 50)
     assert train_tokenizer(stream(), vocab_size=800).hash == learned().hash
 
@@ -378,7 +378,7 @@ def test_rarest_words_go_when_there_are_too_many(
 def test_what_is_seen_often_counts_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Words that come again and again among ever new ones, in the beginning, the end, or all over the text."""
     monkeypatch.setattr(module, "_MOST_WORDS", 40)
-    monkeypatch.setattr(module, "_FOLD_CHARACTERS", 200)
+    monkeypatch.setattr(module, "_BLOCK_CHARACTERS", 200)
     rules = Rules(cased=False, strip_accents=False)
     new = [f"n{number}" for number in range(600)]
     for begin, every in ((0, 1), (500, 1), (0, 6)):

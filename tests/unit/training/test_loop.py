@@ -110,7 +110,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
             train(trainable(module, noise=0.1), interrupting, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
         )
     assert [outcome.steps for outcome in outcomes] == [7, 14, 20]
-    assert [outcome.stopped for outcome in outcomes] == [True, True, False]
+    assert [outcome.finished for outcome in outcomes] == [False, False, True]
     assert weight_bytes(module) == weight_bytes(calm)
     measured = ("data_share", "mfu")
     logged = [

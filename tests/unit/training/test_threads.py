@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bertwright.cli import TURNS, main
+from bertwright.cli import SPIN_ROUNDS, main
 from bertwright.training import hardware as machine
 
 
@@ -30,7 +30,7 @@ def test_omp_num_threads_is_the_most(four_cores: pytest.MonkeyPatch, said: str, 
 
 
 @pytest.mark.parametrize(
-    ("said", "turns"), [({}, TURNS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+    ("said", "turns"), [({}, SPIN_ROUNDS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
 )
 def test_waiting_threads_soon_sleep_unless_somebody_says_otherwise(
     monkeypatch: pytest.MonkeyPatch, said: dict[str, str], turns: str | None

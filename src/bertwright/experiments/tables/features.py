@@ -1,12 +1,12 @@
 """table of the paper → experiment: table 7, named entities by fine-tuning, by features, and as ELMo (paper §5.3)."""
 
+from dataclasses import replace
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Changes, Claim, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import BERT, LEFT, NER_F1, WIKIGOLD_F1, larger
+from bertwright.experiments.tables import arms, columns
 
-_BOTH: Final = ("NER F1", "WikiGold F1")
-_WAYS: Final = {
+_FEATURES: Final = {
     "embeddings": "features: embeddings",
     "second-to-last": "features: second-to-last layer",
     "last": "features: last layer",
@@ -18,23 +18,24 @@ _WAYS: Final = {
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
     features = (
-        Arm(name=way, title=title, pretraining=BERT.pretraining, finetuning={"features": way})
-        for way, title in _WAYS.items()
+        replace(arms.BERT, name=name, title=title, finetuning={"features": name}) for name, title in _FEATURES.items()
     )
     return (
-        BERT,
-        larger(scale),
+        arms.BERT,
+        arms.larger(scale),
         *features,
         _pair("elmo-lstm", "ELMo's way: two LSTMs, features", {"system": "lstm-left"}, {"features": "elmo"}),
-        _pair("elmo-transformer", "ELMo's way: two Transformers, features", LEFT.pretraining, {"features": "elmo"}),
-        _pair("pair", "two Transformers side by side, fine-tuned", LEFT.pretraining, {}),
+        _pair(
+            "elmo-transformer", "ELMo's way: two Transformers, features", arms.LEFT.pretraining, {"features": "elmo"}
+        ),
+        _pair("pair", "two Transformers side by side, fine-tuned", arms.LEFT.pretraining, {}),
     )
 
 
 def _pair(name: str, title: str, left: Changes, finetuning: Changes) -> Arm:
-    """Return an arm of two joined models: `left`, and the same system from right to left with default settings."""
+    """Return an arm of two joined models: one from left to right, and the same system from right to left."""
     right = {"system": str(left["system"]).replace("left", "right")}
-    return Arm(name=name, title=title, pretraining=left, second=right, finetuning=finetuning)
+    return Arm(name=name, title=title, pretraining=left, joined_with=right, finetuning=finetuning)
 
 
 TABLE_7: Final = Experiment(
@@ -42,43 +43,38 @@ TABLE_7: Final = Experiment(
     title="Table 7: names by fine-tuning, and by features of a frozen model",
     question="Do the states of a frozen BERT serve nearly as well as fine-tuning it, and better than ELMo's?",
     arms=_arms,
-    columns=(NER_F1, WIKIGOLD_F1),
+    columns=(columns.NER_F1, columns.WIKIGOLD_F1),
     claims=(
         Claim(
             statement="The last four layers side by side are within 0.3 F1 of fine-tuning.",
             paper="96.1 against 96.4 (dev)",
-            first="concat-last-four",
-            second="bert",
-            columns=_BOTH,
+            arm="concat-last-four",
+            against="bert",
             within=0.3,
         ),
         Claim(
             statement="The layers know more of a word than its embedding.",
             paper="94.9 for the last layer, 91.0 for the embeddings",
-            first="last",
-            second="embeddings",
-            columns=_BOTH,
+            arm="last",
+            against="embeddings",
         ),
         Claim(
             statement="Four layers side by side are better than the last one.",
             paper="96.1 against 94.9",
-            first="concat-last-four",
-            second="last",
-            columns=_BOTH,
+            arm="concat-last-four",
+            against="last",
         ),
         Claim(
             statement="BERT's states, the last four layers side by side, are better features than ELMo's.",
             paper="96.1 against ELMo's 95.7, whose tagger is another",
-            first="concat-last-four",
-            second="elmo-lstm",
-            columns=_BOTH,
+            arm="concat-last-four",
+            against="elmo-lstm",
         ),
         Claim(
             statement="Looking to both sides at once is better than two models side by side that look to one each.",
             paper="discussed in §5.1, not measured",
-            first="bert",
-            second="pair",
-            columns=_BOTH,
+            arm="bert",
+            against="pair",
         ),
     ),
     published=Published(

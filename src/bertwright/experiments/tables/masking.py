@@ -1,22 +1,15 @@
 """table of the paper → experiment: table 8, what replaces a masked piece (paper §C.2), and how many are masked."""
 
+from dataclasses import replace
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published
-from bertwright.experiments.tables.shared import (
-    BERT,
-    MNLI_MATCHED,
-    NER_F1,
-    PERPLEXITY,
-    QNLI_ACCURACY,
-    SENTENCE_COLUMN_NAMES,
-    SENTENCE_COLUMNS,
-    SST2_ACCURACY,
-    STSB_SPEARMAN,
-)
+from bertwright.experiments.tables import arms, columns
 
-_FEATURES: Final = Column(name="NER F1, features", task="ner", metric="f1", finetuning={"features": "concat-last-four"})
-_TUNED: Final = ("MNLI-m", "NER F1", "SST-2", "STS-B", "QNLI")
+_NER_FEATURES_F1: Final = Column(
+    name="NER F1, features", task="ner", metric="f1", finetuning={"features": "concat-last-four"}
+)
+_FINE_TUNED: Final = ("MNLI-m", "NER F1", "SST-2", "STS-B", "QNLI")
 _MIXES: Final = ((100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100))
 
 
@@ -29,36 +22,43 @@ def _mix(mask: int, same: int, random: int) -> Arm:
     )
 
 
-_PAPERS: Final = Arm(name="80-10-10", title="80 % [MASK], 10 % same, 10 % random", pretraining=BERT.pretraining)
+_PAPERS_MIX: Final = replace(_mix(80, 10, 10), pretraining=arms.BERT.pretraining)
 
 TABLE_8: Final = Experiment(
     name="table8",
     title="Table 8: what a masked piece is shown as",
     question="Does it help that a masked piece is now and then shown as it is, or as another one?",
-    arms=lambda _: (_PAPERS, *(_mix(*mix) for mix in _MIXES)),
-    columns=(MNLI_MATCHED, NER_F1, _FEATURES, SST2_ACCURACY, STSB_SPEARMAN, QNLI_ACCURACY),
+    arms=lambda _: (_PAPERS_MIX, *(_mix(*mix) for mix in _MIXES)),
+    columns=(
+        columns.MNLI_MATCHED,
+        columns.NER_F1,
+        _NER_FEATURES_F1,
+        columns.SST2_ACCURACY,
+        columns.STSB_SPEARMAN,
+        columns.QNLI_ACCURACY,
+    ),
     claims=(
         Claim(
             statement="Fine-tuning hardly cares: [MASK] alone is as good within a point.",
             paper="MNLI 84.3 against 84.2, NER 94.9 against 95.4",
-            first="100-0-0",
-            second="80-10-10",
-            columns=_TUNED,
+            arm="100-0-0",
+            against="80-10-10",
+            columns=_FINE_TUNED,
             within=1.0,
         ),
         Claim(
             statement="Features suffer where every masked piece is [MASK], which no text of a task holds.",
             paper="94.9 against 94.0",
-            first="80-10-10",
-            second="100-0-0",
+            arm="80-10-10",
+            against="100-0-0",
             columns=("NER F1, features",),
         ),
         Claim(
             statement="Random pieces alone are worse for fine-tuning.",
             paper="MNLI 84.2 against 83.6, NER 95.4 against 94.9",
-            first="80-10-10",
-            second="0-0-100",
-            columns=_TUNED,
+            arm="80-10-10",
+            against="0-0-100",
+            columns=_FINE_TUNED,
         ),
     ),
     published=Published(
@@ -79,11 +79,11 @@ TABLE_8: Final = Experiment(
 
 # The fraction of masked pieces. The paper says only that too few and too many are bad (§A.1).
 
-_PERCENT: Final = (5, 10, 15, 30, 45, 60)
+_PERCENTAGES: Final = (5, 10, 15, 30, 45, 60)
 
 
-def _arm(percent: int) -> Arm:
-    changes = BERT.pretraining if percent == 15 else {"examples": {"masking": {"share": percent / 100}}}
+def _masked_arm(percent: int) -> Arm:
+    changes = arms.BERT.pretraining if percent == 15 else {"examples": {"masking": {"share": percent / 100}}}
     return Arm(name=f"masked-{percent}", title=f"{percent} %", pretraining=changes, series="BERT", x=float(percent))
 
 
@@ -91,22 +91,20 @@ MASKED_FRACTION: Final = Experiment(
     name="masked-share",
     title="How much to mask",
     question="How many pieces should be hidden: few, which teaches slowly, or many, which hides the context?",
-    arms=lambda _: tuple(_arm(percent) for percent in _PERCENT),
-    columns=(PERPLEXITY, *SENTENCE_COLUMNS),
+    arms=lambda _: tuple(_masked_arm(percent) for percent in _PERCENTAGES),
+    columns=(columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(
             statement="5 % is too little.",
             paper="said in §A.1, not measured",
-            first="masked-15",
-            second="masked-5",
-            columns=SENTENCE_COLUMN_NAMES,
+            arm="masked-15",
+            against="masked-5",
         ),
         Claim(
             statement="60 % is too much.",
             paper="said in §A.1, not measured",
-            first="masked-15",
-            second="masked-60",
-            columns=SENTENCE_COLUMN_NAMES,
+            arm="masked-15",
+            against="masked-60",
         ),
     ),
     axis="share of the pieces that are masked, in percent",

@@ -3,29 +3,7 @@
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import (
-    BERT,
-    COLA_MATTHEWS,
-    MNLI_MATCHED,
-    MRPC_ACCURACY,
-    PERPLEXITY,
-    QNLI_ACCURACY,
-    RTE_ACCURACY,
-    SST2_ACCURACY,
-    STSB_SPEARMAN,
-)
-
-_COLUMNS: Final = (
-    PERPLEXITY,
-    MNLI_MATCHED,
-    MRPC_ACCURACY,
-    SST2_ACCURACY,
-    QNLI_ACCURACY,
-    COLA_MATTHEWS,
-    STSB_SPEARMAN,
-    RTE_ACCURACY,
-)
-_TASKS: Final = tuple(column.name for column in _COLUMNS[1:])
+from bertwright.experiments.tables import arms, columns
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
@@ -34,7 +12,7 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
         Arm(
             name=f"size-{number}",
             title=size,
-            pretraining=BERT.pretraining if size == scale.pretraining["size"] else {"size": size},
+            pretraining=arms.BERT.pretraining if size == scale.pretraining["size"] else {"size": size},
             series="BERT",
             x=float(number),
         )
@@ -45,8 +23,9 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
     return (sizes[0], wide, *sizes[1:])
 
 
-def _claim(statement: str, paper: str, first: str, second: str, columns: tuple[str, ...]) -> Claim:
-    return Claim(statement=statement, paper=paper, first=first, second=second, columns=columns)
+def _larger_is_better(large: int, small: int, *, statement: str, paper: str, on: tuple[str, ...] = ()) -> Claim:
+    """Return the claim that a size is better than a smaller one; size 1 is the smallest. on: columns of the claim."""
+    return Claim(statement=statement, paper=paper, arm=f"size-{large}", against=f"size-{small}", columns=on)
 
 
 TABLE_6: Final = Experiment(
@@ -54,38 +33,39 @@ TABLE_6: Final = Experiment(
     title="Table 6: the size of the model",
     question="Is a larger model better, even on tasks with few rows?",
     arms=_arms,
-    columns=_COLUMNS,
+    columns=(
+        columns.PERPLEXITY,
+        columns.MNLI_MATCHED,
+        columns.MRPC_ACCURACY,
+        columns.SST2_ACCURACY,
+        columns.QNLI_ACCURACY,
+        columns.COLA_MATTHEWS,
+        columns.STSB_SPEARMAN,
+        columns.RTE_ACCURACY,
+    ),
     claims=(
-        _claim(
-            "The largest model is better on the tasks than the smallest.",
-            "MNLI 86.6 against 77.9, MRPC 87.8 against 79.8, SST-2 93.7 against 88.4",
-            "size-4",
-            "size-1",
-            _TASKS,
+        _larger_is_better(
+            4,
+            1,
+            statement="The largest model is better on the tasks than the smallest.",
+            paper="MNLI 86.6 against 77.9, MRPC 87.8 against 79.8, SST-2 93.7 against 88.4",
         ),
-        _claim("So is the second of the smallest.", "better on all three", "size-2", "size-1", _TASKS),
-        _claim("So is the third of the second.", "better on all three", "size-3", "size-2", _TASKS),
-        _claim("So is the largest of the third.", "better on all three", "size-4", "size-3", _TASKS),
-        _claim(
-            "It is better even where there are few rows to learn from.",
-            "MRPC, 3,600 rows: 87.8 against 79.8",
-            "size-4",
-            "size-1",
-            ("MRPC", "RTE"),
+        _larger_is_better(2, 1, statement="So is the second of the smallest.", paper="better on all three"),
+        _larger_is_better(3, 2, statement="So is the third of the second.", paper="better on all three"),
+        _larger_is_better(4, 3, statement="So is the largest of the third.", paper="better on all three"),
+        _larger_is_better(
+            4,
+            1,
+            statement="It is better even where there are few rows to learn from.",
+            paper="MRPC, 3,600 rows: 87.8 against 79.8",
+            on=("MRPC", "RTE"),
         ),
-        _claim(
-            "Its perplexity is lower.",
-            "3.23 against 5.84",
-            "size-4",
-            "size-1",
-            ("perplexity",),
-        ),
-        _claim(
-            "At one size, more heads are better than fewer and wider ones.",
-            "12 heads against 3: MNLI 81.9 against 80.6, MRPC 84.8 against 82.2, SST-2 91.3 against 90.7",
-            "size-2",
-            "fewer-heads",
-            _TASKS,
+        _larger_is_better(4, 1, statement="Its perplexity is lower.", paper="3.23 against 5.84", on=("perplexity",)),
+        Claim(
+            statement="At one size, more heads are better than fewer and wider ones.",
+            paper="12 heads against 3: MNLI 81.9 against 80.6, MRPC 84.8 against 82.2, SST-2 91.3 against 90.7",
+            arm="size-2",
+            against="fewer-heads",
         ),
     ),
     published=Published(

@@ -1,47 +1,28 @@
 """table of the paper → experiment: table 5, the objectives (paper §5.1), and table 5 of GPT-1's paper."""
 
+from dataclasses import replace
 from typing import Final
 
 from bertwright.experiments.spec import Arm, Claim, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import (
-    BERT,
-    COLA_MATTHEWS,
-    GPT1,
-    LEFT,
-    MNLI_MATCHED,
-    MRPC_ACCURACY,
-    MRPC_F1,
-    NO_NSP,
-    QNLI_ACCURACY,
-    QQP_F1,
-    RTE_ACCURACY,
-    SQUAD1_F1,
-    SST2_ACCURACY,
-    STSB_SPEARMAN,
-)
+from bertwright.experiments.tables import arms, columns
 
 _COLUMNS: Final = (
-    MNLI_MATCHED,
-    QNLI_ACCURACY,
-    MRPC_ACCURACY,
-    SST2_ACCURACY,
-    SQUAD1_F1,
-    COLA_MATTHEWS,
-    STSB_SPEARMAN,
-    RTE_ACCURACY,
+    columns.MNLI_MATCHED,
+    columns.QNLI_ACCURACY,
+    columns.MRPC_ACCURACY,
+    columns.SST2_ACCURACY,
+    columns.SQUAD1_F1,
+    columns.COLA_MATTHEWS,
+    columns.STSB_SPEARMAN,
+    columns.RTE_ACCURACY,
 )
-_ALL: Final = tuple(column.name for column in _COLUMNS)
-_QUESTIONS: Final = ("SQuAD 1.1 F1",)
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
-    on_top = Arm(
-        name="left-bilstm",
-        title="+ BiLSTM",
-        pretraining=LEFT.pretraining,
-        finetuning={"bilstm": scale.bilstm},
+    with_bilstm = replace(
+        arms.LEFT, name="left-bilstm", title="+ BiLSTM", finetuning={"bilstm": scale.features["lstm_width"]}
     )
-    return (BERT, NO_NSP, LEFT, on_top)
+    return (arms.BERT, arms.NO_NSP, arms.LEFT, with_bilstm)
 
 
 TABLE_5: Final = Experiment(
@@ -54,37 +35,36 @@ TABLE_5: Final = Experiment(
         Claim(
             statement="Next-sentence prediction helps where two texts are compared.",
             paper="QNLI 88.4 against 84.9, MNLI 84.4 against 83.9, SQuAD 88.5 against 87.9",
-            first="bert",
-            second="no-nsp",
+            arm="bert",
+            against="no-nsp",
             columns=("QNLI", "MNLI-m", "SQuAD 1.1 F1", "MRPC", "STS-B", "RTE"),
         ),
         Claim(
             statement="Looking to both sides is better than left to right.",
             paper="better on all five: MNLI 1.8, QNLI 0.6, MRPC 9.0, SST-2 0.5, SQuAD 10.1",
-            first="no-nsp",
-            second="left",
-            columns=_ALL,
+            arm="no-nsp",
+            against="left",
         ),
         Claim(
             statement="A BiLSTM on top of the left-to-right model helps it with SQuAD.",
             paper="84.9 against 77.8 F1",
-            first="left-bilstm",
-            second="left",
-            columns=_QUESTIONS,
+            arm="left-bilstm",
+            against="left",
+            columns=("SQuAD 1.1 F1",),
         ),
         Claim(
             statement="It makes the left-to-right model worse on GLUE.",
             paper="QNLI 84.3 against 84.1, MRPC 77.5 against 75.7, SST-2 92.1 against 91.6; MNLI the same",
-            first="left",
-            second="left-bilstm",
-            columns=tuple(name for name in _ALL if name not in _QUESTIONS),
+            arm="left",
+            against="left-bilstm",
+            columns=tuple(column.name for column in _COLUMNS if column is not columns.SQUAD1_F1),
         ),
         Claim(
             statement="With it, left to right is still behind looking to both sides.",
             paper="84.9 against 87.9 F1",
-            first="no-nsp",
-            second="left-bilstm",
-            columns=_QUESTIONS,
+            arm="no-nsp",
+            against="left-bilstm",
+            columns=("SQuAD 1.1 F1",),
         ),
     ),
     published=Published(
@@ -104,28 +84,28 @@ TABLE_5: Final = Experiment(
 # Table 5 of GPT-1's paper (§5): the gain from pre-training and from the auxiliary loss.
 
 _GPT_COLUMNS: Final = (
-    COLA_MATTHEWS,
-    SST2_ACCURACY,
-    MRPC_F1,
-    STSB_SPEARMAN,
-    QQP_F1,
-    MNLI_MATCHED,
-    QNLI_ACCURACY,
-    RTE_ACCURACY,
+    columns.COLA_MATTHEWS,
+    columns.SST2_ACCURACY,
+    columns.MRPC_F1,
+    columns.STSB_SPEARMAN,
+    columns.QQP_F1,
+    columns.MNLI_MATCHED,
+    columns.QNLI_ACCURACY,
+    columns.RTE_ACCURACY,
 )
-_GPT_ALL: Final = tuple(column.name for column in _GPT_COLUMNS)
-_LARGE: Final = ("QQP", "MNLI-m", "QNLI")
-_SMALL: Final = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 
 GPT_TABLE_5: Final = Experiment(
     name="gpt-table5",
     title="GPT-1's table 5: pre-training, the auxiliary loss, and an LSTM instead",
     question="What of GPT-1 makes it good: pre-training, the language-model loss in fine-tuning, the Transformer?",
     arms=lambda _: (
-        GPT1,
-        Arm(name="gpt-untrained", title="not pre-trained", pretraining=GPT1.pretraining, is_trained=False),
+        arms.GPT1,
+        Arm(name="gpt-untrained", title="not pre-trained", pretraining=arms.GPT1.pretraining, is_trained=False),
         Arm(
-            name="no-auxiliary", title="no auxiliary loss", pretraining=GPT1.pretraining, finetuning={"lm_weight": 0.0}
+            name="no-auxiliary",
+            title="no auxiliary loss",
+            pretraining=arms.GPT1.pretraining,
+            finetuning={"lm_weight": 0.0},
         ),
         Arm(name="lstm", title="LSTM", pretraining={"system": "lstm-left"}, finetuning={"lm_weight": 0.5}),
     ),
@@ -134,31 +114,29 @@ GPT_TABLE_5: Final = Experiment(
         Claim(
             statement="Pre-training is worth a lot.",
             paper="74.7 against 59.9 on average",
-            first="gpt",
-            second="gpt-untrained",
-            columns=_GPT_ALL,
+            arm="gpt",
+            against="gpt-untrained",
         ),
         Claim(
             statement="The auxiliary loss helps on tasks with many rows.",
             paper="QQP 70.3 against 69.8, MNLI 81.8 against 81.1, QNLI 88.1 against 86.9",
-            first="gpt",
-            second="no-auxiliary",
-            columns=_LARGE,
+            arm="gpt",
+            against="no-auxiliary",
+            columns=("QQP", "MNLI-m", "QNLI"),
         ),
         Claim(
             statement="It does harm on tasks with few.",
             paper="CoLA 45.4 against 47.9, SST-2 91.3 against 92.0, MRPC 82.3 against 84.9, STS-B 82.0 against 83.2; "
             "but RTE 56.0 against 54.4",
-            first="no-auxiliary",
-            second="gpt",
-            columns=_SMALL,
+            arm="no-auxiliary",
+            against="gpt",
+            columns=("CoLA", "SST-2", "MRPC", "STS-B", "RTE"),
         ),
         Claim(
             statement="The Transformer is better than an LSTM.",
             paper="74.7 against 69.1 on average",
-            first="gpt",
-            second="lstm",
-            columns=_GPT_ALL,
+            arm="gpt",
+            against="lstm",
         ),
     ),
     published=Published(

@@ -2,44 +2,43 @@
 
 from typing import Final
 
-from bertwright.experiments.spec import Claim, Experiment, Published
-from bertwright.experiments.tables.shared import (
-    BERT,
-    GPT1,
-    SQUAD1_EM,
-    SQUAD1_F1,
-    SQUAD2_EM,
-    SQUAD2_F1,
-    UNTRAINED,
-    larger,
-)
+from bertwright.experiments.spec import Claim, Column, Experiment, Published
+from bertwright.experiments.tables import arms, columns
+
+
+def _common_claims(f1: Column, *, paper: str) -> tuple[Claim, Claim]:
+    """Return the claims of both tables; paper: numbers of the larger BERT and of the smaller one."""
+    return (
+        Claim(
+            statement="The larger BERT answers better.",
+            paper=paper,
+            arm="larger",
+            against="bert",
+            columns=(f1.name,),
+        ),
+        Claim(
+            statement="Without pre-training it answers worse.",
+            paper="not in the table",
+            arm="bert",
+            against="untrained",
+            columns=(f1.name,),
+        ),
+    )
+
 
 TABLE_2: Final = Experiment(
     name="table2",
     title="Table 2: SQuAD 1.1",
     question="Does one new vector for the beginning of an answer and one for its end find the answer in a passage?",
-    arms=lambda scale: (UNTRAINED, GPT1, BERT, larger(scale)),
-    columns=(SQUAD1_EM, SQUAD1_F1),
+    arms=arms.compared_models,
+    columns=(columns.SQUAD1_EM, columns.SQUAD1_F1),
     claims=(
-        Claim(
-            statement="The larger BERT answers better.",
-            paper="90.9 against 88.5 F1",
-            first="larger",
-            second="bert",
-            columns=("SQuAD 1.1 F1",),
-        ),
-        Claim(
-            statement="Without pre-training it answers worse.",
-            paper="not in the table",
-            first="bert",
-            second="untrained",
-            columns=("SQuAD 1.1 F1",),
-        ),
+        *_common_claims(columns.SQUAD1_F1, paper="90.9 against 88.5 F1"),
         Claim(
             statement="It answers better than GPT-1, which cannot look at what stands behind a word.",
             paper="not in the table; table 5 has 87.9 F1 against 77.8 for left-to-right",
-            first="bert",
-            second="gpt",
+            arm="bert",
+            against="gpt",
             columns=("SQuAD 1.1 F1",),
         ),
     ),
@@ -66,24 +65,9 @@ TABLE_3: Final = Experiment(
     name="table3",
     title="Table 3: SQuAD 2.0",
     question="Does pointing at [CLS] tell the questions that the passage does not answer?",
-    arms=lambda scale: (UNTRAINED, GPT1, BERT, larger(scale)),
-    columns=(SQUAD2_EM, SQUAD2_F1),
-    claims=(
-        Claim(
-            statement="The larger BERT answers better.",
-            paper="not in the table, which has BERT large alone",
-            first="larger",
-            second="bert",
-            columns=("SQuAD 2.0 F1",),
-        ),
-        Claim(
-            statement="Without pre-training it answers worse.",
-            paper="not in the table",
-            first="bert",
-            second="untrained",
-            columns=("SQuAD 2.0 F1",),
-        ),
-    ),
+    arms=arms.compared_models,
+    columns=(columns.SQUAD2_EM, columns.SQUAD2_F1),
+    claims=_common_claims(columns.SQUAD2_F1, paper="not in the table, which has BERT large alone"),
     published=Published(
         source="table 3",
         head=("dev EM", "dev F1", "test EM", "test F1"),

@@ -3,35 +3,32 @@
 from typing import Final
 
 from bertwright.experiments.spec import Claim, Experiment, Published
-from bertwright.experiments.tables.shared import BERT, GPT1, SWAG_ACCURACY, UNTRAINED, larger
+from bertwright.experiments.tables import arms, columns
 
 TABLE_4: Final = Experiment(
     name="table4",
     title="Table 4: SWAG",
     question="Does one new vector choose the likeliest of four continuations?",
-    arms=lambda scale: (UNTRAINED, GPT1, BERT, larger(scale)),
-    columns=(SWAG_ACCURACY,),
+    arms=arms.compared_models,
+    columns=(columns.SWAG_ACCURACY,),
     claims=(
         Claim(
             statement="BERT chooses better than GPT-1.",
             paper="86.3 against 78.0 (BERT large, test)",
-            first="bert",
-            second="gpt",
-            columns=("SWAG",),
+            arm="bert",
+            against="gpt",
         ),
         Claim(
             statement="The larger BERT chooses better.",
             paper="86.6 against 81.6 (dev)",
-            first="larger",
-            second="bert",
-            columns=("SWAG",),
+            arm="larger",
+            against="bert",
         ),
         Claim(
             statement="Without pre-training it chooses worse.",
             paper="not in the table",
-            first="bert",
-            second="untrained",
-            columns=("SWAG",),
+            arm="bert",
+            against="untrained",
         ),
     ),
     published=Published(

@@ -7,33 +7,22 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published, Scale
-from bertwright.experiments.tables.shared import (
-    BERT,
-    FRACTIONS,
-    LEFT,
-    MNLI_MATCHED,
-    PERPLEXITY,
-    SENTENCE_COLUMN_NAMES,
-    SENTENCE_COLUMNS,
-    SQUAD1_F1,
-)
-
-_ALL: Final = ("MNLI-m", *SENTENCE_COLUMN_NAMES)
+from bertwright.experiments.tables import arms, columns
 
 
-def _arms(_: Scale) -> tuple[Arm, ...]:
+def _arms_after_steps(_: Scale) -> tuple[Arm, ...]:
     """Return both models after fractions of their steps and at the end; x: percent of the steps."""
     return tuple(
         replace(
             arm,
             name=f"{arm.name}-{round(100 * fraction)}",
             title=f"{title}, {round(100 * fraction)} % of the steps",
-            at=fraction,
+            fraction=fraction,
             series=title,
             x=100 * fraction,
         )
-        for arm, title in ((BERT, "masked LM"), (LEFT, "left-to-right"))
-        for fraction in (*FRACTIONS, 1.0)
+        for arm, title in ((arms.BERT, "masked LM"), (arms.LEFT, "left-to-right"))
+        for fraction in (*arms.FRACTIONS, 1.0)
     )
 
 
@@ -41,29 +30,26 @@ FIGURE_5: Final = Experiment(
     name="figure5",
     title="Figure 5: how long pre-training pays",
     question="Do more steps help, and does masked LM, which learns from 15 % of the pieces, learn more slowly?",
-    arms=_arms,
-    columns=(MNLI_MATCHED, *SENTENCE_COLUMNS),
+    arms=_arms_after_steps,
+    columns=(columns.MNLI_MATCHED, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(
             statement="The last 40 % of the steps still help.",
             paper="84.4 after a million steps, about a point more than after 500,000",
-            first="bert-100",
-            second="bert-60",
-            columns=_ALL,
+            arm="bert-100",
+            against="bert-60",
         ),
         Claim(
             statement="Left-to-right is ahead at the beginning.",
             paper="79.4 against 78.6 after 3 % of the steps (the text says: hardly at all)",
-            first="left-3",
-            second="bert-3",
-            columns=_ALL,
+            arm="left-3",
+            against="bert-3",
         ),
         Claim(
             statement="Masked LM is ahead at the end.",
             paper="84.4 against 82.2",
-            first="bert-100",
-            second="left-100",
-            columns=_ALL,
+            arm="bert-100",
+            against="left-100",
         ),
     ),
     published=Published(
@@ -82,7 +68,8 @@ FIGURE_5: Final = Experiment(
 
 # Rows per step at equal tokens (paper §A.2: GPT-1 had 32,000 words a step, BERT 128,000).
 
-_TIMES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+_FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Numbers by which the rows per step of the scale are multiplied."""
 _PAPERS_RATE, _PAPERS_ROWS = 1e-4, 256
 _MUON_RATE: Final = 6e-3
 """Default of muon_rate, repeated here because its module needs torch, and experiments are listed without torch."""
@@ -96,22 +83,22 @@ def _batch_size_arms(scale: Scale) -> tuple[Arm, ...]:
     if optimizer.get("method") == "muon":
         rates["muon_rate"] = optimizer.get("muon_rate", _MUON_RATE)
 
-    def arm(times: float) -> Arm:
-        batch_size = max(1, round(times * rows))
+    def arm(factor: float) -> Arm:
+        batch_size = max(1, round(factor * rows))
         changes: dict[str, Any] = {
             "batch_size": batch_size,
             "steps": round(base["steps"] * rows / batch_size),
             "optimizer": {name: rate * (batch_size / rows) ** 0.5 for name, rate in rates.items()},
         }
         return Arm(
-            name=f"batch-{times:g}",
+            name=f"batch-{factor:g}",
             title=f"{batch_size} rows",
-            pretraining=BERT.pretraining if batch_size == rows else changes,
+            pretraining=arms.BERT.pretraining if batch_size == rows else changes,
             series="BERT",
             x=float(batch_size),
         )
 
-    return tuple(arm(times) for times in _TIMES)
+    return tuple(arm(factor) for factor in _FACTORS)
 
 
 BATCH_SIZE: Final = Experiment(
@@ -119,21 +106,19 @@ BATCH_SIZE: Final = Experiment(
     title="Rows of a step",
     question="At the same tokens: are many small steps better, or few large ones?",
     arms=_batch_size_arms,
-    columns=(PERPLEXITY, *SENTENCE_COLUMNS),
+    columns=(columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(
             statement="Steps of four times the rows are better.",
             paper="BERT takes four times GPT-1's, which §A.4 lists as a difference; not measured",
-            first="batch-4",
-            second="batch-1",
-            columns=SENTENCE_COLUMN_NAMES,
+            arm="batch-4",
+            against="batch-1",
         ),
         Claim(
             statement="Steps of a quarter of the rows are worse.",
             paper="not measured",
-            first="batch-1",
-            second="batch-0.25",
-            columns=SENTENCE_COLUMN_NAMES,
+            arm="batch-1",
+            against="batch-0.25",
         ),
     ),
     axis="rows of a step",
@@ -143,15 +128,15 @@ BATCH_SIZE: Final = Experiment(
 
 # The cost of longer rows (paper §A.2: "longer sequences are disproportionately expensive").
 
-_SECONDS: Final = Column(name="s per million tokens", task=None, metric="seconds", times=1.0, is_lower_better=True)
-_MEMORY: Final = Column(name="memory, MB", task=None, metric="memory", times=1e-6, is_lower_better=True)
+_SECONDS: Final = Column(name="s per million tokens", task=None, metric="seconds", factor=1.0, is_lower_better=True)
+_MEMORY: Final = Column(name="memory, MB", task=None, metric="memory", factor=1e-6, is_lower_better=True)
 
 
 def _length_cost_arms(scale: Scale) -> tuple[Arm, ...]:
     """Return arms with short and long rows at equal tokens: the longer the rows, the fewer in a step."""
     phases = scale.pretraining["phases"]
     base = sum(phase["length"] * phase["share"] for phase in phases)
-    tokens = scale.pretraining.get("batch_size", 256) * base
+    tokens = scale.pretraining.get("batch_size", _PAPERS_ROWS) * base
 
     def arm(name: str, length: int) -> Arm:
         rows = max(1, round(tokens / length))
@@ -171,21 +156,20 @@ LENGTH_COST: Final = Experiment(
     title="What longer rows cost",
     question="At the same tokens: what do longer rows cost in time and memory, and what are they worth?",
     arms=_length_cost_arms,
-    columns=(_SECONDS, _MEMORY, PERPLEXITY, *SENTENCE_COLUMNS),
+    columns=(_SECONDS, _MEMORY, columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
         Claim(
             statement="A token of a long row costs more time.",
             paper="said in §A.2: attention grows with the square of the length; not measured",
-            first="short",
-            second="long",
+            arm="short",
+            against="long",
             columns=("s per million tokens",),
         ),
         Claim(
             statement="What long rows teach is worth the same on short texts, within a point.",
             paper="not measured; the paper spends a tenth of the steps on them",
-            first="long",
-            second="short",
-            columns=SENTENCE_COLUMN_NAMES,
+            arm="long",
+            against="short",
             within=1.0,
         ),
     ),
@@ -201,17 +185,16 @@ DOCUMENT_ORDER: Final = Experiment(
     title="Documents or shuffled sentences",
     question="Does it matter that pre-training reads whole documents, and not the same sentences shuffled?",
     arms=lambda _: (
-        BERT,
+        arms.BERT,
         Arm(name="shuffled", title="the same sentences, shuffled", text="sentences"),
     ),
-    columns=(*SENTENCE_COLUMNS, SQUAD1_F1),
+    columns=(*columns.SENTENCE_COLUMNS, columns.SQUAD1_F1),
     claims=(
         Claim(
             statement="Documents are better than the same sentences shuffled.",
             paper="called critical in §3.1, not measured",
-            first="bert",
-            second="shuffled",
-            columns=(*SENTENCE_COLUMN_NAMES, "SQuAD 1.1 F1"),
+            arm="bert",
+            against="shuffled",
         ),
     ),
     note="Shuffled sentences lie in documents of the same lengths as before, so that both have the same rows and the "

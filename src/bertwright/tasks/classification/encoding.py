@@ -2,8 +2,7 @@
 
 There are three ways to encode a text or a pair that is too long: cut its end (`truncate`), cut its middle
 (`head-tail`, because the beginning and the end often decide the label), or make several rows that overlap by half
-(`windows`). Time and memory are proportional to the number of tokens. The room is the maximal length without the
-special tokens.
+(`windows`). The room of a row is the maximal length without the special tokens.
 """
 
 from collections.abc import Sequence
@@ -26,18 +25,21 @@ TokenPair = tuple[list[int], list[int]]
 def shortened(a: Sequence[int], b: Sequence[int], room: int, *, middle: bool) -> TokenPair:
     """Return both texts with at most `room` tokens together; the longer one is cut first, the second on ties.
 
-    The end is cut, or with `middle` the middle: the kept part then starts with a quarter of its tokens.
+    The end is cut off. With `middle` the middle is cut out: a quarter of the tokens that are kept stand before it.
     """
-    keep_a, keep_b = _fit(len(a), len(b), room)
-    cut = _without_middle if middle else _without_end
-    return cut(a, keep_a), cut(b, keep_b)
+    keep_a = min(len(a), max((room + 1) // 2, room - len(b)))
+    keep_b = min(len(b), room - keep_a)
+    if middle:
+        return _without_middle(a, keep_a), _without_middle(b, keep_b)
+    return list(a[:keep_a]), list(b[:keep_b])
 
 
 def windows(a: Sequence[int], b: Sequence[int], room: int) -> tuple[list[TokenPair], bool]:
-    """Return rows of at most `room` tokens that together hold all tokens, and True where some are cut all the same.
+    """Return rows of at most `room` tokens for a text or pair that may be too long, and True where tokens are left out.
 
     Each window begins half a window after the previous one. In a pair, the text that takes more than half of the room
-    is cut into windows, and each row has the whole other text. Where both take more, the first is cut to half the room.
+    is divided into windows, and each row has the whole other text. Where both take more, the first is cut to half the
+    room.
     """
     half = room // 2
     if len(a) + len(b) <= room:
@@ -53,16 +55,6 @@ def _windows(tokens: Sequence[int], width: int) -> list[list[int]]:
     return [list(tokens[begin : begin + width]) for begin in range(0, max(1, len(tokens) - width + stride), stride)]
 
 
-def _fit(num_a: int, num_b: int, room: int) -> tuple[int, int]:
-    """Return the numbers of tokens kept of A and of B; the longer text is cut until both are equally long."""
-    keep_a = min(num_a, max((room + 1) // 2, room - num_b))
-    return keep_a, min(num_b, room - keep_a)
-
-
-def _without_end(tokens: Sequence[int], keep: int) -> list[int]:
-    return list(tokens[:keep])
-
-
 def _without_middle(tokens: Sequence[int], keep: int) -> list[int]:
     if keep >= len(tokens):
         return list(tokens)
@@ -72,7 +64,7 @@ def _without_middle(tokens: Sequence[int], keep: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """N rows of token ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. GPT-1 has tokens of its own in these places."""
+    """N rows of token ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. GPT-1 has other special tokens."""
 
     ids: tuple[NDArray[np.int32], ...]
     first: NDArray[np.int32]  # [N] number of tokens in segment 0: [CLS], A and the next special token
@@ -175,11 +167,6 @@ def decode(task: ClassificationTask, logits: NDArray[Any]) -> Predictions:
     )
 
 
-def score(task: ClassificationTask, logits: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
-    """Return the task's metrics; `targets` are in the unit of the data, as in TextExamples."""
-    return score_values(task, decode(task, logits).values, targets)
-
-
 def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
     """Return the task's metrics of label ids, of bool labels [N, labels], or of numbers."""
     positive = task.labels.index(task.positive) if task.positive else None
@@ -187,7 +174,7 @@ def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArra
 
 
 def score_labels(task: ClassificationTask, values: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:
-    """Return LABEL.f1, LABEL.precision, LABEL.recall and LABEL.examples of each label; nothing for a regression."""
+    """Return LABEL.f1, LABEL.precision, LABEL.recall and LABEL.examples of each label; {} for a regression."""
     if not task.has_labels:
         return {}
     predicted, true = (
@@ -195,8 +182,8 @@ def score_labels(task: ClassificationTask, values: NDArray[Any], targets: NDArra
     )
     metrics: dict[str, float] = {}
     for number, label in enumerate(task.labels):
-        ours, theirs = predicted[:, number], true[:, number]
-        counts = Counts(int((ours & theirs).sum()), int(ours.sum()), int(theirs.sum()))
+        is_predicted, is_true = predicted[:, number], true[:, number]
+        counts = Counts(int((is_predicted & is_true).sum()), int(is_predicted.sum()), int(is_true.sum()))
         metrics |= {f"{label}.{name}": value for name, value in counts.metrics.items()}
         metrics[f"{label}.examples"] = counts.true
     return metrics

@@ -1,6 +1,7 @@
 """labelled tables → examples of sentence tasks; training and validation rows (paper §4.1).
 
-The tables of a folder are found, every row is checked, and labels, scale and weights come from the training table.
+This module finds the tables of a folder and checks every row. The labels, their weights, and the mean and deviation of
+numbers come from the training table.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.tables.files import table_stem
+from bertwright.tables.files import only_file, table_stem
 from bertwright.tables.reader import Table, read_table
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.spec import SEPARATOR, ClassificationTask
@@ -27,7 +28,7 @@ from bertwright.tasks.spec import listed_labels
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 OTHER_DEV: Final = ("valid", "val", "validation")
 """Other names of the validation table."""
-NUM_BINS: Final = 10  # strata of a regression's targets, by rank
+NUM_BINS: Final = 10  # number of groups of a regression's targets from which validation rows are drawn
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,12 @@ class TextExamples:
     targets: NDArray[Any] | None  # [N] int64 label ids or float32 numbers, or [N, labels] bool; None where not read
     source: str
     lines: tuple[int, ...]
-    between: str = ":"  # stands between source and line, as in Table
+    between: str = ":"  # as in Table
 
     def __len__(self) -> int:
         return len(self.texts_a)
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return the position of an example, as "file:line" or "file: row 3"."""
         return f"{self.source}{self.between}{self.lines[row]}"
 
@@ -60,28 +61,28 @@ class TextExamples:
 
 
 def train_file(data: Path) -> Path:
-    """Return the training table: `data` itself, train.tsv (csv, jsonl …) of the folder, or its only table named train.
+    """Return the training table: `data` itself, or train.tsv (csv, jsonl …) of the folder.
 
-    The last case is printed. Raises InputError where the folder has no such table, or several.
+    Without it, the only table whose name has a word that begins with "train" is used, and printed. Raises InputError
+    where there is no such table, or several.
     """
     if not data.is_dir():
         return data
     table = _find_table(data, "train")
     if table:
         return table
-    alike = [path for path in _tables(data) if re.search(r"(^|[-_.])train", path.name)]
-    if len(alike) != 1:
+    paths = [path for path in _tables(data) if re.search(r"(^|[-_.])train", path.name)]
+    if len(paths) != 1:
         names = ", ".join(path.name for path in _tables(data)) or "no table"
         raise InputError(f"{data}: expected train.tsv, train.csv, train.jsonl or train.parquet, found {names}")
-    say(f"{data} has no train.tsv: training on {alike[0].name}, the only table with 'train' in its name")
-    return alike[0]
+    say(f"{data} has no train.tsv: training on {paths[0].name}, the only table with 'train' in its name")
+    return paths[0]
 
 
 def dev_files(task: ClassificationTask, data: Path) -> dict[str, Path]:
-    """Return the validation tables of a folder by name: {"dev": …}, or two for MNLI. A file is its only table.
+    """Return the validation tables of a folder by name: {"dev": …}, or two for MNLI; a file is its only table.
 
-    Without a table `dev`, a table with one of the names OTHER_DEV is used, or one whose name ends so (reviews-dev.tsv).
-    This is printed. Raises InputError where there are two of these.
+    Without a table `dev`, the table is used that `named_table` finds, and printed. Raises InputError for two of these.
     """
     if not data.is_dir():
         return {table_stem(data) or data.name: data}
@@ -94,26 +95,21 @@ def dev_files(task: ClassificationTask, data: Path) -> dict[str, Path]:
 
 
 def named_table(data: Path, names: Sequence[str]) -> Path | None:
-    """Return the table of a folder whose name is, or ends with, one of `names` (codah-val.csv).
+    """Return the table of a folder whose name is one of `names`, or ends with one, such as codah-val.csv.
 
-    None where there is no such table, or where `data` is a file. Raises InputError where there are two.
+    None where there is no such table, or where `data` is a file. Raises InputError for two.
     """
     if not data.is_dir():
         return None
     paths = [path for path in _tables(data) if table_stem(path) in names]
     paths = paths or [path for path in _tables(data) if re.split(r"[-_.]", table_stem(path) or "")[-1] in names]
-    if len(paths) > 1:
-        raise InputError(
-            f"{data}: expected one table, found {', '.join(path.name for path in paths)}; keep one or give the path "
-            "of the file"
-        )
-    return paths[0] if paths else None
+    return only_file(data, paths)
 
 
 def split_rows(
     texts: Sequence[str], source: str, *, fraction: float = 0.1, seed: int = 0
 ) -> tuple[list[int], list[int]]:
-    """Return the row numbers (train, validation) of texts without labels; equal texts stay on one side."""
+    """Return the row numbers (train, validation) of texts without labels; equal texts are all in one of the two."""
     groups: dict[str, list[int]] = {}
     for row, text in enumerate(texts):
         groups.setdefault(" ".join(text.casefold().split()), []).append(row)
@@ -126,9 +122,9 @@ def split_rows(
 
 
 def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
-    """Return the task with what the training table decides: labels in natural order, or the scale of `regress`.
+    """Return the task with values from the training table: labels in natural order, or mean and deviation of numbers.
 
-    A task that has its labels, or a scale of its own, is returned unchanged.
+    A task that has labels, and a regression without `standardise`, are returned unchanged.
     """
     if task.labels or (task.kind == "regression" and not task.standardise):
         return task
@@ -150,9 +146,11 @@ def _learn(task: ClassificationTask, table: Table) -> ClassificationTask:
     if task.labels:
         return task
     several = task.kind == "multilabel"
-    read = _label_texts if several else _label_text
-    values = [read(cell, task.label, table, row) for row, cell in enumerate(table.column(task.label))]
-    cells = [label for names in values for label in ([names] if isinstance(names, str) else names)]
+    rows = enumerate(table.column(task.label))
+    if several:
+        cells = [label for row, cell in rows for label in _label_texts(cell, task.label, table, row)]
+    else:
+        cells = [_label_text(cell, task.label, table, row) for row, cell in rows]
     labels = sorted(set(cells), key=natural)
     if len(labels) < (1 if several else 2):
         content = f"only the label '{labels[0]}'" if labels else "no label"
@@ -201,8 +199,9 @@ def examples_of(task: ClassificationTask, table: Table, *, require_label: bool =
 def split_dev(examples: TextExamples, *, fraction: float = 0.1, seed: int = 0) -> tuple[TextExamples, TextExamples]:
     """Return (train, validation) with `fraction` of the rows of every label for validation.
 
-    Equal inputs stay on one side; inputs that differ only in case and blanks count as equal. The choice depends on the
-    seed, the labels and the texts, not on the order of the rows. Raises InputError for fewer than two different inputs.
+    Equal texts are all in one of the two; texts that differ only in case and blanks count as equal. The choice depends
+    on the seed, the labels and the texts, not on the order of the rows. Raises InputError for fewer than two different
+    texts.
     """
     groups: dict[str, list[int]] = {}
     for row in range(len(examples)):
@@ -211,19 +210,19 @@ def split_dev(examples: TextExamples, *, fraction: float = 0.1, seed: int = 0) -
         raise InputError(f"{examples.source}: expected at least two different texts, to split off validation rows")
     strata = _strata(examples)
     order = sorted(groups, key=lambda key: (strata[groups[key][0]], _shuffled(key, seed)))
-    # The debt is the number of rows that validation still lacks. Every label gets its fraction to within one group.
-    # A group of many equal rows stays in train until the debt has its size, so that validation has different texts.
-    # The last group of a label stays in train, which needs every label.
-    debt, chosen = 0.5, set[str]()
+    # `missing` is the number of rows that validation should have by now and has not. A group of equal texts is chosen
+    # when `missing` has reached its size, so that many equal rows do not fill validation. The last group of a label is
+    # never chosen, because train needs every label.
+    missing, chosen = 0.5, set[str]()
     has_labels = examples.targets is not None and not np.issubdtype(examples.targets.dtype, np.floating)
-    left = Counter(strata[rows[0]] for rows in groups.values())
+    groups_left = Counter(strata[rows[0]] for rows in groups.values())
     for key in order:
         stratum = strata[groups[key][0]]
-        debt += fraction * len(groups[key])
-        is_last = has_labels and left[stratum] == 1
-        if debt >= len(groups[key]) and len(chosen) < len(groups) - 1 and not is_last:
-            debt -= len(groups[key])
-            left[stratum] -= 1
+        missing += fraction * len(groups[key])
+        is_last = has_labels and groups_left[stratum] == 1
+        if missing >= len(groups[key]) and len(chosen) < len(groups) - 1 and not is_last:
+            missing -= len(groups[key])
+            groups_left[stratum] -= 1
             chosen.add(key)
     if not chosen:
         chosen = {min(order, key=lambda key: len(groups[key]))}
@@ -264,7 +263,7 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
     def known(label: str, row: int) -> int:
         if label not in ids:
             raise InputError(
-                f"{table.place(row)}: unknown label '{label}' in column '{task.label}'; allowed: "
+                f"{table.location(row)}: unknown label '{label}' in column '{task.label}'; allowed: "
                 f"{listed_labels(spellings)}"
             )
         return ids[label]
@@ -285,7 +284,7 @@ def _label_text(cell: object, column: str, table: Table, row: int) -> str:
     if isinstance(cell, int) or (isinstance(cell, float) and math.isfinite(cell)):  # NaN means no label
         text = json.dumps(cell)
     if not text:
-        raise InputError(f"{table.place(row)}: expected a label in column '{column}', got {cell!r}")
+        raise InputError(f"{table.location(row)}: expected a label in column '{column}', got {cell!r}")
     return text
 
 
@@ -297,7 +296,7 @@ def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str
     if table.format == "jsonl" or (table.format == "parquet" and not isinstance(cell, str)):
         if not isinstance(cell, list):
             raise InputError(
-                f"{table.place(row)}: expected a list of labels in column '{column}' ([] for none), got {cell!r}"
+                f"{table.location(row)}: expected a list of labels in column '{column}' ([] for none), got {cell!r}"
             )
         parts: list[object] = list(cell)
     else:
@@ -305,12 +304,12 @@ def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str
     labels = tuple(_label_text(part, column, table, row) for part in parts)
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
-        raise InputError(f"{table.place(row)}: column '{column}' has the label '{twice}' twice")
+        raise InputError(f"{table.location(row)}: column '{column}' has the label '{twice}' twice")
     return labels
 
 
 def _number(cell: object, column: str, table: Table, row: int) -> float:
-    error = InputError(f"{table.place(row)}: expected a finite number in column '{column}', got {cell!r}")
+    error = InputError(f"{table.location(row)}: expected a finite number in column '{column}', got {cell!r}")
     if isinstance(cell, bool) or not isinstance(cell, str | int | float) or "_" in str(cell):
         raise error
     try:
@@ -323,7 +322,7 @@ def _number(cell: object, column: str, table: Table, row: int) -> float:
 
 
 def natural(label: str) -> list[tuple[int, float, str]]:
-    """Return a sort key: numbers by value and before text, also inside a text; the label itself on ties."""
+    """Return a sort key of natural order: numbers by value and before text, also inside a text ("label 10" is last)."""
     if re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?", label):
         return [(0, float(label), ""), (2, 0.0, label)]
     parts = re.findall(r"[0-9]+|[^0-9]+", label)
@@ -336,13 +335,7 @@ def _tables(folder: Path) -> list[Path]:
 
 
 def _find_table(folder: Path, stem: str) -> Path | None:
-    paths = [path for path in _tables(folder) if table_stem(path) == stem]
-    if len(paths) > 1:
-        raise InputError(
-            f"{folder}: expected one table, found {', '.join(path.name for path in paths)}; keep one or give the "
-            "path of the file"
-        )
-    return paths[0] if paths else None
+    return only_file(folder, [path for path in _tables(folder) if table_stem(path) == stem])
 
 
 def _shuffled(key: str, seed: int) -> bytes:
@@ -350,13 +343,16 @@ def _shuffled(key: str, seed: int) -> bytes:
 
 
 def _strata(examples: TextExamples) -> list[int]:
-    """Return the stratum of each row: its label, the rarest of several labels, or the tenth that its number is in."""
+    """Return the group of each row from which validation rows are drawn.
+
+    It is the label, the rarest of several labels, or the tenth of all targets in which a number lies.
+    """
     targets = examples.targets
     if targets is None:
         return [0] * len(examples)
     if np.issubdtype(targets.dtype, np.integer):
         return [int(target) for target in targets]
-    if targets.ndim == 2:  # only rare labels could miss one side
+    if targets.ndim == 2:  # only rare labels could be absent from train or validation
         counts = np.append(targets.sum(axis=0), len(targets) + 1)  # the last stratum: rows without labels
         marked = np.column_stack([targets, np.ones(len(targets), dtype=np.bool_)])
         return [int(stratum) for stratum in np.where(marked, counts, len(targets) + 2).argmin(axis=1)]
@@ -366,10 +362,10 @@ def _strata(examples: TextExamples) -> list[int]:
 
 
 def weigh(task: ClassificationTask, train: TextExamples) -> ClassificationTask:
-    """Return the task with a weight for each of its K labels if it asks for them, else unchanged.
+    """Return the task with a weight for each of its K labels where it has class weights, else unchanged.
 
-    The weight is N / (K · count) among the N training rows, so that every label has the same total weight. Raises
-    InputError for a label without a row.
+    The weight is N / (K · number of rows with the label), of N training rows: all labels have the same total weight.
+    Raises InputError for a label without a row.
     """
     if task.class_weights == "none":
         return task
@@ -388,13 +384,13 @@ def weigh(task: ClassificationTask, train: TextExamples) -> ClassificationTask:
 def row_weights(
     task: ClassificationTask, targets: NDArray[Any], encoded: Encoded, factors: NDArray[np.float64] | None = None
 ) -> NDArray[np.float32] | None:
-    """Return the weight of each row [rows]: its label's weight over its example's number of rows; None where all are 1.
+    """Return the weight of each row [rows]; None where all are 1.
 
-    targets   [examples]
-    factors   [examples] factor of each example's weight
+    The weight of an example is its label's weight times its factor. It is divided equally among the example's rows.
+
+    targets, factors   [examples]
     """
-    num_rows = encoded.num_rows
-    of_example = np.array(task.weights)[targets] if task.weights else np.ones(len(targets))
-    of_example = of_example if factors is None else of_example * factors
-    weights: NDArray[np.float32] = np.repeat(of_example / num_rows, num_rows).astype(np.float32)
+    of_examples = np.array(task.weights)[targets] if task.weights else np.ones(len(targets))
+    of_examples = of_examples if factors is None else of_examples * factors
+    weights: NDArray[np.float32] = np.repeat(of_examples / encoded.num_rows, encoded.num_rows).astype(np.float32)
     return None if np.all(weights == 1.0) else weights

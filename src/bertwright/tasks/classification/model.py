@@ -23,7 +23,7 @@ from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.spec import ClassificationTask, with_labels
-from bertwright.tasks.inference import answered_batches, ready
+from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.training.hardware import module_device, move_to_device
 
 
@@ -82,24 +82,18 @@ def padded(
     weights: NDArray[np.float32] | None = None,
     both_orders: bool = False,
 ) -> TextBatch:
-    """Return these rows of `encoded`, padded to the longest; `targets` and `weights` belong to all its rows."""
+    """Return these rows of `encoded`, padded to the longest, with their part of `targets` and `weights` of all rows."""
     sequences, first = [encoded.ids[row] for row in rows], encoded.first[np.asarray(rows)]
     if both_orders:
-        turned = [_turned(ids, begin) for ids, begin in zip(sequences, first, strict=True)]
-        sequences, first = [*sequences, *turned], np.concatenate((first, [len(ids) for ids in sequences] - first + 1))
-    lengths = np.array([len(ids) for ids in sequences])
-    filled = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
-    for index, ids in enumerate(sequences):
-        filled[index, : lengths[index]] = ids
-    columns = np.arange(lengths.max())
-    mask = columns < lengths[:, None]
-    segments = ((columns >= first[:, None]) & mask).astype(np.int32)
+        exchanged = [_exchanged(ids, begin) for ids, begin in zip(sequences, first, strict=True)]
+        first = np.concatenate((first, [len(ids) for ids in sequences] - first + 1))
+        sequences = [*sequences, *exchanged]
     of_rows = [None if part is None else torch.from_numpy(part[np.asarray(rows)]) for part in (targets, weights)]
-    inputs = [torch.from_numpy(part) for part in (filled, segments, mask)]
-    return TextBatch(inputs[0], inputs[1], inputs[2], of_rows[0], of_rows[1], 2 if both_orders else 1)
+    inputs = padded_inputs(sequences, first, pad_id=pad_id)
+    return TextBatch(*inputs, targets=of_rows[0], weights=of_rows[1], orders=2 if both_orders else 1)
 
 
-def _turned(ids: NDArray[np.int32], first: int) -> NDArray[np.int32]:
+def _exchanged(ids: NDArray[np.int32], first: int) -> NDArray[np.int32]:
     """Return the pair with its texts exchanged: begin A between B end → begin B between A end; B starts at `first`."""
     return np.concatenate((ids[:1], ids[first:-1], ids[first - 1 : first], ids[1 : first - 1], ids[-1:]))
 
@@ -109,16 +103,13 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
 
     An example with several rows gets the mean of its rows' logits.
     """
-    was_training = model.training
-    model.eval()
     lengths = np.array([len(ids) for ids in encoded.ids])
     logits = np.zeros((len(lengths), model.classifier.linear.out_features), dtype=np.float32)
     pad_id = model.encoder.config.pad_id
-    with torch.inference_mode():
+    with evaluating(model):
         for rows in answered_batches(lengths):
             batch = padded(encoded, rows, pad_id=pad_id, both_orders=model.both_orders)
             logits[rows] = model(move_to_device(batch, module_device(model))).float().cpu().numpy()
-    model.train(was_training)
     if encoded.begins is None:
         return logits
     sums = np.add.reduceat(logits, encoded.begins, axis=0, dtype=np.float64)
@@ -126,9 +117,9 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
 
 
 def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Classifier, ClassificationTask]:
-    """Return the model and its task with the scale of a regression folded into the head.
+    """Return the model and its task with centre and spread of a regression multiplied into the head.
 
-    The head then predicts the numbers in their own unit.
+    The head then predicts the numbers in the unit of the data.
     """
     if task.kind != "regression" or (task.centre, task.spread) == (0.0, 1.0):
         return model, task

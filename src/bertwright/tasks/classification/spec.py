@@ -35,7 +35,7 @@ class ClassificationTask(TaskSpec):
     columns: tuple[str, ...] = ()  # names of the columns in files without a header line
     dev: tuple[str, ...] = ("dev",)  # names of the validation files without their endings
     broken_rows: int = 0  # number of rows of a published file that a line break may split
-    standardise: bool = False  # True where `learn` computes centre and spread from the training data
+    standardise: bool = False  # True where `learn` sets centre and spread to mean and deviation of the training data
     centre: float = 0.0  # the model of a regression learns (target - centre) / spread
     spread: float = Field(default=1.0, gt=0.0)
     class_weights: Literal["none", "balanced"] = "none"  # balanced: `weigh` computes the weights
@@ -121,8 +121,8 @@ def with_texts_of(task: ClassificationTask, trained: ClassificationTask, source:
 
 def with_labels(task: ClassificationTask, labels: Sequence[str]) -> ClassificationTask:
     """Return the task with its labels in a model's order. Raises InputError where the model has other labels."""
-    open_ended = task.has_labels and not task.labels
-    if not open_ended and sorted(labels) != sorted(task.labels):
+    learns_labels = task.has_labels and not task.labels
+    if not learns_labels and sorted(labels) != sorted(task.labels):
         expected = listed_labels(task.labels) or "a number instead"
         raise InputError(f"the model's labels are {listed_labels(labels) or 'none'}; {task.name} has {expected}")
     ordered: dict[str, Any] = {"labels": tuple(labels)}

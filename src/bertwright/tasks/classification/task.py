@@ -14,19 +14,18 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import file_digest
-from bertwright.model.config import BackboneConfig
+from bertwright.model.config import BackboneConfig, need_segments
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import for_loss
 from bertwright.tables.reader import Table
 from bertwright.tables.writer import PredictRequest, answer_tables
-from bertwright.tasks.binding import LabelledData, ModelToSave, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.encoding import (
     Encoded,
     add_predictions,
     decode,
     encode,
     loss_targets,
-    score,
     score_labels,
     score_values,
 )
@@ -83,13 +82,10 @@ class ClassificationKind(TaskKind):
 
     def check(self, data: LabelledData, config: BackboneConfig) -> None:
         """Raise InputError for pairs without segments, and MissingExtra without the libraries of the metrics."""
-        super().check(data, config)
+        if data.train.texts_b is not None:
+            need_segments(config, data.task.name)
         for rows in data.validation.values():
             score_values(data.task, rows.targets, rows.targets)
-
-    def has_pairs(self, rows: TextExamples) -> bool:
-        """Return whether the examples are pairs."""
-        return rows.texts_b is not None
 
     def encode(
         self,
@@ -100,9 +96,10 @@ class ClassificationKind(TaskKind):
         *,
         train: bool = False,
     ) -> Encoded:
-        """Return the token ids of examples; print how many are too long."""
         encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
-        say_what_is_long(encoded, rows, max_length)
+        long = LongTexts(max_length)
+        long.count(encoded, rows)
+        long.say()
         return encoded
 
     def targets(
@@ -113,30 +110,20 @@ class ClassificationKind(TaskKind):
         weights: NDArray[np.float64] | None = None,
     ) -> Targets:
         """Return targets and weights of all rows."""
-        goals = np.repeat(self.feature_targets(task, rows), inputs.num_rows, axis=0)
         assert rows.targets is not None
-        return goals, row_weights(task, rows.targets, inputs, weights)
+        of_rows = np.repeat(self.feature_targets(task, rows), inputs.num_rows, axis=0)
+        return of_rows, row_weights(task, rows.targets, inputs, weights)
 
-    def tokens(
-        self, task: ClassificationTask, rows: TextExamples, lengths: NDArray[np.int64], config: BackboneConfig
-    ) -> NDArray[np.int64]:
+    def tokens(self, data: LabelledData, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
         """Return the number of tokens of each row, twice where both orders of a pair are read."""
-        return 2 * lengths if reads_both_orders(task, config) else lengths
+        return 2 * lengths if reads_both_orders(data.task, config) else lengths
 
-    def collate(
-        self,
-        task: ClassificationTask,
-        inputs: Encoded,
-        targets: Targets,
-        chosen: NDArray[np.int64],
-        config: BackboneConfig,
-    ) -> TextBatch:
-        """Return a padded batch of the chosen rows."""
-        both, (goals, weights) = reads_both_orders(task, config), targets
-        return padded(inputs, chosen, pad_id=config.pad_id, targets=goals, weights=weights, both_orders=both)
+    def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> TextBatch:
+        targets, weights = bound.targets
+        inputs, pad_id, both = bound.train[1], bound.config.pad_id, reads_both_orders(bound.task, bound.config)
+        return padded(inputs, chosen, pad_id=pad_id, targets=targets, weights=weights, both_orders=both)
 
     def model(self, task: ClassificationTask, config: BackboneConfig) -> Classifier:
-        """Build the classifier."""
         return Classifier(config, task.num_outputs, both_orders=reads_both_orders(task, config))
 
     def loss(self, task: ClassificationTask, model: nn.Module, batch: TextBatch) -> Tensor:
@@ -167,10 +154,10 @@ class ClassificationKind(TaskKind):
     def metrics(
         self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
     ) -> dict[str, float]:
-        """Return the task's metrics."""
         assert rows.targets is not None
-        is_collapsed = collapsed(decode(task, logits).values, rows.targets, task.labels) is not None
-        return {**score(task, logits, rows.targets), "collapsed": float(is_collapsed)}
+        values = decode(task, logits).values
+        is_collapsed = collapsed(values, rows.targets, task.labels) is not None
+        return {**score_values(task, values, rows.targets), "collapsed": float(is_collapsed)}
 
     def label_names(self, task: ClassificationTask) -> tuple[str, ...]:
         """Return the labels, or the name of the number."""
@@ -179,13 +166,12 @@ class ClassificationKind(TaskKind):
     def to_save(
         self, task: ClassificationTask, model: nn.Module, metrics: Mapping[str, float], max_length: int
     ) -> ModelToSave:
-        """Return the model as it is saved: a regression predicts numbers in their own unit."""
+        """Return the model as it is saved: a regression predicts numbers in the unit of the data."""
         if isinstance(model, Classifier):
             model, task = in_natural_units(model, task)
         return super().to_save(task, model, metrics, max_length)
 
     def check_features(self, task: ClassificationTask) -> None:
-        """Raise InputError for several labels, class weights and windows."""
         if task.kind == "multilabel" or task.class_weights != "none" or task.long == "windows":
             raise InputError(
                 "--features: expected a task with one label or number per row, without class weights and windows; "
@@ -193,7 +179,6 @@ class ClassificationKind(TaskKind):
             )
 
     def feature_positions(self, rows: TextExamples, inputs: Encoded) -> FeaturePositions:
-        """Return every token of every row."""
         return positions_of(inputs)
 
     def feature_targets(self, task: ClassificationTask, rows: TextExamples) -> NDArray[Any]:
@@ -204,7 +189,7 @@ class ClassificationKind(TaskKind):
     def evaluate(
         self, task: ClassificationTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path
     ) -> dict[str, Any]:
-        """Return the metrics on the validation files; the task may name other columns than in training."""
+        """Return the metrics on the validation files; their columns may have other names than in training."""
         trained, max_length = noted_task(saved)
         task = with_labels(task, trained.labels) if task.has_labels else task
         if task.kind != trained.kind:
@@ -212,8 +197,8 @@ class ClassificationKind(TaskKind):
                 f"{saved.place}: expected a model for {task.kind} ({task.name}), got one for {trained.kind} "
                 f"({trained.name})"
             )
-        scale = {"centre": trained.centre, "spread": trained.spread, "long": trained.long}
-        task = with_texts_of(task.model_copy(update=scale), trained, saved.place)
+        learned = {"centre": trained.centre, "spread": trained.spread, "long": trained.long}
+        task = with_texts_of(task.model_copy(update=learned), trained, saved.place)
         files = dev_files(task, data)
         if not files:
             raise InputError(f"{data}: expected a dev file of {task.name}, found none; give the path of a file")
@@ -275,7 +260,7 @@ class LongTexts:
         self._examples = self._cut = self._several = self._rows = 0
 
     def count(self, rows: Encoded, part: TextExamples) -> None:
-        """Count those of a part of the file."""
+        """Add the examples of a part of the file."""
         self._source = part.source
         self._examples += len(part)
         self._cut += rows.num_truncated
@@ -283,19 +268,12 @@ class LongTexts:
         self._rows += len(rows)
 
     def say(self) -> None:
-        """Print how many there are, and how they are encoded."""
+        """Print the numbers, and how the examples are encoded."""
         exceed = f"of {self._examples} examples exceed {self._max_length} tokens"
         if self._cut:
             say(f"{self._source}: {self._cut} {exceed} and are cut")
         if self._several:
             say(f"{self._source}: {self._several} {exceed}: with their windows, {self._rows} rows")
-
-
-def say_what_is_long(rows: Encoded, part: TextExamples, max_length: int) -> None:
-    """Print how many examples exceed the maximal length, and how they are encoded."""
-    long = LongTexts(max_length)
-    long.count(rows, part)
-    long.say()
 
 
 def open_logits(saved: SavedModel) -> Callable[[Encoded], NDArray[np.float32]]:

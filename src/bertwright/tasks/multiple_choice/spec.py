@@ -1,7 +1,7 @@
-"""specification of multiple choice: several continuations in, the most probable one out (paper §4.4, SWAG).
+"""specification of multiple choice: a context and several continuations in, the best one out (paper §4.4, SWAG).
 
-A row has a context and two or more choices. Each choice makes an input, one vector scores all inputs, and a softmax
-over the row's choices gives probabilities. The number of choices may differ between rows.
+A row has a context and two or more choices. Context and choice together are one input of the model, which gives it a
+score. A softmax over the row's choices gives probabilities. The number of choices may differ between rows.
 """
 
 import re
@@ -25,9 +25,9 @@ class ChoiceTask(TaskSpec):
     """A multiple-choice task; columns are named as in SWAG, fields of JSON lines `context` and `choices`."""
 
     context: str = "sent1"  # the column of A
-    begin: str = "sent2"  # the column with the beginning of every B
+    begin: str = "sent2"  # the column with the beginning of every choice
     ending: str = "ending"  # prefix of the choices' columns: ending0, ending1, …
-    fields: tuple[str, str] = ("context", "choices")  # the same in JSON lines: A, and the list of all B
+    fields: tuple[str, str] = ("context", "choices")  # in JSON lines: the field of A, and that of the list of choices
     label: str = "label"  # the number of the right choice, from 0
     dev: tuple[str, ...] = ("dev", "val", "validation")  # possible names of the validation file, without endings
 
@@ -72,7 +72,7 @@ def choices_of(task: ChoiceTask, table: Table, *, require_label: bool = True) ->
     contexts, choices = _of_objects(task, table) if as_lists else _of_columns(task, table)
     for row, endings in enumerate(choices):
         if len(endings) < 2:
-            raise InputError(f"{table.place(row)}: expected at least two choices, got {len(endings)}")
+            raise InputError(f"{table.location(row)}: expected at least two choices, got {len(endings)}")
     targets = _targets(task, table, [len(endings) for endings in choices]) if require_label else None
     return Choices(tuple(contexts), tuple(choices), targets, table.source, tuple(table.lines))
 
@@ -112,10 +112,9 @@ def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
     numbered = [re.fullmatch(rf"{re.escape(task.ending)}([0-9]+)", name) for name in table.columns]
     names = sorted((match[0] for match in numbered if match), key=lambda name: int(name.removeprefix(task.ending)))
     if len(names) < 2 or names != [f"{task.ending}{index}" for index in range(len(names))]:
-        have = ", ".join(table.available)
         raise InputError(
             f"{table.source}: expected columns {task.ending}0, {task.ending}1, … for the choices; the columns are: "
-            f"{have}"
+            f"{', '.join(table.available)}"
         )
     contexts = list(table.texts(task.context))
     begins = table.texts(task.begin, null="") if task.begin in table.columns else [""] * len(table)
@@ -128,7 +127,7 @@ def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
         for index, text in enumerate(texts):
             if not text.strip():
                 raise InputError(
-                    f"{table.place(row)}: expected a choice in '{task.ending}{index}', got an empty cell before "
+                    f"{table.location(row)}: expected a choice in '{task.ending}{index}', got an empty cell before "
                     "another choice"
                 )
         choices.append(tuple(f"{begins[row]} {text}".strip() for text in texts))
@@ -138,18 +137,17 @@ def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
 def _of_objects(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[str, ...]]]:
     context_field, choices_field = task.fields
     contexts, choices = [], []
-    for row, (context, endings) in enumerate(
-        zip(table.column(context_field), table.column(choices_field), strict=True)
-    ):
+    cells = zip(table.column(context_field), table.column(choices_field), strict=True)
+    for row, (context, endings) in enumerate(cells):
         if not isinstance(context, str):
-            raise InputError(f"{table.place(row)}: expected a text in '{context_field}', got {shown(context)}")
+            raise InputError(f"{table.location(row)}: expected a text in '{context_field}', got {shown(context)}")
         if not isinstance(endings, list):
             raise InputError(
-                f"{table.place(row)}: expected a list of texts in '{choices_field}', got {shown(repr(endings))}"
+                f"{table.location(row)}: expected a list of texts in '{choices_field}', got {shown(repr(endings))}"
             )
         for index, text in enumerate(endings):
             if not isinstance(text, str) or not text.strip():
-                position = f"{table.place(row)}: expected a text in '{choices_field}[{index}]'"
+                position = f"{table.location(row)}: expected a text in '{choices_field}[{index}]'"
                 raise InputError(f"{position}, got {shown(repr(text))}")
         contexts.append(context)
         choices.append(tuple(endings))
@@ -162,12 +160,12 @@ def _targets(task: ChoiceTask, table: Table, counts: Sequence[int]) -> NDArray[n
         text = cell.strip() if isinstance(cell, str) else "" if cell is ABSENT or isinstance(cell, bool) else str(cell)
         if not re.fullmatch("[0-9]{1,9}", text):
             raise InputError(
-                f"{table.place(row)}: expected the number of the right choice in '{task.label}', got "
+                f"{table.location(row)}: expected the number of the right choice in '{task.label}', got "
                 f"{shown(repr(cell))}"
             )
         if int(text) >= counts[row]:
             raise InputError(
-                f"{table.place(row)}: expected a number from 0 to {counts[row] - 1} in '{task.label}', got {text}"
+                f"{table.location(row)}: expected a number from 0 to {counts[row] - 1} in '{task.label}', got {text}"
             )
         targets[row] = int(text)
     return targets

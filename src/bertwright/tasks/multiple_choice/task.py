@@ -24,7 +24,7 @@ from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
 from bertwright.tables.reader import Table
 from bertwright.tables.writer import PredictRequest, answer_tables
-from bertwright.tasks.binding import LabelledData, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.examples import named_table, split_rows, train_file
 from bertwright.tasks.classification.model import Classifier, TextBatch, padded, predict_logits
@@ -65,6 +65,7 @@ class ChoiceKind(TaskKind):
 
     spec = ChoiceTask
     architecture = "BertForMultipleChoice"
+    has_pairs = True
 
     def read(self, task: ChoiceTask, data: Path) -> LabelledData:
         """Read the tables of a folder, or one table; without a validation file a tenth of the rows is kept."""
@@ -78,14 +79,9 @@ class ChoiceKind(TaskKind):
         kept, chosen = split_rows(texts, train.source)
         return LabelledData(task, train.select(kept), {"dev": train.select(chosen)}, digests)
 
-    def has_pairs(self, rows: Any) -> bool:
-        """Return True."""
-        return True
-
     def encode(
         self, task: ChoiceTask, tokenizer: BaseTokenizer, rows: Choices, max_length: int, *, train: bool = False
     ) -> Encoded:
-        """Return the token ids of all choices; print how many are too long."""
         encoded = encode_choices(tokenizer, rows, max_length=max_length)
         if cut := encoded.num_truncated:
             say(f"{rows.source}: {cut} of {len(encoded)} choices exceed {max_length} tokens and are cut")
@@ -94,27 +90,22 @@ class ChoiceKind(TaskKind):
     def targets(
         self, task: ChoiceTask, rows: Choices, inputs: Encoded, weights: NDArray[np.float64] | None = None
     ) -> Choices:
-        """Return the rows, which know their choices and the right ones."""
+        """Return the rows: they have the numbers of their choices and of the right ones."""
         return rows
 
     def lengths(self, rows: Choices, inputs: Encoded) -> NDArray[np.int64]:
         """Return the number of tokens of each row's longest choice [N]."""
         return np.array([max(len(inputs.ids[choice]) for choice in range(*span)) for span in pairwise(rows.first)])
 
-    def tokens(
-        self, task: ChoiceTask, rows: Choices, lengths: NDArray[np.int64], config: BackboneConfig
-    ) -> NDArray[np.int64]:
+    def tokens(self, data: LabelledData, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
         """Return the number of tokens of each row's choices, padded to the longest [N]."""
+        rows: Choices = data.train
         return lengths * np.diff(rows.first)
 
-    def collate(
-        self, task: ChoiceTask, inputs: Encoded, targets: Choices, chosen: NDArray[np.int64], config: BackboneConfig
-    ) -> ChoiceBatch:
-        """Return a padded batch of the chosen rows."""
-        return choice_batch(inputs, targets, chosen, pad_id=config.pad_id)
+    def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> ChoiceBatch:
+        return choice_batch(bound.train[1], bound.targets, chosen, pad_id=bound.config.pad_id)
 
     def model(self, task: ChoiceTask, config: BackboneConfig) -> Classifier:
-        """Build the model: a classifier with one output."""
         return Classifier(config, 1)
 
     def loss(self, task: ChoiceTask, model: Classifier, batch: ChoiceBatch) -> Tensor:
@@ -124,7 +115,6 @@ class ChoiceKind(TaskKind):
         return F.cross_entropy(by_row, batch.targets, reduction="sum")
 
     def count(self, batch: ChoiceBatch) -> float:
-        """Return the number of rows."""
         return float(len(batch.targets))
 
     def logits(self, model: Classifier, inputs: Encoded) -> NDArray[np.float32]:
@@ -134,7 +124,6 @@ class ChoiceKind(TaskKind):
     def metrics(
         self, task: ChoiceTask, logits: NDArray[np.float32], rows: Choices, inputs: Encoded
     ) -> dict[str, float]:
-        """Return the accuracy."""
         best, _ = decode_choices(logits, rows.first)
         assert rows.targets is not None
         same = len(np.unique(best)) == 1 < len(np.unique(rows.targets))
@@ -160,11 +149,11 @@ class ChoiceKind(TaskKind):
         formats = ("csv", "tsv", "jsonl", "parquet")
         task = ChoiceTask.model_validate(saved.extra["task"])
         request.refuse_formats(f"a model of choices ({task.name})", read=formats, write=formats)
-        opened = cache(lambda: open_chooser(saved))
+        open_once = cache(lambda: open_chooser(saved))
 
         def answered(table: Table, written: Table) -> Table:
             rows = choices_of(task, table, require_label=False)
-            model, max_length = opened()
+            model, max_length = open_once()
             logits = self.logits(model, self.encode(task, tokenizer, rows, max_length))
             return add_answers(written, *decode_choices(logits, rows.first))
 

@@ -1,7 +1,7 @@
 """logits → answers: the best spans of each passage, or none (paper §4.2: S·Tᵢ + E·Tⱼ with j ≥ i; §4.3: against [CLS]).
 
 A span begins at a piece in the window where that piece has the most context, and ends in the same window. Its text is
-cut from the passage by characters.
+the characters of the passage from its first to its last piece.
 
 Shapes: Q questions, N windows, L passage pieces of all windows, n start positions, D span lengths.
 """
@@ -19,7 +19,7 @@ from bertwright.tasks.question_answering.score import Scores, best_threshold, sc
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import Windows
 
-CHUNK: Final = 100_000  # start positions per chunk, which bounds the memory
+CHUNK: Final = 100_000  # start positions that are computed at a time, which limits the memory
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SpanLogits:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of a passage, (first, one past last) character, and its score; without characters it is "no answer"."""
+    """A span of a passage, from character `first` to before `last`, and its score; both are None for "no answer"."""
 
     text: str
     score: float
@@ -43,9 +43,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Answer:
-    """The chosen span and the candidates with their softmax probabilities; in 2.0 "no answer" is a candidate.
+    """The chosen span and the candidates with their softmax probabilities; in SQuAD 2.0 "no answer" is a candidate.
 
-    null_odds   score of "no answer" minus the score of the best span; None in 1.1
+    null_odds   score of "no answer" minus the score of the best span; None in SQuAD 1.1
     """
 
     id: str
@@ -99,14 +99,12 @@ def decode_spans(
     odds = null_odds(spans, nulls)
     answers = []
     for row, (question, candidates) in enumerate(zip(questions.items, spans, strict=True)):
-        nothing = Span("", float(nulls[row]))
+        no_answer = Span("", float(nulls[row]))
         is_null = not candidates or (task.null and odds[row] > threshold)
-        listed = (
-            sorted([*candidates, nothing], key=lambda span: -span.score)
-            if task.null or not candidates
-            else list(candidates)
-        )
-        chosen = nothing if is_null else candidates[0]
+        listed = list(candidates)
+        if task.null or not candidates:
+            listed = sorted([*candidates, no_answer], key=lambda span: -span.score)
+        chosen = no_answer if is_null else candidates[0]
         probabilities = _softmax([span.score for span in listed])
         answers.append(
             Answer(
@@ -179,21 +177,21 @@ def _sums(
 def _distinct(
     sums: NDArray[np.float32], offsets: NDArray[np.int32], positions: NDArray[np.int64], context: str, count: int
 ) -> tuple[Span, ...]:
-    """Return the best spans of one question [n, D] with different texts; looks at more spans until there are enough."""
+    """Return the `count` best spans of one question with different texts; `sums` [n, D] are the scores of all spans."""
     flat = sums.ravel()
     num_valid = int(np.count_nonzero(flat > -np.inf))
-    looked_at = count
+    num_best = count  # doubled until these spans have enough different texts
     while True:
         by_text: dict[str, Span] = {}
-        for index in _best(flat, min(looked_at, num_valid)):
+        for index in _best(flat, min(num_best, num_valid)):
             row, more = divmod(int(index), sums.shape[1])
             first, last = int(offsets[positions[row], 0]), int(offsets[positions[row] + more, 1])
             text = context[first:last]
             if text not in by_text:
                 by_text[text] = Span(text, float(flat[index]), first, last)
-        if len(by_text) >= count or looked_at >= num_valid:
+        if len(by_text) >= count or num_best >= num_valid:
             return tuple(by_text.values())[:count]
-        looked_at *= 2
+        num_best *= 2
 
 
 def _best(values: NDArray[np.float32], count: int) -> NDArray[Any]:

@@ -1,6 +1,7 @@
-"""SQuAD files → questions with passages and answers; the files of a folder (paper §4.2, §4.3: SQuAD 1.1 and 2.0).
+"""SQuAD's JSON files → questions with passages and answers (paper §4.2, §4.3: SQuAD 1.1 and 2.0).
 
-The official JSON is checked at every level: data → paragraphs → qas → answers.
+A file has a list `data` of articles; these have `paragraphs`, these have `qas`, and these have `answers`. Every value
+that is read is checked. The functions at the end find the training and the validation file of a folder.
 """
 
 import json
@@ -12,12 +13,18 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bertwright.errors import InputError, shown
-from bertwright.tables.files import open_lines
+from bertwright.tables.files import only_file, open_lines, source_name
 from bertwright.tables.reader import names_once
 from bertwright.tasks.question_answering.spec import SpanTask, Version
 
 Answers = Literal["checked", "texts", "ignored"]
-FIELD_TYPES: Final[dict[type, str]] = {str: "a text", list: "a list", dict: "an object", int: "a number from 0 on"}
+"""Ways to read answers.
+
+checked   the context must have the answer at the character that the file names
+texts     the position is not read, as in the official scripts
+ignored   the answers may be missing
+"""
+FIELD_TYPES: Final[dict[type, str]] = {str: "a text", list: "a list", int: "a number from 0 on"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,11 @@ class Questions:
 
 
 def read_questions(path: Path | str, *, answers: Answers = "checked") -> Questions:
-    """Read a file in SQuAD's layout. It is 2.0 where it says so, has `is_impossible`, or a question without answers.
+    """Read a file in SQuAD's layout.
 
-    answers: "checked" against the context at the character that the file gives; "texts" without this check, as the
-    official scripts read them; "ignored": they may be missing. Raises InputError with the file and the question's id
-    (or its position) for a value that is missing, empty, duplicate, contradictory or of another type.
+    It is SQuAD 2.0 where `version` begins with 2, where a question has `is_impossible`, and where one has no answers.
+    Raises InputError with the file and the question's id (or its position) for a value that is missing, empty,
+    duplicate, contradictory or of another type.
     """
     text = read_text(path)
     refuse_table(text, str(path))
@@ -55,7 +62,7 @@ def read_questions(path: Path | str, *, answers: Answers = "checked") -> Questio
 
 
 def questions_of(raw: Any, source: str, *, answers: Answers = "checked") -> Questions:
-    """Return the questions of parsed JSON, as `read_questions`."""
+    """Return the questions of parsed JSON; version and errors as in `read_questions`."""
     if not isinstance(raw, dict) or not isinstance(raw.get("data"), list):
         raise InputError(f"{source}: expected SQuAD's layout, an object with a list 'data'")
     items: dict[str, Question] = {}
@@ -76,7 +83,7 @@ def read_text(path: Path | str) -> str:
 
     Raises InputError where the file is missing, broken or not UTF-8.
     """
-    source = "standard input" if str(path) == "-" else str(path)
+    source = source_name(path)
     if Path(path).is_dir():
         raise InputError(f"{source}: expected a file, got a folder")
     if str(path) == "-":
@@ -91,7 +98,7 @@ def read_text(path: Path | str) -> str:
 
 
 def refuse_table(text: str, source: str) -> None:
-    """Raise InputError where the text does not begin like JSON: questions are often kept as a table."""
+    """Raise InputError where the text does not begin like JSON: it may be a table of questions."""
     if text.lstrip()[:1] not in ("", "{", "["):
         raise InputError(f"{source}: expected SQuAD's JSON, or JSON lines for prediction")
 
@@ -145,15 +152,12 @@ def _question(entry: dict[str, Any], context: str, position: str, answers: Answe
     if impossible == bool(gold):
         flag = "is_impossible is true" if impossible else "is_impossible is false"
         raise InputError(f"{position}: {flag}, but there {'are' if gold else 'are no'} answers")
-    read = _checked if answers == "checked" else _text_alone
-    return Question(name, text, context, tuple(read(answer, context, position) for answer in gold))
+    if answers == "texts":
+        return Question(name, text, context, tuple((str(_field(answer, "text", str, position)), -1) for answer in gold))
+    return Question(name, text, context, tuple(_checked_answer(answer, context, position) for answer in gold))
 
 
-def _text_alone(answer: dict[str, Any], context: str, position: str) -> tuple[str, int]:
-    return str(_field(answer, "text", str, position)), -1
-
-
-def _checked(answer: dict[str, Any], context: str, position: str) -> tuple[str, int]:
+def _checked_answer(answer: dict[str, Any], context: str, position: str) -> tuple[str, int]:
     text = text_of(answer, "text", position)
     first: int = _field(answer, "answer_start", int, position)
     if context[first : first + len(text)] == text:
@@ -168,6 +172,7 @@ def _checked(answer: dict[str, Any], context: str, position: str) -> tuple[str, 
 
 
 def _objects(entry: dict[str, Any], name: str, position: str) -> list[dict[str, Any]]:
+    """Return the objects in the list `name`."""
     values: list[Any] = _field(entry, name, list, position)
     return [_object(value, f"{position}.{name}[{index}]") for index, value in enumerate(values)]
 
@@ -192,9 +197,9 @@ def train_questions_file(task: SpanTask, data: Path) -> Path:
 
     The content decides the version. Raises InputError where there is no such file, or more than one.
     """
-    path = data if not data.is_dir() else _only(task, data, "train")
+    path = _find_file(task, data, "train") if data.is_dir() else data
     if path is None:
-        raise InputError(f"{data}: {_nothing(task, data, 'train')}")
+        raise InputError(f"{data}: {_expected_file(task, data, 'train')}")
     return path
 
 
@@ -205,14 +210,14 @@ def dev_questions_file(task: SpanTask, data: Path, *, needed: bool = False) -> P
     """
     if not data.is_dir():
         return data if needed else None
-    path = _only(task, data, "dev")
+    path = _find_file(task, data, "dev")
     if path is None and needed:
-        raise InputError(f"{data}: {_nothing(task, data, 'dev')}; give the path of a file")
+        raise InputError(f"{data}: {_expected_file(task, data, 'dev')}; give the path of a file")
     return path
 
 
 def read_labelled(task: SpanTask, path: Path) -> Questions:
-    """Return a file's questions with answers. Raises InputError where it is of the other version."""
+    """Return a file's questions with answers. Raises InputError for a file of the other SQuAD version."""
     questions = read_questions(path)
     if questions.version != task.version:
         other = "squad2" if questions.version == "2.0" else "squad1"
@@ -223,20 +228,19 @@ def read_labelled(task: SpanTask, path: Path) -> Questions:
     return questions
 
 
-def read_asked(path: Path | str) -> Questions:
-    """Return questions to answer, from SQuAD's layout or from JSON lines {"id", "question", "context"}.
+def read_unlabelled(path: Path | str) -> Questions:
+    """Return questions without answers, from SQuAD's layout or from JSON lines {"id", "question", "context"}.
 
-    "-" is standard input. A line without an id gets its number as id. Raises InputError as `read_questions`.
+    "-" is standard input. The id of a line without an id is its number. Raises InputError as `read_questions`.
     """
-    text = read_text(path)
-    source = "standard input" if str(path) == "-" else str(path)
+    text, source = read_text(path), source_name(path)
     lines = text.rstrip().split("\n")
     if not lines[0].strip():
         raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
     refuse_table(text, source)
     try:
         json.loads(lines[0])
-    except (ValueError, RecursionError):  # one object over many lines, or broken JSON, which load_json reports
+    except (ValueError, RecursionError):  # an object over many lines, or invalid JSON, for which load_json raises
         return questions_of(load_json(text, source), source, answers="ignored")
     first: Any = load_json(lines[0], source, line=1)
     if isinstance(first, dict) and "data" in first:
@@ -259,14 +263,9 @@ def _of_lines(lines: list[str], source: str) -> Questions:
     return Questions(tuple(by_id.values()), "1.1", source)
 
 
-def _only(task: SpanTask, folder: Path, stem: str) -> Path | None:
+def _find_file(task: SpanTask, folder: Path, stem: str) -> Path | None:
     paths = [path for path in _named(folder, stem) if _version(path) == task.version]
-    if len(paths) > 1:
-        names = ", ".join(path.name for path in paths)
-        raise InputError(
-            f"{folder}: expected one file of SQuAD {task.version}, found {names}; keep one or give the path of the file"
-        )
-    return paths[0] if paths else None
+    return only_file(folder, paths, f"file of SQuAD {task.version}")
 
 
 def _named(folder: Path, stem: str) -> list[Path]:
@@ -277,6 +276,6 @@ def _version(path: Path) -> str:
     return read_questions(path, answers="ignored").version
 
 
-def _nothing(task: SpanTask, folder: Path, stem: str) -> str:
+def _expected_file(task: SpanTask, folder: Path, stem: str) -> str:
     have = ", ".join(f"{path.name} (SQuAD {_version(path)})" for path in _named(folder, stem))
     return f"expected {stem}*.json of SQuAD {task.version}, found {have or 'no such name'}"

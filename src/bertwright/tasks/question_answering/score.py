@@ -22,7 +22,7 @@ from bertwright.tasks.question_answering.data import Questions, load_json, read_
 
 PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
-NAMED: Final = 3  # number of ids in an error message
+IDS_SHOWN: Final = 3  # number of ids in an error message
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Threshold:
-    """The threshold with the best mean score (0 to 1): "no answer" above it. Any threshold in [low, high) is equal."""
+    """The best mean score (0 to 1), and the thresholds [low, high) that have it; odds above them mean "no answer"."""
 
     score: float
     low: float
@@ -49,7 +49,7 @@ class Threshold:
 
     @property
     def middle(self) -> float:
-        """Return the threshold halfway between the odds on both sides, which small numerical changes do not cross."""
+        """Return the threshold halfway between low and high, so that small changes of the odds change no answer."""
         if math.isinf(self.low):
             return self.high - 1.0
         return self.low + 1.0 if math.isinf(self.high) else (self.low + self.high) / 2
@@ -67,7 +67,7 @@ def score_answers(questions: Questions, predicted: Sequence[str]) -> Scores:
     for question, text in zip(questions.items, predicted, strict=True):
         golds = {normalised(gold) for gold, _ in question.answers}
         if null:
-            golds = golds - {""} or {""}  # a gold answer that normalises to nothing does not count
+            golds = golds - {""} or {""}  # a gold answer of articles and punctuation alone does not count
         answer = normalised(text)
         pairs.append((float(answer in golds), max((_f1(answer, gold, null=null) for gold in golds), default=0.0)))
     em, f1 = np.array(pairs, dtype=np.float64).T
@@ -81,14 +81,14 @@ def with_threshold(scores: Scores, odds: NDArray[np.float64], threshold: float) 
 
 
 def best_threshold(answered: NDArray[np.float64], null: NDArray[np.float64], odds: NDArray[np.float64]) -> Threshold:
-    """Return the threshold of the odds [Q] with the best mean score; the one with the fewest answers on ties.
+    """Return the threshold of the null odds [Q] with the best mean score; on ties the one with the fewest answers.
 
     answered, null   [Q] score of each question with its answer, and with no answer
     """
     order = np.argsort(odds, kind="stable")
     ordered = odds[order]
     totals = null.sum() + np.concatenate(([0.0], np.cumsum((answered - null)[order])))
-    # Thresholds lie before the first, after the last, and where the odds change: equal odds stay together.
+    # A threshold lies before the first odds, after the last, or between two different odds.
     cuts = np.flatnonzero(np.concatenate(([True], ordered[1:] > ordered[:-1], [True])))
     best = int(cuts[np.argmax(totals[cuts])])
     low = float(ordered[best - 1]) if best else -math.inf
@@ -130,7 +130,9 @@ def score_files(
         raise InputError("--null-threshold needs --null-odds FILE")
     answers = _values(predictions, questions, str, allow_missing=allow_missing)
     scores = score_answers(questions, [answers.get(question.id, "") for question in questions.items])
-    scores = _without(scores, [question.id not in answers for question in questions.items])
+    is_answered = np.array([question.id in answers for question in questions.items])
+    # A question without a prediction, not even "", counts as wrong.
+    scores = Scores(scores.em * is_answered, scores.f1 * is_answered, scores.answerable)
     metrics: dict[str, Any] = {"version": questions.version}
     if null_odds is None:
         return metrics | squad_metrics(scores, null=null)
@@ -148,13 +150,13 @@ def score_files(
 
 def _f1(answer: str, gold: str, *, null: bool) -> float:
     """Return the F1 of two normalised texts as bags of words; in 2.0 an empty text only matches an empty text."""
-    ours, theirs = answer.split(), gold.split()
-    if null and not (ours and theirs):
-        return float(ours == theirs)
-    same = (Counter(ours) & Counter(theirs)).total()
-    if not same:
+    answer_words, gold_words = answer.split(), gold.split()
+    if null and not (answer_words and gold_words):
+        return float(answer_words == gold_words)
+    num_shared = (Counter(answer_words) & Counter(gold_words)).total()
+    if not num_shared:
         return 0.0
-    precision, recall = same / len(ours), same / len(theirs)
+    precision, recall = num_shared / len(answer_words), num_shared / len(gold_words)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -166,14 +168,8 @@ def _means(scores: Scores, chosen: NDArray[np.bool_]) -> dict[str, Any]:
     }
 
 
-def _without(scores: Scores, missing: Sequence[bool]) -> Scores:
-    """Return the scores with 0 for questions that have no prediction, not even ""."""
-    kept = ~np.array(missing)
-    return Scores(scores.em * kept, scores.f1 * kept, scores.answerable)
-
-
 def _values(path: Path, questions: Questions, kind: type, *, allow_missing: bool) -> dict[str, Any]:
-    """Return a JSON object id → text or finite number, after comparing its ids with the questions'."""
+    """Return the JSON object id → text or finite number of a file. Raises InputError for other values or ids."""
     raw = load_json(read_text(path), str(path))
     what = "a text" if kind is str else "a finite number"
     if not isinstance(raw, dict):
@@ -185,12 +181,13 @@ def _values(path: Path, questions: Questions, kind: type, *, allow_missing: bool
     return raw
 
 
-def _compare(path: Path, given: Mapping[str, Any], questions: Questions, *, allow_missing: bool) -> None:
+def _compare(path: Path, values: Mapping[str, Any], questions: Questions, *, allow_missing: bool) -> None:
+    """Raise InputError where the ids of `values` are not those of the questions."""
     known = {question.id: None for question in questions.items}
-    missing = [name for name in known if name not in given]
-    extra = [name for name in given if name not in known]
+    missing = [name for name in known if name not in values]
+    extra = [name for name in values if name not in known]
     if extra:
-        raise InputError(f"{path}: {len(extra)} of {len(given)} ids are not in {questions.source}: {_first(extra)}")
+        raise InputError(f"{path}: {len(extra)} of {len(values)} ids are not in {questions.source}: {_first(extra)}")
     if missing and not allow_missing:
         raise InputError(
             f"{path}: {len(missing)} of {len(known)} questions of {questions.source} have no entry: {_first(missing)}"
@@ -206,4 +203,4 @@ def _is_finite_number(value: object) -> bool:
 
 def _first(names: Iterable[str]) -> str:
     listed = [shown(name) for name in names]
-    return ", ".join(listed[:NAMED]) + (", …" if len(listed) > NAMED else "")
+    return ", ".join(listed[:IDS_SHOWN]) + (", …" if len(listed) > IDS_SHOWN else "")

@@ -26,20 +26,20 @@ from bertwright.model.heads import SpanHead
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.auxiliary_lm import predicts_next
-from bertwright.tasks.binding import LabelledData, ModelToSave, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.examples import split_rows
-from bertwright.tasks.inference import answered_batches, ready
+from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans, score_spans
 from bertwright.tasks.question_answering.data import (
     Questions,
     dev_questions_file,
-    read_asked,
     read_labelled,
+    read_unlabelled,
     train_questions_file,
 )
 from bertwright.tasks.question_answering.score import squad_metrics
 from bertwright.tasks.question_answering.spec import SpanTask
-from bertwright.tasks.question_answering.windows import Windows, cached_windows, encode_windows, padded_rows
+from bertwright.tasks.question_answering.windows import Windows, cached_windows, encode_windows
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import module_device, move_to_device
 
@@ -59,8 +59,8 @@ class SpanRows:
 class SpanModel(nn.Module):
     """A backbone and the vectors S and E on each of its last states.
 
-    "No answer" is the position 0, at [CLS]. Where tokens attend to the left, the state there has seen neither question
-    nor passage. The row's last token, which has seen both, then changes places with it.
+    "No answer" is the position 0, at [CLS]. Where tokens attend to the left, the state of [CLS] depends on [CLS] alone.
+    It then changes places with the state of the row's last token, which depends on question and passage.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -79,7 +79,7 @@ class SpanModel(nn.Module):
 
 
 def _ends_swapped(mask: Tensor) -> Tensor:
-    """Return the positions [B, T] of rows whose first and last real tokens have changed places."""
+    """Return the positions 0 to T - 1 [B, T], with those of the first and the last real token exchanged."""
     ends = mask.sum(1, keepdim=True) - 1
     positions = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
     return torch.where(positions == 0, ends, torch.where(positions == ends, 0, positions))
@@ -91,6 +91,7 @@ class SpanKind(TaskKind):
     spec = SpanTask
     architecture = "BertForQuestionAnswering"
     head = "span"
+    has_pairs = True
 
     def read(self, task: SpanTask, data: Path) -> LabelledData:
         """Read the files of a folder, or one file; without a validation file a tenth of the passages is kept."""
@@ -104,10 +105,6 @@ class SpanKind(TaskKind):
         train, kept = (replace(train, items=tuple(train.items[row] for row in rows)) for rows in sides)
         return LabelledData(task, train, {"dev": kept}, digests)
 
-    def has_pairs(self, rows: Any) -> bool:
-        """Return True."""
-        return True
-
     def encode(
         self, task: SpanTask, tokenizer: BaseTokenizer, rows: Questions, max_length: int, *, train: bool = False
     ) -> Windows:
@@ -119,20 +116,15 @@ class SpanKind(TaskKind):
     def targets(
         self, task: SpanTask, rows: Questions, inputs: Windows, weights: NDArray[np.float64] | None = None
     ) -> None:
-        """Return nothing: the windows have the positions."""
+        """Return None: the windows have the positions of the answers."""
 
     def lengths(self, rows: Questions, inputs: Windows) -> NDArray[np.int64]:
-        """Return the number of tokens of each window [N]."""
         return inputs.lengths
 
-    def collate(
-        self, task: SpanTask, inputs: Windows, targets: None, chosen: NDArray[np.int64], config: BackboneConfig
-    ) -> SpanRows:
-        """Return a padded batch of the chosen windows."""
-        return span_batch(inputs, chosen, pad_id=config.pad_id)
+    def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> SpanRows:
+        return span_batch(bound.train[1], chosen, pad_id=bound.config.pad_id)
 
     def model(self, task: SpanTask, config: BackboneConfig) -> SpanModel:
-        """Build the model."""
         return SpanModel(config)
 
     def loss(self, task: SpanTask, model: SpanModel, batch: SpanRows) -> Tensor:
@@ -150,7 +142,6 @@ class SpanKind(TaskKind):
         return 3.0 * num_rows * model.encoder.flops(width, width)
 
     def logits(self, model: SpanModel, inputs: Windows) -> SpanLogits:
-        """Return the logits of all windows."""
         return span_logits(model, inputs)
 
     def metrics(self, task: SpanTask, logits: SpanLogits, rows: Questions, inputs: Windows) -> dict[str, float]:
@@ -189,8 +180,8 @@ class SpanKind(TaskKind):
         if as_lines and Path(target).is_dir():
             raise InputError(f"--output {target}: expected a file or - for JSON lines, got a folder")
         if not as_lines:
-            _refuse_foreign(Path(target), request.bare.suffix)
-        questions = read_asked(request.source)
+            _refuse_other_content(Path(target), request.bare.suffix)
+        questions = read_unlabelled(request.source)
         windows = encode_windows(tokenizer, questions, task, max_length=max_length)
         _say_what_is_cut(windows, questions)
         answers = decode_spans(windows, span_logits(model, windows), questions, task, threshold=threshold)
@@ -206,21 +197,18 @@ class SpanKind(TaskKind):
 
 def span_batch(windows: Windows, rows: NDArray[np.int64], *, pad_id: int) -> SpanRows:
     """Return these windows, padded to the longest."""
-    ids, segments, mask = padded_rows(windows, rows, pad_id=pad_id)
-    targets = torch.from_numpy(windows.target[rows].astype(np.int64))
-    return SpanRows(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), targets)
+    inputs = padded_inputs([windows.row(int(row)) for row in rows], windows.first_piece[rows], pad_id=pad_id)
+    return SpanRows(*inputs, targets=torch.from_numpy(windows.target[rows].astype(np.int64)))
 
 
 def span_logits(model: SpanModel, windows: Windows) -> SpanLogits:
     """Return the logits of all windows, computed in batches of similar length with dropout off."""
-    was_training = model.training
-    model.eval()
     lengths = windows.lengths
     sizes = windows.span[:, 1].astype(np.int64) - windows.span[:, 0]
     begins, firsts = np.cumsum(sizes) - sizes, windows.first_piece
     start_end = [np.zeros(int(sizes.sum()), dtype=np.float32) for _ in range(2)]
     null = np.zeros(len(windows), dtype=np.float32)
-    with torch.inference_mode():
+    with evaluating(model):
         for rows in answered_batches(lengths, "windows answered"):
             batch = move_to_device(span_batch(windows, rows, pad_id=model.encoder.config.pad_id), module_device(model))
             for flat, logits in zip(start_end, model(batch), strict=True):
@@ -229,7 +217,6 @@ def span_logits(model: SpanModel, windows: Windows) -> SpanLogits:
                 for index, row in enumerate(rows):
                     first = firsts[row]
                     flat[begins[row] : begins[row] + sizes[row]] = values[index, first : first + sizes[row]]
-    model.train(was_training)
     return SpanLogits(start_end[0], start_end[1], null)
 
 
@@ -243,7 +230,7 @@ def open_span_model(saved: SavedModel) -> tuple[SpanModel, SpanTask, int, float]
 
 def _say_what_is_cut(windows: Windows, questions: Questions) -> None:
     if num_cut := int(windows.cut.sum()):
-        longest = np.diff(windows.question_at).max()  # of those that were cut
+        longest = np.diff(windows.question_at).max()  # the cut questions have this length
         say(f"{questions.source}: {num_cut} of {len(questions)} questions exceed {longest} pieces and are cut")
 
 
@@ -267,8 +254,8 @@ def _write_folder(folder: Path, answers: list[Answer], task: SpanTask) -> None:
         write_json(folder / _FILES[2], {answer.id: answer.null_odds for answer in answers})
 
 
-def _refuse_foreign(target: Path, ending: str) -> None:
-    """Raise InputError for a file, a name with a file's `ending`, or a folder with anything but earlier answers."""
+def _refuse_other_content(target: Path, ending: str) -> None:
+    """Raise InputError for a file, a name with a table's `ending`, or a folder with anything but earlier answers."""
     if target.exists() and not target.is_dir():
         raise InputError(f"--output {target}: expected a folder, a new file *.jsonl, or -, got a file")
     if ending in FORMATS and not target.exists():  # a folder of that name would be a surprise

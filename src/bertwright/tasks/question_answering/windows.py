@@ -1,11 +1,11 @@
 """question and passage → token ids: [CLS] question [SEP] passage [SEP], long passages in overlapping windows (§4.2).
 
-Passages are never cut: one that does not fit is read in overlapping windows. Long questions are cut. An answer may
-begin at a piece only in the window where the piece has the most context.
+A passage that is too long for a row is divided into overlapping windows, one row for each. No part of it is left out.
+A question that is too long is cut. A piece in an overlap has more context in one window than in the others. An answer
+may begin at the piece only in that window.
 
-Encoded windows are cached by content in the user's cache folder, because several runs, seeds and evaluations read the
-same files. The cache may be deleted at any time. A file's name is a hash of everything that decides the windows,
-including this module.
+Encoded windows are cached in the user's cache folder, because several runs and evaluations read the same files. The
+cache may be deleted at any time. A file's name is a hash of the questions, the settings, the tokenizer and this module.
 
 Shapes: Q questions, N windows, P pieces of all passages, each passage counted once.
 """
@@ -16,7 +16,7 @@ import json
 import os
 import unicodedata
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -36,22 +36,24 @@ from bertwright.text.base_tokenizer import PlacedPieces
 
 Ints = NDArray[np.int32]
 NUM_SPECIAL: Final = 3  # [CLS] question [SEP] passage [SEP]
-BLOCK: Final = 1024  # texts tokenised at a time, to bound memory
-# Categories of characters that a tokenizer may drop after a letter: accents, variation selectors, joiners.
+BLOCK: Final = 1024  # number of texts that are tokenised at a time, which limits the memory
 MARKS: Final = frozenset({"Mn", "Mc", "Me", "Cf"})
+"""Unicode categories of characters that a tokenizer may drop after a letter: accents, variation selectors, joiners."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of Q questions, in order. Positions in passages count over all passages, from 0 to P.
+    """The windows of Q questions, in order. The pieces of all passages are numbered from 0 to P - 1.
 
-    pieces      [P] ids; `offsets` [P, 2]: (first, one past last) character of each in its passage
-    question_ids  ids of all questions; those of question q lie between question_at[q] and question_at[q + 1]
-    question    [N] number of the window's question
-    span        [N, 2] the window's part of the passage: (first, one past last) position
-    core        [N, 2] part of the span with most context in this window; a question's cores cover its passage once
-    target      [N, 2] first and last position of the answer in the row; (0, 0), which is [CLS], in a window without it
-    cut         [Q] True where the question was too long
+    pieces         [P] ids
+    offsets        [P, 2] (first, one past last) character of each piece in its passage
+    question_ids   ids of all questions; question q has those from question_at[q] to question_at[q + 1] - 1
+    question_at    [Q + 1]
+    question       [N] number of the window's question
+    span           [N, 2] (first, one past last) piece of the passage in the window
+    core           [N, 2] part of the span in which an answer may begin; the cores of a question do not overlap
+    target         [N, 2] first and last position of the answer in the row; (0, 0), which is [CLS], where it is not
+    cut            [Q] True where the question was too long
     """
 
     pieces: Ints
@@ -78,7 +80,7 @@ class Windows:
 
     @cached_property
     def first_piece(self) -> Ints:
-        """Return the position in each row where the passage begins [N]."""
+        """Return the position of the passage's first piece in each row [N]."""
         first: Ints = np.diff(self.question_at)[self.question] + 2
         return first
 
@@ -94,10 +96,10 @@ class Windows:
 def encode_windows(
     tokenizer: PlacedPieces, questions: Questions, task: SpanTask, *, max_length: int, targets: bool = False
 ) -> Windows:
-    """Return windows of at most `max_length` tokens; with `targets` also the position of each first answer.
+    """Return windows of at most `max_length` tokens; with `targets` also the position of each question's first answer.
 
-    A question keeps its first pieces, at most half of the room. Raises InputError for a length without room, and where
-    the tokenizer leaves nothing of an answer.
+    A question that is too long keeps its first pieces. Raises InputError for a `max_length` without room for question
+    and passage, and where the tokenizer drops all characters of an answer.
     """
     longest = longest_question(task, max_length)
     if longest < 1:
@@ -109,8 +111,8 @@ def encode_windows(
     ]
     question_at = np.cumsum([0, *(min(len(ids), longest) for ids in ids_of_questions)], dtype=np.int32)
     of_context = np.array([contexts[question.context] for question in questions.items])
-    first, last = begins[of_context], begins[of_context + 1]  # [Q] places of each question's passage
-    room = max_length - NUM_SPECIAL - np.diff(question_at)
+    first, last = begins[of_context], begins[of_context + 1]  # [Q] pieces of each question's passage
+    room = max_length - NUM_SPECIAL - np.diff(question_at)  # [Q] for pieces of the passage
     question, span, core = _cut(first, last, room, np.minimum(room, task.stride))
     target = np.zeros_like(span)
     if targets:
@@ -135,34 +137,12 @@ def encode_windows(
 
 
 def longest_question(task: SpanTask, max_length: int) -> int:
-    """Return the largest number of pieces of a question."""
+    """Return the largest number of pieces of a question: the task's, at most half of a row."""
     return min(task.question, (max_length - NUM_SPECIAL) // 2)
 
 
-def window_tokens(question: int, passage: int, task: SpanTask, *, max_length: int) -> int:
-    """Return the approximate number of tokens of all windows for a question and a passage of so many pieces."""
-    question_tokens = min(question, longest_question(task, max_length))
-    room = max_length - NUM_SPECIAL - question_tokens
-    more = int(_more(passage, room, min(room, task.stride)))
-    return (more + 1) * max_length if more else question_tokens + NUM_SPECIAL + passage
-
-
-def padded_rows(
-    windows: Windows, chosen: Sequence[int] | NDArray[np.int64], *, pad_id: int
-) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Return ids, segments and mask [B, T] of the chosen windows, padded to the longest."""
-    lengths = windows.lengths[np.asarray(chosen)]
-    columns = np.arange(lengths.max())
-    ids = np.full((len(lengths), len(columns)), pad_id, dtype=np.int32)
-    for index, window in enumerate(chosen):
-        ids[index, : lengths[index]] = windows.row(int(window))
-    mask = columns < lengths[:, None]
-    segments = ((columns >= windows.first_piece[np.asarray(chosen)][:, None]) & mask).astype(np.int32)
-    return ids, segments, mask
-
-
 def _passages(tokenizer: PlacedPieces, contexts: list[str]) -> tuple[Ints, Ints, Ints]:
-    """Return ids [P] and offsets [P, 2] of all passages, and the first position of each [contexts + 1]."""
+    """Return ids [P] and offsets [P, 2] of all passages, and the number of each one's first piece [contexts + 1]."""
     ids: list[Ints] = []
     offsets: list[Ints] = []
     for block in _blocks(contexts):
@@ -174,7 +154,7 @@ def _passages(tokenizer: PlacedPieces, contexts: list[str]) -> tuple[Ints, Ints,
 
 
 def _with_marks(context: str, offsets: Ints) -> Ints:
-    """Return the offsets, extended over marks that the tokenizer dropped after a piece, such as the accent of "é"."""
+    """Return the offsets, extended by marks that the tokenizer dropped after a piece, such as the accent of "é"."""
     if context.isascii() or not len(offsets):
         return offsets
     extended = offsets.copy()
@@ -187,58 +167,53 @@ def _with_marks(context: str, offsets: Ints) -> Ints:
 
 
 def _cut(first: Ints, last: Ints, room: Ints, step: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return question [N], span [N, 2] and core [N, 2] of the windows, from passages, rooms and strides [Q]."""
-    more = _more(last - first, room, step)
+    """Return `question`, `span` and `core` of Windows; all arguments are [Q]."""
+    more = np.maximum(0, -((room - (last - first)) // step))  # number of windows after the first, rounded up
     question = np.repeat(np.arange(len(first), dtype=np.int32), more + 1)
     begins = np.cumsum(more + 1) - (more + 1)
     index = np.arange(len(question)) - begins[question]
     start = first[question] + index * step[question]
     span = np.stack([start, np.minimum(start + room[question], last[question])], axis=1).astype(np.int32)
     core = span.copy()
-    for several in np.flatnonzero(more):
-        mine = slice(begins[several], begins[several] + more[several] + 1)
-        core[mine] = _core_parts(span[mine])
+    for number in np.flatnonzero(more):
+        windows = slice(begins[number], begins[number] + more[number] + 1)
+        core[windows] = _core_parts(span[windows])
     return question, span, core
 
 
-def _more(pieces: Any, room: Any, step: Any) -> Any:
-    """Return the number of windows after the first, rounded up."""
-    return np.maximum(0, -((room - pieces) // step))
-
-
 def _core_parts(spans: Ints) -> Ints:
-    """Return for each window of one passage [W, 2] the part where positions have most context; the first on ties.
+    """Return the core of each window of one passage [W, 2]: the pieces that have most context in this window.
 
-    Context is the number of pieces on the shorter side plus a hundredth of the window's length (the original's rule).
-    The advantage of a later window grows with the position, so each part is one range.
+    Context is the smaller number of pieces before or after the piece in the window, plus a hundredth of the window's
+    length (the original's rule). On ties the earlier window has the piece. Each core is one range, because a later
+    window offers more context the later the piece is.
     """
     base = int(spans[0, 0])
-    best = np.full(spans[-1, 1] - base, -1.0)
-    owner = np.zeros(len(best), dtype=np.int32)
+    most_context = np.full(spans[-1, 1] - base, -1.0)
+    window_of_piece = np.zeros(len(most_context), dtype=np.int32)
     for window, (begin, end) in enumerate(spans.tolist()):
         position = np.arange(end - begin)
         context = np.minimum(position, end - begin - 1 - position) + 0.01 * (end - begin)
         part = slice(begin - base, end - base)
-        better = context > best[part]
-        best[part][better] = context[better]
-        owner[part][better] = window
-    windows = np.arange(len(spans))
-    parts = np.stack([np.searchsorted(owner, windows), np.searchsorted(owner, windows, side="right")], axis=1)
-    return (parts + base).astype(np.int32)
+        better = context > most_context[part]
+        most_context[part][better] = context[better]
+        window_of_piece[part][better] = window
+    bounds = np.searchsorted(window_of_piece, np.arange(len(spans) + 1))
+    return (np.stack([bounds[:-1], bounds[1:]], axis=1) + base).astype(np.int32)
 
 
 def _answer_positions(questions: Questions, offsets: Ints, first: Ints, last: Ints) -> Ints:
-    """Return the positions of each first answer [Q, 2], (first, one past last); both 0 where there is none."""
+    """Return the pieces of each question's first answer [Q, 2], (first, one past last); (0, 0) without an answer."""
     positions = np.zeros((len(questions), 2), dtype=np.int32)
     for row, question in enumerate(questions.items):
         if question.answers:
             passage = offsets[first[row] : last[row]]
-            positions[row] = _positions(question, passage, questions.source) + first[row]
+            positions[row] = _pieces_of_answer(question, passage, questions.source) + first[row]
     return positions
 
 
-def _positions(question: Question, offsets: Ints, source: str) -> Ints:
-    """Return the pieces of a passage that share a character with the answer."""
+def _pieces_of_answer(question: Question, offsets: Ints, source: str) -> Ints:
+    """Return (first, one past last) piece of a passage with a character of the first answer."""
     text, begin = question.answers[0]
     first = int(np.searchsorted(offsets[:, 1], begin, side="right"))
     last = int(np.searchsorted(offsets[:, 0], begin + len(text), side="left"))
@@ -264,30 +239,28 @@ class HashedPieces(PlacedPieces, Protocol):
 def windows_cache_folder() -> Path:
     """Return the folder of cached windows, in BERTWRIGHT_CACHE, XDG_CACHE_HOME or ~/.cache."""
     folder = os.environ.get("BERTWRIGHT_CACHE")
-    if folder:
-        return Path(folder) / "squad"
-    return files.cache_folder() / "squad"
+    return (Path(folder) if folder else files.cache_folder()) / "squad"
 
 
 def cached_windows(
     tokenizer: HashedPieces, questions: Questions, task: SpanTask, *, max_length: int, targets: bool = False
 ) -> Windows:
-    """Return the windows as `encode_windows`, from the cache where it has them.
+    """Return the result of `encode_windows`, from the cache where it is there.
 
-    Where the folder cannot be written, a message says so, and the windows are computed each time.
+    Where the cache cannot be written, a message says so, and the windows are computed each time.
     """
-    make = partial(encode_windows, tokenizer, questions, task, max_length=max_length, targets=targets)
+    compute = partial(encode_windows, tokenizer, questions, task, max_length=max_length, targets=targets)
     try:
         path = windows_cache_folder() / f"{_key(tokenizer, questions, task, max_length, targets)}.npz"
     except OSError as error:
         say(f"cannot cache the windows of questions: {error}")
-        return make()
+        return compute()
     if path.exists():
         try:
             return _load(path)
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             say(f"{path}: broken cache file, computed again: {error}")
-    windows = make()
+    windows = compute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as stream:

@@ -13,14 +13,15 @@ JSON lines: {"tokens": [...], "tags": [...]}, and optionally `document`, equal f
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.tables.files import OPENERS, decode_lines, open_lines
+from bertwright.tables.files import decode_lines, open_lines, source_name, without_packing
 from bertwright.tables.reader import json_object
 
 DOCUMENT_START: Final = "-DOCSTART-"
@@ -76,11 +77,11 @@ class Sentences:
         """Return the number of words of all sentences."""
         return sum(map(len, self.words))
 
-    def place(self, row: int, word: int = 0) -> str:
+    def location(self, row: int, word: int = 0) -> str:
         """Return the position of a word as "file:line"."""
         return f"{self.source}:{self.lines[row][word]}"
 
-    def where(self, row: int, word: int = 0) -> str:
+    def line_of_word(self, row: int, word: int = 0) -> str:
         """Return the position of a word for a message that names the file already."""
         return f"on line {self.lines[row][word]}"
 
@@ -100,20 +101,17 @@ def read_tag_lines(path: Path | str) -> Lines:
 
     Raises InputError for a missing or empty file, and with the line number where the file is not UTF-8.
     """
+    source, ending = source_name(path), without_packing(Path(path)).suffix
     if str(path) == "-":
-        source = "standard input"
         lines = tuple(decode_lines(sys.stdin.buffer, source))
-        is_conllu = False
         is_json = bool(lines) and lines[0].lstrip().startswith("{")
     else:
-        source, path = str(path), Path(path)
-        bare = path.with_suffix("") if path.suffix in OPENERS else path
-        is_json, is_conllu = bare.suffix in JSON_ENDINGS, bare.suffix == CONLLU
-        with open_lines(path) as stream:
+        is_json = ending in JSON_ENDINGS
+        with open_lines(Path(path)) as stream:
             lines = tuple(decode_lines(stream, source))
     if not any(line.strip(BLANK) for line in lines):
         raise InputError(f"{source}: the file is empty")
-    return Lines(source, "jsonl" if is_json else "conllu" if is_conllu else "columns", lines)
+    return Lines(source, "jsonl" if is_json else "conllu" if ending == CONLLU else "columns", lines)
 
 
 def sentences_of(lines: Lines, columns: Columns, *, with_tags: bool) -> Sentences:
@@ -149,35 +147,53 @@ def starts_document(cells: Sequence[str]) -> bool:
     return cells[0].startswith(DOCUMENT_START)
 
 
-def is_aside(lines: Lines, cells: Sequence[str]) -> bool:
-    """Return whether a row of a .conllu file stands for several words or for none, and is skipped."""
+def is_no_word(lines: Lines, cells: Sequence[str]) -> bool:
+    """Return whether a row is one of a .conllu file for several words or for no word; these rows are skipped."""
     return lines.format == "conllu" and not cells[0].isdecimal()
 
 
 def _of_columns(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
     if lines.format == "conllu":
         columns = Columns(columns.word or CONLLU_COLUMNS[0], columns.tag or CONLLU_COLUMNS[1])
-    collected = _Collected()
+    words: list[_Word] = []
+    sentence = document = 0
     row: _Row | None = None
     for number, cells in cells_of(lines):
         if cells is None:
             continue
         if not cells or starts_document(cells):
-            collected.end_sentence()
-            collected.document += bool(cells)
+            sentence += 1
+            document += bool(cells)
             continue
         position = f"{lines.source}:{number}"
         row = row or _Row.of(columns, len(cells), number, position=position, with_tags=with_tags)
         if len(cells) != row.width:
-            raise InputError(f"{position}: expected {_columns(row.width)}, as on line {row.number}, got {len(cells)}")
-        if is_aside(lines, cells):
+            columns_of_row = "1 column" if row.width == 1 else f"{row.width} columns"
+            raise InputError(f"{position}: expected {columns_of_row}, as on line {row.number}, got {len(cells)}")
+        if is_no_word(lines, cells):
             continue
         word, tag = cells[row.word], cells[row.tag]
         if not word or (with_tags and not tag):
             raise InputError(f"{position}: expected a {'tag' if word else 'word'}, got an empty cell in {cells}")
-        collected.add(word, tag, number)
-    collected.end_sentence()
-    return collected.sentences(lines.source, with_tags=with_tags)
+        words.append(_Word(sentence, document, word, tag, number))
+    sentences = [tuple(group) for _, group in groupby(words, key=lambda word: word.sentence)]
+    return Sentences(
+        lines.source,
+        words=tuple(tuple(word.text for word in group) for group in sentences),
+        tags=tuple(tuple(word.tag for word in group) for group in sentences) if with_tags else None,
+        lines=tuple(tuple(word.line for word in group) for group in sentences),
+        documents=tuple(group[0].document for group in sentences) if document else None,
+    )
+
+
+class _Word(NamedTuple):
+    """A word of a row of columns, with the numbers of its sentence, its document and its line."""
+
+    sentence: int
+    document: int
+    text: str
+    tag: str
+    line: int
 
 
 @dataclass(frozen=True)
@@ -201,45 +217,10 @@ class _Row:
         return cls(width, word, tag, number)
 
 
-class _Collected:
-    """The sentences collected so far."""
-
-    def __init__(self) -> None:
-        self.document = 0
-        self._rows: list[tuple[str, str, int]] = []
-        self._done: list[tuple[tuple[str, str, int], ...]] = []
-        self._documents: list[int] = []
-
-    def add(self, word: str, tag: str, number: int) -> None:
-        """Add a word to the current sentence."""
-        self._rows.append((word, tag, number))
-
-    def end_sentence(self) -> None:
-        """End the current sentence."""
-        if self._rows:
-            self._done.append(tuple(self._rows))
-            self._documents.append(self.document)
-            self._rows = []
-
-    def sentences(self, source: str, *, with_tags: bool) -> Sentences:
-        """Return all sentences; `document` is above 0 where the file marks documents."""
-        return Sentences(
-            source,
-            words=tuple(tuple(word for word, _, _ in rows) for rows in self._done),
-            tags=tuple(tuple(tag for _, tag, _ in rows) for rows in self._done) if with_tags else None,
-            lines=tuple(tuple(number for _, _, number in rows) for rows in self._done),
-            documents=tuple(self._documents) if self.document else None,
-        )
-
-
 def _column(name: str, width: int, position: str) -> int:
     if not name.isdecimal() or not 1 <= int(name) <= width:
         raise InputError(f"{position}: expected a column number from 1 to {width}, got '{name}'")
     return int(name) - 1
-
-
-def _columns(width: int) -> str:
-    return "1 column" if width == 1 else f"{width} columns"
 
 
 def _of_objects(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:

@@ -3,7 +3,7 @@
 IOB1    I-TYPE within an entity; B-TYPE only where an entity directly follows another one of its type
 IOB2    B-TYPE begins every entity, I-TYPE continues it
 IOBES   as IOB2, E-TYPE is the last word of an entity, S-TYPE an entity of one word
-plain   tags are names, such as parts of speech: every word is an entity of its own
+plain   tags are names, such as parts of speech: every word is an entity
 """
 
 from collections import Counter
@@ -65,7 +65,7 @@ def parts(tag: str) -> tuple[str, str]:
 
 
 def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """Return the entities of a sentence, left to right, as conlleval reads them; impossible sequences are allowed.
+    """Return the entities of a sentence, left to right, as conlleval reads them, also from tags that no scheme allows.
 
     A word continues the entity before it if its prefix is I or E, its type is the same, and the previous prefix is B or
     I. Any other word that is not O begins an entity.
@@ -147,9 +147,9 @@ def scheme_of_labels(labels: Sequence[str]) -> Scheme:
     schemes: tuple[Scheme, ...] = ("iob1", "iob2", "iobes")
     for scheme in schemes:
         # IOB1 has no B where no two entities of a type touch.
-        wanted = ("I",) if scheme == "iob1" else PREFIXES[scheme]
+        allowed = ("I",) if scheme == "iob1" else PREFIXES[scheme]
         split = [parts(label) for label in labels if label != OUTSIDE]
-        if split and OUTSIDE in labels and all(prefix in wanted and kind for prefix, kind in split):
+        if split and OUTSIDE in labels and all(prefix in allowed and kind for prefix, kind in split):
             return scheme
     return "plain"
 
@@ -159,8 +159,8 @@ def count_entities(
 ) -> tuple[Counts, dict[str, Counts]]:
     """Count the entities of N sentences: overall, and by type in alphabetical order."""
     tallies: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
-    for ours, theirs in zip(predicted, true, strict=True):
-        for tally, entities in zip(tallies, (set(ours) & set(theirs), ours, theirs), strict=True):
+    for of_model, of_file in zip(predicted, true, strict=True):
+        for tally, entities in zip(tallies, (set(of_model) & set(of_file), of_model, of_file), strict=True):
             tally.update(entity.type for entity in entities)
     kinds = sorted(tallies[1] | tallies[2])
     by_type = {kind: Counts(*(tally[kind] for tally in tallies)) for kind in kinds}
@@ -173,11 +173,11 @@ def _is_open(tag: str) -> bool:
 
 
 def _may_follow(tag: str, before: str, scheme: Scheme) -> bool:
-    """Return whether the scheme allows a tag after another one; "O" stands for the beginning."""
+    """Return whether the scheme allows a tag after another one; "O" is the tag before the first word."""
     prefix, kind = parts(tag)
-    goes_on = _is_open(before) and parts(before)[1] == kind
+    continues = _is_open(before) and parts(before)[1] == kind
     if scheme == "iob1":
-        return prefix != "B" or goes_on
+        return prefix != "B" or continues
     if scheme == "iob2":
-        return prefix != "I" or goes_on
-    return goes_on if prefix in ("I", "E") else not _is_open(before)
+        return prefix != "I" or continues
+    return continues if prefix in ("I", "E") else not _is_open(before)

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.tables.files import OPENERS
+from bertwright.tables.files import only_file, without_packing
 from bertwright.tasks.classification.examples import split_rows
 from bertwright.tasks.tagging.conll import (
     JSON_ENDINGS,
     Lines,
     Sentences,
     cells_of,
-    is_aside,
+    is_no_word,
     objects_of,
     separator_of,
     starts_document,
@@ -46,30 +46,30 @@ WORDS: Final[dict[str, Role]] = {
 def tag_train_file(data: Path) -> Path:
     """Return the training file: `data` itself, or the folder's only file with the word train in its name.
 
-    A single file without any role is used too; this is printed. Raises InputError for none and for several files.
+    Without it the only file whose name has no role is used, and printed. Raises InputError for none and for several.
     """
     if not data.is_dir():
         return data
-    named = _only(data, "train")
+    named = _file_with_role(data, "train")
     if named:
         return named
-    lone = _only(data, "other")
-    if lone is None:
+    other = _file_with_role(data, "other")
+    if other is None:
         names = ", ".join(path.name for path in _files(data)) or "no such file"
         raise InputError(f"{data}: expected a training file (train.txt, train.conll, train.jsonl …), found {names}")
-    say(f"{data} has no file named train: training on {lone.name}")
-    return lone
+    say(f"{data} has no file named train: training on {other.name}")
+    return other
 
 
 def tag_dev_file(data: Path) -> Path | None:
     """Return the validation file of a folder; None where there is none, or where `data` is a file."""
-    return _only(data, "dev") if data.is_dir() else None
+    return _file_with_role(data, "dev") if data.is_dir() else None
 
 
 def split_tagged(sentences: Sentences) -> tuple[Sentences, Sentences]:
-    """Return (train, validation): a tenth of the documents, or of the sentences where there are no documents.
+    """Return (train, validation); validation has a tenth of the documents, or of the sentences of a single document.
 
-    This is printed. Equal sentences stay on one side, and the choice depends on the texts alone.
+    This is printed. Equal texts are all in one of the two, and the choice depends on the texts alone.
     """
     texts = [" ".join(words) for words in sentences.words]
     documents = list(dict.fromkeys(sentences.documents or ()))
@@ -84,20 +84,13 @@ def split_tagged(sentences: Sentences) -> tuple[Sentences, Sentences]:
         by_document[document].append(text)
     _, chosen = split_rows(["\n".join(part) for part in by_document.values()], sentences.source)
     kept = {documents[index] for index in chosen}
-    train_rows = [row for row, document in enumerate(sentences.documents) if document not in kept]
-    validation_rows = [row for row, document in enumerate(sentences.documents) if document in kept]
-    return sentences.select(train_rows), sentences.select(validation_rows)
+    is_kept = np.array([document in kept for document in sentences.documents])
+    return sentences.select(np.flatnonzero(~is_kept)), sentences.select(np.flatnonzero(is_kept))
 
 
-def _only(folder: Path, role: Role) -> Path | None:
-    """Return the one file with this role, or None. Raises InputError where there are several."""
-    paths = [path for path in _files(folder) if _role(path) == role]
-    if len(paths) > 1:
-        raise InputError(
-            f"{folder}: expected one file, found {', '.join(path.name for path in paths)}; keep one or give the path "
-            "of the file"
-        )
-    return paths[0] if paths else None
+def _file_with_role(folder: Path, role: Role) -> Path | None:
+    """Return the only file with this role, or None. Raises InputError for several."""
+    return only_file(folder, [path for path in _files(folder) if _role(path) == role], "file")
 
 
 def _role(path: Path) -> Role:
@@ -109,20 +102,16 @@ def _role(path: Path) -> Role:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files with a known ending, in alphabetical order."""
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if (path.with_suffix("") if path.suffix in OPENERS else path).suffix in ENDINGS
-        and not path.name.startswith(".")
-    )
+    paths = [path for path in folder.iterdir() if without_packing(path).suffix in ENDINGS]
+    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[str]:
     """Yield the lines of a file with their tags: one more column on the right, or the field `tags` of JSON lines.
 
     Comments and empty lines stay unchanged. Lines between documents get the tag O where tags are entities. Where JSON
-    lines already have `tags`, the new field is `predicted_tags`. Rows of a .conllu file that are not words get "_". All
-    written tags are valid in the scheme.
+    lines already have `tags`, the new field is `predicted_tags`. Rows of a .conllu file that are not words get "_". The
+    scheme allows all written tags.
     """
     if lines.format == "jsonl":
         for (number, fields), tags in zip(objects_of(lines), tagged.tags, strict=True):
@@ -139,7 +128,7 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
             yield line
             continue
         bare = line.rstrip("\r\n")
-        tag = OUTSIDE if starts_document(cells) else "_" if is_aside(lines, cells) else next(names)
+        tag = OUTSIDE if starts_document(cells) else "_" if is_no_word(lines, cells) else next(names)
         yield (bare if separator == "\t" else bare.rstrip(" ")) + separator + tag + (line[len(bare) :] or "\n")
 
 
@@ -153,7 +142,7 @@ def text_answer(
     """Return a text with its entities, or with its words where tags are plain.
 
     spans            (first, one past last) character of each word
-    probabilities    of each word's tag; the probability of an entity is the product over its words
+    probabilities    probability of each word's tag; that of an entity is the product over its words
     """
     scheme = task.learned_scheme
     name, kind = ("words", "tag") if scheme == "plain" else ("entities", "type")
@@ -168,9 +157,9 @@ def text_answer(
 
 
 def check_columns(task: TaggingTask, lines: Lines) -> None:
-    """Raise InputError where a .txt file or standard input may be plain text.
+    """Raise InputError where a .txt file or standard input may be plain text instead of columns.
 
-    This is so where the columns are separated by spaces and the last one has no tags of this model.
+    This may be so where spaces separate the columns and the last column has a tag that the model does not have.
     """
     if lines.format == "jsonl" or not lines.source.endswith((".txt", "standard input")) or separator_of(lines) == "\t":
         return

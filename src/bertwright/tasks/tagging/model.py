@@ -22,7 +22,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead
-from bertwright.tasks.inference import answered_batches, ready
+from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.spec import Context
 from bertwright.text.base_tokenizer import Pieces
@@ -42,8 +42,9 @@ class TaggerPieces(Pieces, Protocol):
 class TaggingWindows:
     """N rows [CLS] … [SEP] in which W words are predicted, each once.
 
-    at, words    positions of the first pieces in a row, and the numbers of their words over all sentences
-    vanished     words of which the tokenizer leaves nothing (control characters); [UNK] stands for them
+    at          positions in each row of the words' first pieces
+    words       numbers of these words, counted over all sentences
+    vanished    numbers of the words without pieces, such as control characters; they are read as [UNK]
     """
 
     ids: tuple[NDArray[np.int32], ...]
@@ -87,18 +88,18 @@ def windows_of(tokenizer: TaggerPieces, sentences: Sentences, *, context: Contex
 def _pieces(
     tokenizer: TaggerPieces, sentences: Sentences
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], tuple[int, ...]]:
-    """Return all pieces in a row, the index of each word's first piece [W + 1], and the words without pieces."""
+    """Return the pieces of all words, the index of each word's first piece [W + 1], and the words without pieces."""
     words = [word for sentence in sentences.words for word in sentence]
-    kinds = list(dict.fromkeys(words))
-    known = dict(zip(kinds, tokenizer.ids(kinds), strict=True))
-    vanished = tuple(index for index, word in enumerate(words) if not known[word])
-    by_word = [known[word] or [tokenizer.unk_id] for word in words]
+    distinct = list(dict.fromkeys(words))
+    ids_of = dict(zip(distinct, tokenizer.ids(distinct), strict=True))
+    vanished = tuple(index for index, word in enumerate(words) if not ids_of[word])
+    by_word = [ids_of[word] or [tokenizer.unk_id] for word in words]
     first = np.cumsum([0, *map(len, by_word)])
     return np.array([id for ids in by_word for id in ids], dtype=np.int32), first, vanished
 
 
 def _groups(sentences: Sentences, context: Context) -> list[range]:
-    """Return groups of sentences that are context of one another."""
+    """Return the groups of neighbouring sentences that are read as context of one another."""
     count = len(sentences)
     if context == "off" or (context != "file" and sentences.documents is None):
         return [range(row, row + 1) for row in range(count)]
@@ -123,7 +124,7 @@ def _cover(
         return [(max(low, min(centred, high - room)), np.arange(len(first)))]
     low, high = max(low, begin - room // 2), min(high, end + room // 2)
     starts = np.array([*range(low, high - room, max(1, room // 2)), high - room])
-    # A piece has the most context in the window whose middle is nearest to it; the first window wins ties.
+    # A piece has the most context in the window whose middle is nearest to it; on ties in the first of these windows.
     best = np.searchsorted((starts[1:] + starts[:-1]) / 2, first - (room - 1) / 2, side="left")
     return [(int(starts[window]), np.flatnonzero(best == window)) for window in np.unique(best)]
 
@@ -165,33 +166,26 @@ def tag_rows(
     labels: NDArray[np.int64] | None = None,
 ) -> TagRows:
     """Return these rows, padded to the longest; `labels` [W] by word."""
-    lengths = np.array([len(windows.ids[row]) for row in rows])
+    ids, _, mask = padded_inputs([windows.ids[row] for row in rows], pad_id=pad_id)
     counts = np.array([len(windows.at[row]) for row in rows])
-    ids = np.full((len(lengths), lengths.max()), pad_id, dtype=np.int32)
-    at = np.zeros((len(lengths), counts.max()), dtype=np.int64)
+    at = np.zeros((len(counts), counts.max()), dtype=np.int64)
     targets = np.full(at.shape, NO_WORD, dtype=np.int64)
     for index, row in enumerate(rows):
-        ids[index, : lengths[index]] = windows.ids[row]
         at[index, : counts[index]] = windows.at[row]
         if labels is not None:
             targets[index, : counts[index]] = labels[windows.words[row]]
-    mask = np.arange(ids.shape[1]) < lengths[:, None]
-    batch_targets = torch.from_numpy(targets) if labels is not None else None
-    return TagRows(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(at), batch_targets)
+    return TagRows(ids, mask, torch.from_numpy(at), None if labels is None else torch.from_numpy(targets))
 
 
 def predict_tags(model: Tagger, windows: TaggingWindows, num_words: int) -> NDArray[np.float32]:
     """Return logits [W, L] in the order of the words, computed in batches of similar length with dropout off."""
-    was_training = model.training
-    model.eval()
     predicted = np.zeros((num_words, model.classifier.linear.out_features), dtype=np.float32)
-    with torch.inference_mode():
+    with evaluating(model):
         for rows in answered_batches(np.array([len(ids) for ids in windows.ids])):
             batch = move_to_device(tag_rows(windows, rows, pad_id=model.encoder.config.pad_id), module_device(model))
             logits = model(batch).float().cpu().numpy()
             for index, row in enumerate(rows):
                 predicted[windows.words[row]] = logits[index, : len(windows.words[row])]
-    model.train(was_training)
     return predicted
 
 

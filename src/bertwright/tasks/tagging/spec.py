@@ -30,7 +30,7 @@ from bertwright.tasks.tagging.entities import (
     tags_of,
 )
 
-FEW_WORDS: Final = 20  # number of words from which tags that rarely repeat count as a wrong column
+FEW_WORDS: Final = 20  # with fewer words, tags that rarely repeat do not count as a wrong column
 Context = Literal["auto", "documents", "file", "off"]
 
 
@@ -85,7 +85,7 @@ def with_tag_columns(task: TaggingTask, *, text: Sequence[str] = (), label: str 
 
 
 def for_model(requested: TaggingTask, trained: TaggingTask) -> TaggingTask:
-    """Return the task to evaluate a model on: the model's labels, and its settings where none are requested."""
+    """Return the task for the evaluation of a model: its labels, and its settings where `requested` has none."""
     if (requested.scheme == "plain") != (trained.scheme == "plain"):
         raise InputError(
             f"{requested.name} and {trained.name}, which the model was fine-tuned for, have different kinds of tags"
@@ -100,7 +100,7 @@ def for_model(requested: TaggingTask, trained: TaggingTask) -> TaggingTask:
 
 
 def read_tagged(task: TaggingTask, lines: Lines) -> Sentences:
-    """Return the sentences of a file with their tags, as `as_learned` converts them."""
+    """Return the sentences of a file with their tags in the learned scheme; errors as in `as_learned`."""
     return as_learned(task, sentences_of(lines, task.columns, with_tags=True))
 
 
@@ -112,24 +112,20 @@ def as_learned(task: TaggingTask, sentences: Sentences) -> Sentences:
     assert sentences.tags is not None
     scheme, note = _scheme(task, sentences)
     for row, tags in enumerate(sentences.tags):
-        trouble = first_impossible(tags, scheme)
-        if trouble:
-            hint = "" if "impossible" in trouble[1] else "; for tags that are not entities use the task pos"
-            raise InputError(f"{sentences.place(row, trouble[0])}: {trouble[1]}{note}{hint}")
-    wanted = task.learned_scheme if task.labels else learned_as(scheme)
-    return replace(sentences, tags=tuple(in_scheme(tags, scheme, wanted) for tags in sentences.tags))
-
-
-def learned_as(scheme: Scheme) -> Scheme:
-    """Return the scheme in which the entities of a training file are learned."""
-    return "iob2" if scheme == "iob1" else scheme
+        problem = first_impossible(tags, scheme)
+        if problem:
+            word, reason = problem
+            hint = "" if "impossible" in reason else "; for tags that are not entities use the task pos"
+            raise InputError(f"{sentences.location(row, word)}: {reason}{note}{hint}")
+    learned = task.learned_scheme if task.labels else "iob2" if scheme == "iob1" else scheme
+    return replace(sentences, tags=tuple(in_scheme(tags, scheme, learned) for tags in sentences.tags))
 
 
 def learn_tags(task: TaggingTask, sentences: Sentences) -> TaggingTask:
-    """Return the task with what the training data decide: the labels, and the context.
+    """Return the task with labels and context from the training data.
 
     The labels of a type include all tags of its scheme, so that entities of several words can be predicted where
-    training has only single words. A task that has its labels keeps them.
+    training has only single words. A task that has labels keeps them.
     """
     assert sentences.tags is not None
     if task.context == "auto":
@@ -144,8 +140,7 @@ def learn_tags(task: TaggingTask, sentences: Sentences) -> TaggingTask:
     if sentences.num_words >= FEW_WORDS and 2 * len(seen) > sentences.num_words:
         raise InputError(
             f"{sentences.source}: expected tags, got {len(seen)} different values for {sentences.num_words} words, "
-            f"such as '{seen[0]}'; "
-            "set --label-column to the number of the tags' column"
+            f"such as '{seen[0]}'; set --label-column to the number of the tags' column"
         )
     return task.model_copy(update={"labels": tuple(labels)})
 
@@ -156,7 +151,7 @@ def label_ids(task: TaggingTask, sentences: Sentences) -> NDArray[np.int64]:
     labels = np.empty(sentences.num_words, dtype=np.int64)
     for index, (row, word, tag) in enumerate(_tags(sentences)):
         if tag not in ids:
-            raise _unknown(task, sentences.place(row, word), tag)
+            raise _unknown(task, sentences.location(row, word), tag)
         labels[index] = ids[tag]
     return labels
 
@@ -167,7 +162,7 @@ def check_known(task: TaggingTask, sentences: Sentences) -> None:
     known = set(task.labels) if scheme == "plain" else {parts(label)[1] for label in task.labels}
     for row, word, tag in _tags(sentences):
         if (tag if scheme == "plain" else parts(tag)[1]) not in known:
-            raise _unknown(task, sentences.place(row, word), tag)
+            raise _unknown(task, sentences.location(row, word), tag)
 
 
 def decode_tags(task: TaggingTask, logits: NDArray[Any], sentences: Sentences) -> Tagged:
@@ -189,7 +184,7 @@ def decode_tags(task: TaggingTask, logits: NDArray[Any], sentences: Sentences) -
 
 
 def possible(task: TaggingTask, tags: Sequence[str]) -> tuple[str, ...]:
-    """Return valid tags for the entities that predicted tags are read as; `score_tags` counts these entities."""
+    """Return tags that the scheme allows, with the same entities as the predicted tags."""
     scheme = task.learned_scheme
     return tags_of(entities_of(tags, scheme), len(tags), scheme)
 
@@ -197,7 +192,7 @@ def possible(task: TaggingTask, tags: Sequence[str]) -> tuple[str, ...]:
 def score_tags(task: TaggingTask, tags: Sequence[Sequence[str]], sentences: Sentences) -> dict[str, float]:
     """Return the metrics of predicted tags; the first one selects the best epoch.
 
-    f1, precision, recall    of entities, as conlleval; left out for plain tags, where all three equal the accuracy
+    f1, precision, recall    those of entities, as conlleval; absent for plain tags, where they equal the accuracy
     accuracy                 fraction of words with the right tag
     TYPE.f1, …               the same for each type (each tag where tags are plain)
     """
@@ -205,9 +200,8 @@ def score_tags(task: TaggingTask, tags: Sequence[Sequence[str]], sentences: Sent
     scheme = task.learned_scheme
     predicted = [entities_of(row, scheme) for row in tags]
     true = [entities_of(row, scheme) for row in sentences.tags]
-    right = sum(
-        a == b for ours, theirs in zip(tags, sentences.tags, strict=True) for a, b in zip(ours, theirs, strict=True)
-    )
+    rows = zip(tags, sentences.tags, strict=True)
+    right = sum(tag == gold for row, golds in rows for tag, gold in zip(row, golds, strict=True))
     overall, by_type = count_entities(predicted, true)
     accuracy = {"accuracy": right / sentences.num_words}
     metrics = accuracy if scheme == "plain" else overall.metrics | accuracy
@@ -225,7 +219,7 @@ def _scheme(task: TaggingTask, sentences: Sentences) -> tuple[Scheme, str]:
     if not where:
         return scheme, ""
     row, word = where
-    evidence = f"'{sentences.tags[row][word]}' {sentences.where(row, word)} shows"
+    evidence = f"'{sentences.tags[row][word]}' {sentences.line_of_word(row, word)} shows"
     say(f"{sentences.source}: tags are {scheme.upper()}, as {evidence}")
     return scheme, f", the scheme that {evidence}"
 

@@ -1,7 +1,7 @@
 """words → tags or entities: the kind of task of named-entity recognition (paper §5.3)."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from bertwright.model.folder import SavedModel
 from bertwright.model.heads import for_loss
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
-from bertwright.tasks.binding import LabelledData, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.tagging.conll import Sentences, read_tag_lines, sentences_of
@@ -57,7 +57,7 @@ from bertwright.tasks.tagging.spec import (
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 TagFunction = Callable[[Sentences, Context], Tagged]
-"""Function from sentences and the context that is read with them to their tags."""
+"""Function (sentences, context) → tags."""
 
 
 class TaggingKind(TaskKind):
@@ -82,7 +82,6 @@ class TaggingKind(TaskKind):
     def encode(
         self, task: TaggingTask, tokenizer: BaseTokenizer, rows: Sentences, max_length: int, *, train: bool = False
     ) -> TaggingWindows:
-        """Return the rows of token ids; print words without pieces, and missing documents."""
         return _windows(tokenizer, rows, task.context, max_length)
 
     def targets(
@@ -91,19 +90,10 @@ class TaggingKind(TaskKind):
         """Return the label id of every word [W]."""
         return label_ids(task, rows)
 
-    def collate(
-        self,
-        task: TaggingTask,
-        inputs: TaggingWindows,
-        targets: NDArray[np.int64],
-        chosen: NDArray[np.int64],
-        config: BackboneConfig,
-    ) -> TagRows:
-        """Return a padded batch of the chosen rows."""
-        return tag_rows(inputs, chosen, pad_id=config.pad_id, labels=targets)
+    def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> TagRows:
+        return tag_rows(bound.train[1], chosen, pad_id=bound.config.pad_id, labels=bound.targets)
 
     def model(self, task: TaggingTask, config: BackboneConfig) -> Tagger:
-        """Build the tagger."""
         return Tagger(config, len(task.labels))
 
     def loss(self, task: TaggingTask, model: Tagger, batch: TagRows) -> Tensor:
@@ -114,7 +104,6 @@ class TaggingKind(TaskKind):
         return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=NO_WORD, reduction="sum")
 
     def count(self, batch: TagRows) -> float:
-        """Return the number of words."""
         assert batch.targets is not None
         return float((batch.targets != NO_WORD).sum())
 
@@ -138,15 +127,12 @@ class TaggingKind(TaskKind):
         return {**metrics, "collapsed": float(same)}
 
     def label_names(self, task: TaggingTask) -> tuple[str, ...]:
-        """Return the tags."""
         return task.labels
 
     def feature_positions(self, rows: Sentences, inputs: TaggingWindows) -> FeaturePositions:
-        """Return the first piece of every word, sentence by sentence."""
         return _positions(rows, inputs)
 
     def feature_targets(self, task: TaggingTask, rows: Sentences) -> NDArray[np.int64]:
-        """Return the label id of every word [W]."""
         return label_ids(task, rows)
 
     def evaluate(self, task: TaggingTask, saved: SavedModel, tokenizer: BaseTokenizer, data: Path) -> dict[str, Any]:
@@ -189,7 +175,7 @@ class TaggingKind(TaskKind):
 
 
 def _refuse_ending(request: PredictRequest, *, objects: bool) -> None:
-    """Raise InputError where the file's ending is JSON lines' for columns, or columns' for objects."""
+    """Raise InputError where the ending of the output is JSON lines' and columns are written, or the reverse."""
     ending = request.bare.suffix
     if not request.is_file or request.output_format != "auto":
         return
@@ -202,7 +188,7 @@ def _refuse_ending(request: PredictRequest, *, objects: bool) -> None:
 
 
 def predict_texts(saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
-    """Find the entities in every line of a plain text, empty ones included; write one JSON object per line."""
+    """Find the entities in each line of a plain text alone; write one JSON object for each line, also an empty one."""
     lines = read_tag_lines(request.source)
     if lines.format == "jsonl" and request.source != "-":
         raise InputError(
@@ -210,29 +196,15 @@ def predict_texts(saved: SavedModel, tokenizer: BaseTokenizer, request: PredictR
         )
     _refuse_ending(request, objects=True)
     texts = [line.rstrip("\r\n") for line in lines.lines]
+    spans = tokenizer.words(texts)
+    words = tuple(tuple(text[begin:end] for begin, end in row) for text, row in zip(texts, spans, strict=True))
+    numbers = tuple((number,) * max(1, len(row)) for number, row in enumerate(spans, 1))
     task, tagged = open_tagging(saved, tokenizer)
-    answers, num_words = tag_texts(task, tagged, tokenizer, texts, source=lines.source)
+    predicted = tagged(Sentences(lines.source, words, tags=None, lines=numbers), "off")
+    probabilities = np.split(predicted.probabilities, np.cumsum([len(row) for row in spans])[:-1])
+    answers = [text_answer(task, *row) for row in zip(texts, spans, predicted.tags, probabilities, strict=True)]
     _write(request, (json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers))
-    return {"texts": len(texts), "words": num_words}
-
-
-def tag_texts(
-    task: TaggingTask, tagged: TagFunction, tokenizer: BaseTokenizer, texts: Sequence[str], *, source: str
-) -> tuple[list[dict[str, Any]], int]:
-    """Return `text_answer` of each text, each without context, and the number of their words."""
-    spans_of_texts = tokenizer.words(texts)
-    sentences = Sentences(
-        source=source,
-        words=tuple(
-            tuple(text[begin:end] for begin, end in spans) for text, spans in zip(texts, spans_of_texts, strict=True)
-        ),
-        tags=None,
-        lines=tuple((number,) * max(1, len(spans)) for number, spans in enumerate(spans_of_texts, 1)),
-    )
-    predicted = tagged(sentences, "off")
-    cuts = np.cumsum([len(spans) for spans in spans_of_texts])[:-1]
-    rows = zip(texts, spans_of_texts, predicted.tags, np.split(predicted.probabilities, cuts), strict=True)
-    return [text_answer(task, *row) for row in rows], sentences.num_words
+    return {"texts": len(texts), "words": len(predicted.probabilities)}
 
 
 def task_of_model(saved: SavedModel) -> TaggingTask:
@@ -267,7 +239,7 @@ def open_tagging(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[TaggingTa
 
 
 def _windows(tokenizer: BaseTokenizer, sentences: Sentences, context: Context, max_length: int) -> TaggingWindows:
-    """Return the rows of token ids; print words without pieces, and missing documents."""
+    """Return the rows of token ids; print words without pieces, and that a file marks no documents."""
     if context == "documents" and sentences.documents is None and len(sentences) > 1:
         say(f"{sentences.source}: marks no documents; each sentence is read alone")
     windows = windows_of(tokenizer, sentences, context=context, max_length=max_length)
@@ -277,7 +249,7 @@ def _windows(tokenizer: BaseTokenizer, sentences: Sentences, context: Context, m
         word = windows.vanished[0] - int(ends[row]) + len(sentences.words[row])
         say(
             f"{sentences.source}: words without pieces, read as [UNK]: "
-            f"{len(windows.vanished)}, the first {sentences.place(row, word)} ({sentences.words[row][word]!a})"
+            f"{len(windows.vanished)}, the first {sentences.location(row, word)} ({sentences.words[row][word]!a})"
         )
     return windows
 

@@ -19,7 +19,7 @@ from bertwright.interop.import_model import import_model
 from bertwright.model.folder import open_model
 from bertwright.tables.reader import read_table
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
-from bertwright.tasks.classification.encoding import add_predictions, decode, encode, score
+from bertwright.tasks.classification.encoding import add_predictions, decode, encode, score_values
 from bertwright.tasks.classification.examples import learn, read_examples, split_dev
 from bertwright.tasks.classification.model import padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_labels, with_options
@@ -154,7 +154,7 @@ def test_metrics_worked_by_hand() -> None:
     logits = np.array([[2.0, -1, -1], [-1, -1, 0.5], [1, 3, -2]])
     # right: 1 + 0 + 2 = 3, wrong: 1 more and 1 too few; by label F1 is 1, 1 and 0; the last row alone is exact
     expected = {"micro_f1": 6 / 8, "macro_f1": 2 / 3, "exact_match": 1 / 3}
-    assert score(COLOURS, logits, targets) == pytest.approx(expected)
+    assert score_values(COLOURS, decode(COLOURS, logits).values, targets) == pytest.approx(expected)
     assert COLOURS.primary_metric == "micro_f1"
 
 

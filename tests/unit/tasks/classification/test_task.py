@@ -13,7 +13,14 @@ from sklearn.metrics import precision_recall_fscore_support
 from bertwright.errors import InputError, RunFailed
 from bertwright.tables.reader import read_table
 from bertwright.tables.writer import write_table
-from bertwright.tasks.classification.encoding import add_predictions, decode, encode, loss_targets, score, score_labels
+from bertwright.tasks.classification.encoding import (
+    add_predictions,
+    decode,
+    encode,
+    loss_targets,
+    score_labels,
+    score_values,
+)
 from bertwright.tasks.classification.examples import (
     dev_files,
     learn,
@@ -169,7 +176,7 @@ def test_missing_columns_are_named_and_labels_are_optional_where_not_required(wr
         read_examples(task, path)
     examples = read_examples(task, path, require_label=False)
     assert (examples.texts_a, examples.targets) == (("", "good"), None)
-    assert examples.place(1).endswith("a.csv:3")
+    assert examples.location(1).endswith("a.csv:3")
     with pytest.raises(InputError, match="no column 'sentence'"):
         read_examples(get_task("sst2"), path, require_label=False)
 
@@ -236,8 +243,10 @@ def test_a_models_order_of_labels_decides_and_other_labels_are_refused(write):
 def test_f1_follows_the_positive_label_through_a_change_of_order():
     task = get_task("mrpc")
     logits, targets = np.array([[0.0, 1], [0, 1], [1, 0]]), np.array([1, 0, 0])
-    turned = score(with_labels(task, task.labels[::-1]), logits[:, ::-1], 1 - targets)
-    assert turned == score(task, logits, targets) == pytest.approx({"f1": 2 / 3, "accuracy": 2 / 3})
+    metrics = score_values(task, decode(task, logits).values, targets)
+    turned = with_labels(task, task.labels[::-1])
+    assert score_values(turned, decode(turned, logits[:, ::-1]).values, 1 - targets) == metrics
+    assert metrics == pytest.approx({"f1": 2 / 3, "accuracy": 2 / 3})
 
 
 @pytest.mark.parametrize("kind", ["classification", "multilabel"])
@@ -468,7 +477,7 @@ def test_a_regression_takes_logits_of_one_or_two_dimensions():
     task = get_task("stsb")
     for logits in (np.array([1.5, 2.5]), np.array([[1.5], [2.5]])):
         assert decode(task, logits).values.tolist() == [1.5, 2.5]
-    assert score(task, np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 8.0])) == pytest.approx(
+    assert score_values(task, np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 8.0])) == pytest.approx(
         {"spearman": 1.0, "pearson": 1.0}
     )
 

@@ -12,9 +12,9 @@ import pytest
 from bertwright.errors import InputError
 from bertwright.tasks.question_answering.data import (
     dev_questions_file,
-    read_asked,
     read_labelled,
     read_questions,
+    read_unlabelled,
     train_questions_file,
 )
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
@@ -245,12 +245,12 @@ def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.Mo
         "lines-crlf.jsonl": json.dumps(LINE) + "\r\n",
     }
     for name, content in layouts.items():
-        (question,) = read_asked(write(name, content)).items
+        (question,) = read_unlabelled(write(name, content)).items
         assert (question.id, question.text, question.context, question.answers) == ("x", "When?", CONTEXT, ())
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
-        assert read_asked("-").items == (question,)
+        assert read_unlabelled("-").items == (question,)
     lines = [{**LINE, "question": "A?"}, {"question": "B?", "context": "b"}, {"question": "C?", "context": "c"}]
-    several = read_asked(write("several.jsonl", "\n".join(map(json.dumps, lines))))
+    several = read_unlabelled(write("several.jsonl", "\n".join(map(json.dumps, lines))))
     assert [question.id for question in several.items] == ["x", "2", "3"]
 
 
@@ -275,7 +275,7 @@ def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.Mo
 )
 def test_lines_that_are_wrong_are_named(write: Any, content: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        read_asked(write("a.jsonl", content))
+        read_unlabelled(write("a.jsonl", content))
 
 
 def test_the_real_files_are_read(shared_data: Path) -> None:

@@ -14,10 +14,10 @@ from bertwright.errors import InputError
 from bertwright.tasks.question_answering import windows as squad_cache
 from bertwright.tasks.question_answering.data import Question, Questions, read_questions
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
+from bertwright.tasks.question_answering.task import span_batch
 from bertwright.tasks.question_answering.windows import (
     cached_windows,
     encode_windows,
-    padded_rows,
     windows_cache_folder,
 )
 from bertwright.text.vocabulary import Rules
@@ -134,10 +134,10 @@ def test_a_batch_is_padded_to_its_longest_row() -> None:
         SQUAD1,
         max_length=40,
     )
-    ids, segments, mask = padded_rows(windows, [1, 0], pad_id=9)
-    assert ids.tolist() == [[CLS, 99, SEP, 117, SEP, 9, 9, 9], [CLS, 97, 98, SEP, 120, 121, 122, SEP]]
-    assert segments.tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1]]
-    assert mask.sum(axis=1).tolist() == [5, 8]
+    batch = span_batch(windows, np.array([1, 0]), pad_id=9)
+    assert batch.ids.tolist() == [[CLS, 99, SEP, 117, SEP, 9, 9, 9], [CLS, 97, 98, SEP, 120, 121, 122, SEP]]
+    assert batch.segments.tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1]]
+    assert batch.mask.sum(dim=1).tolist() == [5, 8]
 
 
 def test_long_questions_are_cut_and_counted() -> None:

@@ -53,7 +53,7 @@ def test_columns_may_be_chosen(write):
 def test_lines_of_words_are_kept(write):
     sentences = read_tagged_sentences(write("a.conll", SPACES))
     assert sentences.lines == ((1, 2), (4, 5))
-    assert sentences.place(1, 1).endswith("a.conll:5")
+    assert sentences.location(1, 1).endswith("a.conll:5")
     assert sentences.num_words == 4
     assert sentences.select([1]).words == (("In", "Paris"),)
 

@@ -44,8 +44,8 @@ def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.
         with pytest.raises(SystemExit):
             main(["pretrain", *arguments, "--help"])
         options = re.split(r"\n\W (?=--)", capsys.readouterr().out)
-        found = [re.match(r"(--[a-z0-9-]+).*?\(default:[\s│]+([^)]*)\)", text, re.S) for text in options]
-        return {match[1]: match[2] for match in found if match}
+        matches = [re.match(r"(--[a-z0-9-]+).*?\(default:[\s│]+([^)]*)\)", text, re.S) for text in options]
+        return {match[1]: match[2] for match in matches if match}
 
     general, recipe, after = defaults(), defaults(*typed), defaults()
     assert general == after

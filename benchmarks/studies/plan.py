@@ -32,11 +32,11 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--json", action="store_true", help="print the result as one line on standard output")
     arguments = parser.parse_args()
-    found = measure(arguments.sentences, arguments.length)
-    for name, value in found.items():
+    result = measure(arguments.sentences, arguments.length)
+    for name, value in result.items():
         print(f"{name:<28}{value:>16,}" if not isinstance(value, dict) else f"{name} {value}", file=sys.stderr)
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
 
 
 def measure(num_sentences: int, length: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def forget_peak() -> None:
 
 
 def memory(name: str) -> int:
-    """A figure of /proc/self/status, in bytes."""
+    """Return a value of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

@@ -114,7 +114,7 @@ def deterministic() -> Iterator[None]:
 
 
 def furthest(one: Sequence[dict[str, float]], other: Sequence[dict[str, float]]) -> float:
-    """The largest difference between two logs of the same figures."""
+    """Return the largest difference between two logs of the same metrics."""
     assert len(one) == len(other) > 0
     assert all(mine.keys() == theirs.keys() for mine, theirs in zip(one, other, strict=True))
     return max(abs(mine[name] - theirs[name]) for mine, theirs in zip(one, other, strict=True) for name in mine)

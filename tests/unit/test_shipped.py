@@ -1,6 +1,5 @@
 """The model that comes with the program: opened by its name everywhere, small, and worth opening."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +41,7 @@ def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
         open_model("small-viki")
 
 
-def test_it_knows_some_english() -> None:
+def test_it_fills_common_english_words() -> None:
     model = bw.load(NAME, precision="fp32")
     for text, word in (
         ("the film was directed [MASK] john smith .", "by"),
@@ -63,14 +62,27 @@ def test_transformers_reads_it_alike() -> None:
     words = AutoTokenizer.from_pretrained(folder)
     ours = bw.load(NAME, precision="fp32")
     for text in TEXTS:
-        given = words(text, return_tensors="pt")
-        assert given["input_ids"][0].tolist()[1:-1] == ours.tokenizer.ids([text], special=True)[0]
-        place = given["input_ids"][0].tolist().index(words.mask_token_id)
+        inputs = words(text, return_tensors="pt")
+        assert inputs["input_ids"][0].tolist()[1:-1] == ours.tokenizer.ids([text], special=True)[0]
+        position = inputs["input_ids"][0].tolist().index(words.mask_token_id)
         with torch.inference_mode():
-            wanted = theirs(**given).logits[0, place].softmax(-1)
+            wanted = theirs(**inputs).logits[0, position].softmax(-1)
         best = ours.fill(text, top_k=1).masks[0][0]
         assert words.convert_tokens_to_ids(best.piece) == int(wanted.argmax())
         np.testing.assert_allclose(best.probability, float(wanted.max()), atol=1e-5)
+
+
+def learn_words(folder: Path, *model: str) -> None:
+    """Fine-tune a model on two words into `tuned` in the folder."""
+    data = folder / "data"
+    data.mkdir()
+    rows = "text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8)
+    for name in ("train.tsv", "dev.tsv"):
+        (data / name).write_text(rows, "utf-8")
+    classify = (
+        "finetune classify --text-column text --label-column label --epochs 1 --threads 1 --precision fp32".split()
+    )
+    assert main([*classify, *model, "--data", str(data), "--out", str(folder / "tuned")]) == 0
 
 
 def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,89 +98,14 @@ def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureF
         "utf-8",
     )
     assert main(["corpus", "build", str(text), "--tokenizer", NAME, "--out", str(tmp_path / "c")]) == 0
-    assert (
-        main(
-            [
-                "pretrain",
-                "--corpus",
-                str(tmp_path / "c"),
-                "--init-from",
-                NAME,
-                "--out",
-                str(tmp_path / "r"),
-                "--steps",
-                "2",
-                "--batch-size",
-                "4",
-                "--lengths",
-                "32:1",
-                "--precision",
-                "fp32",
-            ]
-        )
-        == 0
-    )
+    pretrain = "pretrain --steps 2 --batch-size 4 --lengths 32:1 --precision fp32".split()
+    assert main([*pretrain, "--corpus", str(tmp_path / "c"), "--init-from", NAME, "--out", str(tmp_path / "r")]) == 0
     assert Tokenizer.load(tmp_path / "r").hash == Tokenizer.load(Path(NAME)).hash
-    rows = tmp_path / "rows.tsv"
-    rows.write_text("text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8), "utf-8")
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("train.tsv", "dev.tsv"):
-        shutil.copyfile(rows, data / name)
-    assert (
-        main(
-            [
-                "finetune",
-                "classify",
-                "--model",
-                NAME,
-                "--data",
-                str(data),
-                "--text-column",
-                "text",
-                "--label-column",
-                "label",
-                "--out",
-                str(tmp_path / "tuned"),
-                "--epochs",
-                "1",
-            ]
-        )
-        == 0
-    )
+    learn_words(tmp_path, "--model", NAME)
     capsys.readouterr()
     assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}
 
 
 def test_random_weights_keep_its_tokenizer(tmp_path: Path) -> None:
-    rows = tmp_path / "train.tsv"
-    rows.write_text("text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8), "utf-8")
-    shutil.copyfile(rows, tmp_path / "dev.tsv")
-    assert (
-        main(
-            [
-                "finetune",
-                "classify",
-                "--model",
-                "random:tiny",
-                "--tokenizer",
-                NAME,
-                "--data",
-                str(tmp_path),
-                "--text-column",
-                "text",
-                "--label-column",
-                "label",
-                "--out",
-                str(tmp_path / "tuned"),
-                "--epochs",
-                "1",
-                "--threads",
-                "1",
-                "--precision",
-                "fp32",
-            ]
-        )
-        == 0
-    )
+    learn_words(tmp_path, "--model", "random:tiny", "--tokenizer", NAME)
     assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}

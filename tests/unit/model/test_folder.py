@@ -72,8 +72,8 @@ def ship(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.util.module_from_spec(described)
     described.loader.exec_module(module)
     monkeypatch.setattr(module, "SHIPPED", out.parent)
-    given = ["--title", "A model", "--license", "mit", "--language", "en"]
-    monkeypatch.setattr(sys, "argv", ["ship.py", str(folder), out.name, *given])
+    options = ["--title", "A model", "--license", "mit", "--language", "en"]
+    monkeypatch.setattr(sys, "argv", ["ship.py", str(folder), out.name, *options])
     module.main()
 
 
@@ -117,8 +117,8 @@ def test_every_writer_notes_the_digest(
     settings: Any = {"phases": (Phase(length=16, share=1.0),), "steps": 2, "batch_size": 4, "threads": 1}
     settings |= {"precision": "fp32", "compile": "off", "snapshots": (0.5,)}
     for system in ("bert", "bert-left", "bert-right"):
-        given = PretrainSettings.model_validate({**settings, "system": system})
-        pretrain(given, corpus=own_corpus, out=tmp_path / system)
+        resolved = PretrainSettings.model_validate({**settings, "system": system})
+        pretrain(resolved, corpus=own_corpus, out=tmp_path / system)
     join(str(tmp_path / "bert-left"), str(tmp_path / "bert-right"), tmp_path / "joined")
     data = tmp_path / "data"
     data.mkdir()
@@ -204,15 +204,15 @@ def test_missing_weights_are_called_so(tmp_path: Path) -> None:
         open_model(str(tmp_path / "m"))
 
 
-def test_the_doctor_tells_whether_weights_are_as_written(tmp_path: Path) -> None:
+def test_the_doctor_reports_weights_that_are_not_as_written(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m") / WEIGHTS
-    _, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
-    assert named(found, "weights, as written").value == sha256(path)
+    _, findings = check_model(str(tmp_path / "m"), tokenizer_folder=None)
+    assert named(findings, "weights, as written").value == sha256(path)
     digest_note(path).rename(tmp_path / "note")
-    _, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
-    assert levels(found) == {"weights, as written": "note"}
+    _, findings = check_model(str(tmp_path / "m"), tokenizer_folder=None)
+    assert levels(findings) == {"weights, as written": "note"}
     (tmp_path / "note").rename(digest_note(path))
     flip(path)
-    opened, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
-    assert levels(found) == {"weights, as written": "error"}
+    opened, findings = check_model(str(tmp_path / "m"), tokenizer_folder=None)
+    assert levels(findings) == {"weights, as written": "error"}
     assert opened.saved is None

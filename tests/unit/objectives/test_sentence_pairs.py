@@ -8,16 +8,12 @@ import pytest
 from bertwright.errors import InputError
 from bertwright.objectives.sentence_pairs import PLAN, plan_rows
 from tests.support import example_oracle as oracle
+from tests.support.example_oracle import even_corpus
 
 
 def sizes(documents: list[oracle.Document]) -> tuple[np.ndarray, np.ndarray]:
     corpus = oracle.FakeCorpus(documents, folder=Path())
     return corpus.sentence_lengths(), corpus.document_first()
-
-
-def even_corpus(num_documents: int, num_sentences: int, tokens: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    first = np.arange(num_documents + 1, dtype=np.int64) * num_sentences
-    return np.full(first[-1], tokens, np.int32), first
 
 
 def as_records(rows: list[oracle.Row]) -> list[tuple[int, int, int, int, int]]:

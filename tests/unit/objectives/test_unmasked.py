@@ -51,10 +51,10 @@ def test_an_epoch_has_every_token_once_and_in_order(tmp_path: Path, length: int)
     rows, text = Spans(data, length=length, seed=0), text_of(data)
     heads = set()
     for epoch in range(6):
-        found = spelled(rows, epoch)
-        assert [piece for row in found for piece in row] == text
-        assert all(len(row) == length for row in found[1:-1])
-        heads.add(len(found[0]))
+        pieces = spelled(rows, epoch)
+        assert [piece for row in pieces for piece in row] == text
+        assert all(len(row) == length for row in pieces[1:-1])
+        heads.add(len(pieces[0]))
     assert length == 1 or len(heads) > 1  # epochs cut in places of their own
 
 
@@ -68,11 +68,11 @@ def test_parts_are_whole_documents_and_together_everything(tmp_path: Path) -> No
     data = corpus(tmp_path)
     data.duplicates = np.array([2, 9], np.int64)
     parts = [Spans(data, length=16, seed=0, part=part, held_out_share=0.3) for part in ("train", "held_out")]  # type: ignore[arg-type]
-    found = [[piece for row in spelled(part, 0) for piece in row] for part in parts]
+    pieces_of_parts = [[piece for row in spelled(part, 0) for piece in row] for part in parts]
     kept = [text_of(data, [number]) for number in range(60) if number not in (2, 9)]
     for text in kept:
-        assert sum(_holds(side, text) for side in found) >= 1
-    assert sum(map(len, found)) == sum(map(len, kept))
+        assert sum(_holds(side, text) for side in pieces_of_parts) >= 1
+    assert sum(map(len, pieces_of_parts)) == sum(map(len, kept))
 
 
 def _holds(text: list[int], part: list[int]) -> bool:

@@ -45,7 +45,7 @@ def evaluate_task(
     saved = _open(model, precision, device)
     trained = task_of(saved)
     if calibrate:
-        refuse_unwritable(Path(saved.place) / "config.json", "--model", is_folder=False)
+        refuse_unwritable(Path(saved.source) / "config.json", "--model", is_folder=False)
     if not isinstance(trained, kind.spec):
         raise InputError(f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task")
     if isinstance(task, ClassificationTask) and isinstance(trained, ClassificationTask):

@@ -28,7 +28,7 @@ from bertwright.finetuning.setup import (
     with_files,
 )
 from bertwright.model.card import origin
-from bertwright.model.folder import SavedModel, save_weights, weights_digest
+from bertwright.model.folder import SavedModel, save_model, weights_digest
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.errors import VALIDATION
 from bertwright.tasks.feature_based import feature_task, frozen_encoder
@@ -151,7 +151,7 @@ def tune(
                 )
         if not ranks.is_main:
             return {}, signalled
-        began = origin(prepared.saved.place, prepared.digests["weights"])
+        began = origin(prepared.saved.source, prepared.digests["weights"])
         result = finish_run(run, settings, prepared.bound, seeds, began=began)
         for name in ("features", "tokenizer"):
             shutil.rmtree(out / name, ignore_errors=True)
@@ -172,7 +172,7 @@ def _prepare(
     digest = weights_digest(saved)
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
     if settings.features:
-        cached: Any = {"cache": cache, "weights": digest or f"{saved.place} {saved.config.vocab_size}"}
+        cached: Any = {"cache": cache, "weights": digest or f"{saved.source} {saved.config.vocab_size}"}
         width, device = settings.lstm_width, settings.device
         bound = feature_task(bound, settings.features, width=width, saved=saved, device=device, **cached)
         encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
@@ -334,7 +334,7 @@ class _Best:
         weights = full_state(trained.module)
         if not self.run.writes:
             return
-        save_weights(
+        save_model(
             self.run.model,
             weights,
             config=saved.config,

@@ -38,7 +38,7 @@ def note_baselines(
     """
     if "baselines" in run.record or not run.writes:
         return
-    key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, saved.place], sort_keys=True)
+    key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, saved.source], sort_keys=True)
     if key not in _computed:
         started = time.monotonic()
         baselines = asdict(_baselines(settings, bound, saved, tokenizer))

@@ -208,13 +208,13 @@ class ClassificationKind(TaskKind):
         task = with_labels(task, trained.labels) if task.has_labels else task
         if task.kind != trained.kind:
             raise InputError(
-                f"{saved.place}: expected a model for {task.kind} ({task.name}), got one for {trained.kind} "
+                f"{saved.source}: expected a model for {task.kind} ({task.name}), got one for {trained.kind} "
                 f"({trained.name})"
             )
         if request.calibrate and not task.has_labels:
             raise InputError(f"--calibrate: expected a task with labels, got {task.name}, which predicts a number")
         learned = {name: getattr(trained, name) for name in ("centre", "spread", "long", "temperature")}
-        task = with_texts_of(task.model_copy(update=learned), trained, saved.place)
+        task = with_texts_of(task.model_copy(update=learned), trained, saved.source)
         files = dev_files(task, request.data)
         if not files:
             raise InputError(f"{request.data}: expected a dev file of {task.name}, found none; give the path of a file")
@@ -237,7 +237,7 @@ class ClassificationKind(TaskKind):
         metrics = _measured(task, examples, logits) | metrics
         if request.calibrate:
             note_task(saved, {"temperature": task.temperature})
-            say(f"{saved.place}: its config.json has the temperature {task.temperature:.4f} now")
+            say(f"{saved.source}: its config.json has the temperature {task.temperature:.4f} now")
         return {**metrics, "text": evaluation_text(metrics)}
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
@@ -245,10 +245,10 @@ class ClassificationKind(TaskKind):
         task, max_length = noted_task(saved)
         if request.input_format == "lines" and len(task.text) > 1:
             raise InputError(
-                f"--input-format lines: {saved.place} is a model for pairs ({task.name}), which need a table with the "
+                f"--input-format lines: {saved.source} is a model for pairs ({task.name}), which need a table with the "
                 f"columns {', '.join(task.text)}"
             )
-        task = with_texts_of(with_columns(task, text=request.text), task, saved.place)
+        task = with_texts_of(with_columns(task, text=request.text), task, saved.source)
         logits_of = cache(lambda: open_logits(saved))
         long = LongTexts(max_length)
 

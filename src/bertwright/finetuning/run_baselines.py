@@ -1,9 +1,7 @@
 """bound task → baselines beside the result of a run: computed once, kept in run.json, and compared with the model."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -38,18 +36,17 @@ def note_baselines(
     """
     if "baselines" in run.record or not run.writes:
         return
-    key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, saved.source], sort_keys=True)
+    start = [saved.source, settings.max_length, settings.new_layers, settings.bilstm]
+    key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, start], sort_keys=True)
     if key not in _computed:
-        started = time.monotonic()
-        baselines = asdict(_baselines(settings, bound, saved, tokenizer))
+        baselines = _baselines(settings, bound, saved, tokenizer)
         _computed.clear()
-        _computed[key] = {**baselines, "seconds": round(time.monotonic() - started, 1)}
-    noted = _computed[key]
-    if noted["metrics"]:
-        values = {name: next(iter(metrics.items())) for name, metrics in noted["metrics"].items()}
-        shown = ", ".join(f"{name} {metric} {value:.4f}" for name, (metric, value) in values.items())
-        say("; ".join([f"baselines: {shown} ({noted['seconds']} s)", *noted["notes"]]))
-    run.note(baselines={name: noted[name] for name in ("metrics", "notes")})
+        _computed[key] = {"metrics": baselines.metrics, "notes": list(baselines.notes)}
+        if baselines.metrics:
+            values = {name: next(iter(metrics.items())) for name, metrics in baselines.metrics.items()}
+            shown = ", ".join(f"{name} {metric} {value:.4f}" for name, (metric, value) in values.items())
+            say("; ".join([f"baselines: {shown}", *baselines.notes]))
+    run.note(baselines=_computed[key])
 
 
 def baseline_lines(result: Mapping[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,16 +13,40 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.serving.settings import ServeSettings
 
+HEAVY = {"torch", "numpy", "numba", "pyarrow", "tokenizers"}
 
-@pytest.mark.parametrize("command", ["pretrain", "finetune", "serve"])
-def test_the_help_of_a_command_imports_neither_torch_nor_numpy(command: str) -> None:
+
+@pytest.mark.parametrize(
+    ("command", "allowed"),
+    [("pretrain", set()), ("serve", set()), ("finetune", {"numpy"}), ("evaluate", {"numpy"}), ("doctor", {"numpy"})],
+)
+def test_the_help_of_a_command_imports_no_heavy_library(command: str, allowed: set[str]) -> None:
     code = (
         "import sys\nfrom bertwright.cli import main\ntry:\n"
         f"    main(['{command}', '--help'])\nexcept SystemExit:\n"
-        "    sys.exit(str({'torch', 'numpy', 'numba', 'pyarrow', 'tokenizers'} & set(sys.modules) or 0))"
+        f"    sys.exit(str(set({sorted(HEAVY - allowed)}) & set(sys.modules) or 0))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() in ("", "0"), done.stderr
+
+
+def test_the_help_of_finetune_lists_all_tasks_those_of_other_distributions_too(tmp_path: Path) -> None:
+    (tmp_path / "other_tasks.py").write_text(
+        "from bertwright.tasks.classification.spec import ClassificationTask\n"
+        "MOODS = ClassificationTask(name='moods-of-ours', text=('text',), labels=('glad', 'sad'))\n"
+    )
+    metadata = tmp_path / "other-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[bertwright.tasks]\nmoods = other_tasks\n")
+    code = f"import sys\nsys.path.append({str(tmp_path)!r})\nfrom bertwright.cli import main\nmain(sys.argv[1:])"
+    for command in ("finetune", "evaluate", "doctor"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, command, "--help"], capture_output=True, text=True, check=False
+        )
+        words = set(re.findall(r"[\w-]+", done.stdout))
+        assert {"moods-of-ours", "sst2", "classify"} <= words, done.stderr
+        assert ({"ner", "squad2", "swag"} <= words) == (command != "doctor")
 
 
 def test_options_are_grouped_and_have_the_default_of_their_setting(capsys: pytest.CaptureFixture[str]) -> None:

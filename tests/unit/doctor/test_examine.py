@@ -169,9 +169,31 @@ def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.C
         "matrix rates",
         "compiling",
         "masked LM",
+        "baselines",
         "most of the corpus",
         "one batch",
     ]
+
+
+def test_data_alone_are_checked_without_compiling_and_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("nothing may be measured or compiled")
+
+    monkeypatch.setattr(doctor_machine, "compiling", refused)
+    monkeypatch.setattr(doctor_machine, "measure_peak_flops", refused)
+    rows = [f"{text}\t{'good' if 'river' in text else 'bad'}" for text in random_sentences(60)]
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows[:40]]) + "\n")
+    (tmp_path / "dev.tsv").write_text("\n".join(["text\tlabel", *rows[40:]]) + "\n")
+    assert main(["doctor", "--data", str(tmp_path), "--json"]) in (0, 1)
+    findings = {each["name"]: each for each in json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]}
+    assert findings["left out"]["value"] == ["matrix rates", "compiling"]
+    labels = [row.split("\t")[1] for row in rows]
+    common = max(set(labels[:40]), key=labels[:40].count)
+    accuracy = findings["baselines"]["value"]["commonest answer"]["accuracy"]
+    assert accuracy == labels[40:].count(common) / 20
+    assert findings["baselines"]["text"].startswith(f"accuracy on dev: commonest answer {accuracy:.4f}, bag of words ")
 
 
 def test_an_error_is_exit_code_one_and_a_warning_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ RESULT: dict[str, Any] = {
     "sd": 0.0,
     "collapsed": [],
     "seeds": [{"seed": 0, "scores": {"accuracy": 0.5}}],
+    "baselines": {"metrics": {"bag of words": {"accuracy": 0.75}}, "notes": []},
 }
 
 
@@ -63,6 +64,7 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     )
     assert f"\n- began from {'random weights' if config is BERT else WEIGHTS}\n" in card
     assert f"# {title}, 400 pieces\n" in card
+    assert "\n- accuracy: 0.7500, of the baseline bag of words\n" in card
     assert ("is read by transformers" in card) == is_theirs
     assert ("is read by bertwright alone" in card) == (not is_theirs)
     assert card.startswith(f"---\nlibrary_name: {'transformers' if is_theirs else 'bertwright'}\n")

@@ -33,6 +33,7 @@ NOT_RUN = {
     r"python -m benchmarks\.(pretraining|finetuning|inference) ": "measures for minutes",
     r"bertwright quickstart ": "takes over half a minute; tests/e2e/test_kill.py runs it",
     r"bertwright import hub:": "needs a network",
+    r"bertwright evaluate .*--calibrate": "needs a model that is better than guessing; the tests of evaluate run it",
     r"srun |ssh ": "needs several machines",
     r"docker |curl 127\.0\.0\.1:8080": "another program",
 }
@@ -170,7 +171,7 @@ def outputs_of(words: list[str]) -> list[Path]:
     """Return the outputs of a command, which must be removed before it runs."""
     if {"--resume", "--plan"} & {*words} or words[:1] == ["paper"]:
         return []
-    return [Path(value) for option, value in pairwise(words) if option in ("--out", "--output")]
+    return [Path(value) for option, value in pairwise(words) if option in ("--out", "--output", "--errors")]
 
 
 def remove(path: Path) -> None:

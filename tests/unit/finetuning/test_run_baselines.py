@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
+from bertwright import load
 from bertwright.cli import main
 from bertwright.finetuning import run_baselines
 from bertwright.finetuning.baselines import text_baselines, word_baseline
@@ -79,9 +81,8 @@ def test_without_scikit_learn_a_note_says_how_to_install_it(monkeypatch: pytest.
 
 def test_the_commonest_tag_of_each_word_is_taken_from_train() -> None:
     task = NER.model_copy(update={"labels": ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")})
-    train = Sentences(
-        "train", (("Oslo", "is"), ("Oslo", "is"), ("Oslo", "x")), (("B-LOC", "O"), ("B-PER", "O"), ("B-LOC", "O")), ()
-    )
+    tags = (("B-LOC", "O"), ("B-PER", "O"), ("B-LOC", "O"))
+    train = Sentences("train", (("Oslo", "is"), ("Oslo", "is"), ("Oslo", "x")), tags, ())
     dev = Sentences("dev", (("Oslo", "Ada"),), (("B-LOC", "B-PER"),), ())
     (metrics,) = word_baseline(task, train, dev).metrics.values()
     assert metrics == {"f1": pytest.approx(2 / 3), "precision": 1.0, "recall": 0.5, "accuracy": 0.5}
@@ -108,9 +109,8 @@ def test_a_run_computes_its_baselines_once_and_keeps_them(
     assert record["result"]["baselines"] == record["baselines"]
     assert "- accuracy: 1.0000, of the baseline bag of words\n" in (out / "model/README.md").read_text()
     # A run that was stopped before its end goes on with the baselines of its record.
-    (out / "run.json").write_text(
-        json.dumps({name: record[name] for name in record if name not in ("finished", "result")})
-    )
+    unfinished = {name: value for name, value in record.items() if name not in ("finished", "result")}
+    (out / "run.json").write_text(json.dumps(unfinished))
     run_baselines._computed.clear()
     assert main([*command.split(), "--resume"]) == 0
     assert calls == [1]
@@ -129,19 +129,13 @@ def test_pairs_with_numbers_have_the_cosine_of_the_frozen_model(
         rows.append(f"{' '.join(first)}\t{' '.join(second)}\t{number % 6}")
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
-    finetuned = f"finetune stsb --data {tmp_path} --out {tmp_path / 'run'} {OPTIONS}".replace(
-        "random:tiny", "small-wiki"
-    )
-    assert main(finetuned.split()) == 0
+    options = OPTIONS.replace("random:tiny", "small-wiki")
+    assert main(f"finetune stsb --data {tmp_path} --out {tmp_path / 'run'} {options}".split()) == 0
     assert "cosine of the frozen model spearman 0." in capsys.readouterr().err
     metrics = json.loads((tmp_path / "run/run.json").read_text())["baselines"]["metrics"]
-    from bertwright import load
-
-    vectors = [load("small-wiki").vectors([row.split("\t")[side] for row in rows], pool="mean") for side in (0, 1)]
-    a, b = (np.array([vector.values for vector in side]) for side in vectors)
+    model = load("small-wiki")
+    a, b = (model.vectors([row.split("\t")[side] for row in rows], pool="mean") for side in (0, 1))
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    from scipy.stats import spearmanr
-
     expected = spearmanr(cosines, [number % 6 for number in range(40)]).statistic
     assert metrics[COSINE]["spearman"] == pytest.approx(expected, abs=1e-3)
     assert expected > 0.5

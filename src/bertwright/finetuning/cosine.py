@@ -25,5 +25,5 @@ def pair_cosines(
             weights = mask[:, :, None].float()
             vectors[rows] = torch.sum(last * weights, dim=1).div(weights.sum(1)).numpy()
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    cosines: NDArray[np.float64] = np.sum(vectors[0::2] * vectors[1::2], axis=1)
-    return cosines
+    # Rounded, because a rank correlation would order pairs of equal texts by rounding errors.
+    return np.round(np.sum(vectors[0::2] * vectors[1::2], axis=1), 5)

@@ -93,7 +93,7 @@ def test_a_temperature_is_used_wherever_the_model_answers(
     scaled = before ** (1 / temperature)  # softmax(z / T) from softmax(z)
     assert after == pytest.approx(scaled / scaled.sum(1, keepdims=True), abs=2e-4)  # 6 digits are stored
     texts = [str(text) for text in read_table(dev).column("text")]
-    served = [answer.probabilities for answer in bertwright.load(str(model))(texts)]
+    served = [answer.probabilities for answer in bertwright.load(str(model), precision="fp32")(texts)]
     assert np.array([[row["new"], row["old"]] for row in served]) == pytest.approx(after, abs=2e-6)
     estimator = BertClassifier.load(model)
     assert estimator.predict_proba(texts) == pytest.approx(after, abs=2e-6)

@@ -162,7 +162,7 @@ def _quick_predictions(task: ClassificationTask, train: TextExamples, test: Text
         if is_label.all() or not is_label.any():  # scikit-learn refuses to fit a single label
             scores[:, label] = np.inf if is_label.all() else -np.inf
             continue
-        model = sklearn.linear_model.LogisticRegression(C=1.0 / _QUICK_PENALTY, solver="liblinear")
+        model = sklearn.linear_model.LogisticRegression(C=1.0 / _QUICK_PENALTY, solver="liblinear", max_iter=1000)
         scores[:, label] = model.fit(features, is_label).decision_function(test_features)
     return scores > 0.0 if several else scores.argmax(axis=1)
 

@@ -4,8 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from bertwright.console import say
 from bertwright.finetuning.baselines import Baselines, text_baselines, word_baseline
 from bertwright.finetuning.cosine import pair_cosines
@@ -36,7 +34,7 @@ def note_baselines(
     """
     if "baselines" in run.record or not run.writes:
         return
-    start = [saved.source, settings.max_length, settings.new_layers, settings.bilstm]
+    start = [saved.source, saved.digest, settings.max_length, settings.new_layers, settings.bilstm]
     key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, start], sort_keys=True)
     if key not in _computed:
         baselines = _baselines(settings, bound, saved, tokenizer)
@@ -82,17 +80,22 @@ def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, 
     is_whole = saved.weights is not None and not settings.new_layers and not settings.bilstm
     if task.kind != "regression" or validation.texts_b is None or not is_whole:
         return baselines
-    metrics, notes = _cosine(task, validation, saved, tokenizer, settings.max_length)
+    metrics, notes = _cosine(settings, task, validation, saved, tokenizer)
     return Baselines({**baselines.metrics, COSINE: metrics}, (*baselines.notes, *notes))
 
 
 def _cosine(
-    task: ClassificationTask, validation: TextExamples, saved: SavedModel, tokenizer: BaseTokenizer, max_length: int
+    settings: FinetuneSettings,
+    task: ClassificationTask,
+    validation: TextExamples,
+    saved: SavedModel,
+    tokenizer: BaseTokenizer,
 ) -> tuple[dict[str, float], Sequence[str]]:
     """Return the metrics of the cosine of the mean vectors of both texts, and a note where only some pairs count."""
     assert validation.texts_b is not None
     assert validation.targets is not None
     pairs = list(zip(validation.texts_a, validation.texts_b, strict=True))
     notes = [f"the cosine is that of the first {_PAIRS:,} of {len(pairs):,} pairs"] if len(pairs) > _PAIRS else []
-    cosines = pair_cosines(saved, tokenizer, pairs[:_PAIRS], max_length=max_length)
-    return score_values(task, np.asarray(cosines), validation.targets[:_PAIRS]), notes
+    options: Any = {"max_length": settings.max_length, "device": settings.device}
+    cosines = pair_cosines(saved, tokenizer, pairs[:_PAIRS], **options)
+    return score_values(task, cosines, validation.targets[:_PAIRS]), notes

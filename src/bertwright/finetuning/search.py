@@ -108,9 +108,8 @@ def _rows(
         try:
             changed = settings.model_copy(update=combination)
             result, signalled = tune(changed, task, out=folder, resume=folder.exists(), printed=printed, **start)
-            kept = {
-                name: result[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model", "baselines")
-            }
+            kept = {name: result[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
+            kept["baselines"] = result.get("baselines")  # a run of an earlier version has none
             rows.append({"settings": dict(combination), **kept})
         except Stopped:
             signalled = True

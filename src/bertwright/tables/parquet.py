@@ -126,7 +126,7 @@ class ParquetOut:
         if isinstance(rows, ArrowRows):
             table = rows.table
         else:
-            cells = zip(*rows, strict=True)
+            cells = zip(*rows, strict=True) if len(rows) else [()] * len(names)
             arrays = {name: _array(name, column, source) for name, column in zip(names, cells, strict=True)}
             table = pa.table(arrays)
         # Hugging Face's `datasets` stores a list of columns here, which lacks the answers; it would refuse the file.

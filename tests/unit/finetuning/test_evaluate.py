@@ -29,9 +29,9 @@ GOLD = ["old" if row % 2 else "new" for row in range(40)]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
+def noisy_run(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
     """A folder with labelled tables, of whose dev rows every fifth has the other label, and a run in `run`."""
-    folder = tmp_path_factory.mktemp("trained")
+    folder = tmp_path_factory.mktemp("noisy")
     rows = [f"{text}\t{label}" for text, label in zip(TEXTS, GOLD, strict=True)]
     (folder / "data").mkdir()
     (folder / "data/train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -44,20 +44,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Pa
 
 
 @pytest.fixture
-def model(trained: Path, tmp_path: Path) -> Path:
+def copied_model(noisy_run: Path, tmp_path: Path) -> Path:
     """A copy of the model, which a test may change."""
-    return Path(shutil.copytree(trained / "run/model", tmp_path / "model"))
+    return Path(shutil.copytree(noisy_run / "run/model", tmp_path / "model"))
 
 
-def probabilities(model: Path, source: Path, target: Path) -> np.ndarray[Any, Any]:
-    predict_file(str(model), str(source), str(target))
+def probabilities(folder: Path, source: Path, target: Path) -> np.ndarray[Any, Any]:
+    predict_file(str(folder), str(source), str(target))
     table = read_table(target)
     return np.array([[float(str(cell)) for cell in table.column(f"probability_{label}")] for label in ("new", "old")]).T
 
 
-def test_the_errors_of_a_model_stand_in_the_file_the_worst_first(trained: Path, tmp_path: Path) -> None:
-    task, data = get_task("classify"), trained / "data"
-    metrics = evaluate_task(task, model=str(trained / "run"), data=data, errors=str(tmp_path / "errors.jsonl"))
+def test_the_errors_of_a_model_stand_in_the_file_the_worst_first(noisy_run: Path, tmp_path: Path) -> None:
+    task, data = get_task("classify"), noisy_run / "data"
+    metrics = evaluate_task(task, model=str(noisy_run / "run"), data=data, errors=str(tmp_path / "errors.jsonl"))
     rows = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()]
     wrong = [row for row in rows if row["gold"] != row["predicted"]]
     assert rows[: len(wrong)] == wrong
@@ -74,14 +74,14 @@ def test_the_errors_of_a_model_stand_in_the_file_the_worst_first(trained: Path, 
 
 
 def test_a_temperature_is_used_wherever_the_model_answers(
-    trained: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    noisy_run: Path, copied_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dev = trained / "data/dev.tsv"
-    before = probabilities(model, dev, tmp_path / "before.tsv")
-    theirs = AutoModelForSequenceClassification.from_pretrained(model)
-    weights = (model / "model.safetensors").read_bytes()
-    plain = evaluate_task(get_task("classify"), model=str(model), data=dev)
-    metrics = evaluate_task(get_task("classify"), model=str(model), data=dev, calibrate=True)
+    dev = noisy_run / "data/dev.tsv"
+    before = probabilities(copied_model, dev, tmp_path / "before.tsv")
+    theirs = AutoModelForSequenceClassification.from_pretrained(copied_model)
+    weights = (copied_model / "model.safetensors").read_bytes()
+    plain = evaluate_task(get_task("classify"), model=str(copied_model), data=dev)
+    metrics = evaluate_task(get_task("classify"), model=str(copied_model), data=dev, calibrate=True)
     temperature = metrics["temperature"]
     assert "its config.json has the temperature" in capsys.readouterr().err
     assert abs(np.log(temperature)) > 0.05
@@ -89,43 +89,43 @@ def test_a_temperature_is_used_wherever_the_model_answers(
         name: plain[name] for name in ("accuracy", "macro_f1", "confusion")
     }
     assert metrics["calibration_error.before"] == plain["calibration_error"]
-    after = probabilities(model, dev, tmp_path / "after.tsv")
+    after = probabilities(copied_model, dev, tmp_path / "after.tsv")
     scaled = before ** (1 / temperature)  # softmax(z / T) from softmax(z)
     assert after == pytest.approx(scaled / scaled.sum(1, keepdims=True), abs=2e-4)  # 6 digits are stored
     texts = [str(text) for text in read_table(dev).column("text")]
-    served = [answer.probabilities for answer in bertwright.load(str(model), precision="fp32")(texts)]
+    served = [answer.probabilities for answer in bertwright.load(str(copied_model), precision="fp32")(texts)]
     assert np.array([[row["new"], row["old"]] for row in served]) == pytest.approx(after, abs=2e-6)
-    estimator = BertClassifier.load(model)
+    estimator = BertClassifier.load(copied_model)
     assert estimator.predict_proba(texts) == pytest.approx(after, abs=2e-6)
     odds = np.log(after[:, 1] / after[:, 0])
     assert estimator.decision_function(texts) == pytest.approx(odds, abs=1e-3)
-    assert evaluate_task(get_task("classify"), model=str(model), data=dev)["calibration_error"] == pytest.approx(
+    assert evaluate_task(get_task("classify"), model=str(copied_model), data=dev)["calibration_error"] == pytest.approx(
         metrics["calibration_error"]
     )
     # transformers opens the folder, and ignores the temperature.
-    assert (model / "model.safetensors").read_bytes() == weights
-    again = AutoModelForSequenceClassification.from_pretrained(model)
+    assert (copied_model / "model.safetensors").read_bytes() == weights
+    again = AutoModelForSequenceClassification.from_pretrained(copied_model)
     assert again.config.id2label == theirs.config.id2label == {0: "new", 1: "old"}
-    saved = open_model(str(model))
+    saved = open_model(str(copied_model))
     logits = open_logits(saved)(encode(open_tokenizer(saved), texts, max_length=16))
     exponents = np.exp(logits.astype(np.float64))
     assert exponents / exponents.sum(1, keepdims=True) == pytest.approx(before, abs=2e-6)
 
 
-def test_a_second_calibration_takes_the_place_of_the_first(trained: Path, model: Path) -> None:
-    dev, task = trained / "data/dev.tsv", get_task("classify")
-    first = evaluate_task(task, model=str(model), data=dev, calibrate=True)
-    second = evaluate_task(task, model=str(model), data=dev, calibrate=True)
+def test_a_second_calibration_takes_the_place_of_the_first(noisy_run: Path, copied_model: Path) -> None:
+    dev, task = noisy_run / "data/dev.tsv", get_task("classify")
+    first = evaluate_task(task, model=str(copied_model), data=dev, calibrate=True)
+    second = evaluate_task(task, model=str(copied_model), data=dev, calibrate=True)
     assert second["temperature"] == first["temperature"]
     assert second["calibration_error.before"] == first["calibration_error"]
-    stored = json.loads((model / "config.json").read_text())
+    stored = json.loads((copied_model / "config.json").read_text())
     assert stored["bertwright"]["task"]["temperature"] == first["temperature"]
 
 
-def test_a_model_tuned_further_has_no_temperature(trained: Path, model: Path, tmp_path: Path) -> None:
-    evaluate_task(get_task("classify"), model=str(model), data=trained / "data/dev.tsv", calibrate=True)
+def test_a_model_tuned_further_has_no_temperature(noisy_run: Path, copied_model: Path, tmp_path: Path) -> None:
+    evaluate_task(get_task("classify"), model=str(copied_model), data=noisy_run / "data/dev.tsv", calibrate=True)
     one = FAST.model_copy(update={"epochs": 1})
-    finetune(one, get_task("classify"), model=str(model), data=trained / "data", out=tmp_path / "next")
+    finetune(one, get_task("classify"), model=str(copied_model), data=noisy_run / "data", out=tmp_path / "next")
     assert "temperature" not in json.loads((tmp_path / "next/model/config.json").read_text())["bertwright"]["task"]
 
 
@@ -140,15 +140,15 @@ def test_a_model_tuned_further_has_no_temperature(trained: Path, model: Path, tm
     ],
 )
 def test_what_cannot_be_written_is_refused_at_once(
-    trained: Path, options: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    noisy_run: Path, options: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(trained)
-    options = options.replace("DATA", str(trained / "data"))
-    before = (trained / "data/dev.tsv").read_bytes()
-    command = f"evaluate classify --model run --data {trained / 'data'} {options}"
+    monkeypatch.chdir(noisy_run)
+    options = options.replace("DATA", str(noisy_run / "data"))
+    before = (noisy_run / "data/dev.tsv").read_bytes()
+    command = f"evaluate classify --model run --data {noisy_run / 'data'} {options}"
     assert main(command.split()) == 2
     assert words in capsys.readouterr().err
-    assert (trained / "data/dev.tsv").read_bytes() == before
+    assert (noisy_run / "data/dev.tsv").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,11 @@ def test_tasks_without_such_an_output_are_refused(
 
 
 def test_a_text_that_tsv_cannot_hold_is_refused_before_anything_is_computed(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    noisy_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dev = tmp_path / "dev.csv"
     dev.write_text('text,label\n"two\nlines",old\nb,new\n')
-    command = f"evaluate classify --model {trained / 'run'} --data {dev} --errors {tmp_path / 'e.tsv'}"
+    command = f"evaluate classify --model {noisy_run / 'run'} --data {dev} --errors {tmp_path / 'e.tsv'}"
     assert main(command.split()) == 2
     assert "holds a tab or a line break, which tsv cannot hold; name a file .csv" in capsys.readouterr().err
     assert not (tmp_path / "e.tsv").exists()
@@ -187,9 +187,9 @@ def test_a_text_that_tsv_cannot_hold_is_refused_before_anything_is_computed(
 
 
 def test_the_printed_evaluation_has_the_tables_and_json_their_numbers(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+    noisy_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["evaluate", "classify", "--model", str(trained / "run"), "--data", str(trained / "data")]
+    command = ["evaluate", "classify", "--model", str(noisy_run / "run"), "--data", str(noisy_run / "data")]
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert "confusion: a row for each gold label, a column for each predicted label" in printed
@@ -202,13 +202,13 @@ def test_the_printed_evaluation_has_the_tables_and_json_their_numbers(
     assert "text" not in result
 
 
-def test_the_report_of_a_run_shows_confusion_and_worst_rows(trained: Path, tmp_path: Path) -> None:
-    page = write_report(trained / "run", out=tmp_path / "page.html", corpus=None).read_text("utf-8")
+def test_the_report_of_a_run_shows_confusion_and_worst_rows(noisy_run: Path, tmp_path: Path) -> None:
+    page = write_report(noisy_run / "run", out=tmp_path / "page.html", corpus=None).read_text("utf-8")
     titles = {part.split("<")[0] for part in page.split("<h2>")}
     assert {"Confusion matrix", "Reliability", "Worst rows", "Baselines"} <= titles
-    review = json.loads((trained / "run/seed-0/validation.json").read_text())["dev"]
+    review = json.loads((noisy_run / "run/seed-0/validation.json").read_text())["dev"]
     assert len(review["worst"]["rows"]) == 20
     assert review["worst"]["rows"][0][1] in page
-    scores = json.loads((trained / "run/run.json").read_text())["result"]["seeds"][0]["scores"]
+    scores = json.loads((noisy_run / "run/run.json").read_text())["result"]["seeds"][0]["scores"]
     right = sum(review["confusion"][label].get(label, 0) for label in ("new", "old"))
     assert right / 40 == scores["accuracy"]

@@ -1,7 +1,13 @@
 """Errors of taggers, by entity."""
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bertwright.tables.writer import PredictRequest
+from bertwright.tasks.errors import write_errors
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.errors import tag_errors
 from bertwright.tasks.tagging.spec import NER, POS, Tagged
@@ -34,7 +40,13 @@ def test_plain_tags_have_a_row_for_each_word() -> None:
     assert [row[1:5] for row in errors.rows()] == [("b", "V", "N", True), ("a", "N", "N", False)]
 
 
-def test_sentences_without_entities_have_no_rows() -> None:
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_sentences_without_entities_have_no_rows(tmp_path: Path, ending: str) -> None:
     task = NER.model_copy(update={"labels": ("O", "B-LOC", "I-LOC")})
     sentences = Sentences("dev", (("a",),), (("O",),), ((1,),))
-    assert tag_errors(task, sentences, Tagged((("O",),), np.array([0.8]))).rows() == []
+    errors = tag_errors(task, sentences, Tagged((("O",),), np.array([0.8])))
+    assert errors.rows() == []
+    path = tmp_path / f"errors.{ending}"
+    write_errors(PredictRequest("dev", str(path)), {"dev": errors})
+    names = ["line", "entity", "gold", "predicted", "wrong", "probability", "sentence"]
+    assert (pq.read_table(path).column_names if ending == "parquet" else path.read_text().strip().split(",")) == names

@@ -1,7 +1,7 @@
 """parameters ↔ tensors of a model folder: under the names of transformers, or under our own names."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -21,6 +21,8 @@ _FOREIGN_FILES = (
     "*.ckpt.index",
 )
 """Files of weights in other formats; `bertwright import` reads some of them."""
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
+"""Prefixes that DataParallel, torch.compile and a module with the model as its only part add to every name."""
 
 
 def stored_names(weights: Mapping[str, Tensor], config: BackboneConfig, architecture: str) -> dict[str, Tensor]:
@@ -33,19 +35,39 @@ def named_weights(tensors: Mapping[str, Tensor], description: ModelDescription, 
     """Return the tensors of a model folder under our names, in fp32; InputError for tensors that do not belong."""
     family = stored_family(description.raw)
     if family is not None:
-        return family.weights_from_foreign(tensors, source)
+        tied = description.raw.get("tie_word_embeddings") is not False
+        return family.weights_from_foreign(tensors, source, tied=tied)
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise InputError(f"{source}: {name} is {tensor.dtype}; weights are floating-point numbers")
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def check_names(names: Iterable[str], table: Mapping[str, str], *, kind: str, source: str) -> None:
-    """Raise InputError with all names of parameters whose module is not in the table."""
-    names = list(names)
-    if strange := [name for name in names if module_of(name) not in table]:
+def name_in_file(name: str, config: BackboneConfig, architecture: str, stored: Collection[str] = ()) -> str:
+    """Return the name of a parameter in the file of a model folder, for messages; see `Family.name_in_file`."""
+    family = family_of(config)
+    return family.name_in_file(name, stored) if family.is_standard(config, architecture) else name
+
+
+def wrapper_prefix(names: Collection[str]) -> str:
+    """Return the prefix that wrappers of a model added to all names; empty where there is none."""
+    prefix = ""
+    while names:
+        wrapped = [wrapper for wrapper in _WRAPPERS if all(name.startswith(prefix + wrapper) for name in names)]
+        if not wrapped:
+            break
+        prefix += wrapped[0]
+    return prefix
+
+
+def check_names(stored: Mapping[str, str], table: Mapping[str, str], *, kind: str, source: str) -> None:
+    """Raise InputError with the names of all tensors whose module is not in the table.
+
+    stored: name of a parameter in its family's convention → its name in the file.
+    """
+    if strange := [in_file for name, in_file in stored.items() if module_of(name) not in table]:
         raise InputError(
-            f"{source}: {len(strange)} of {len(names)} tensors do not belong to a {kind}: {', '.join(strange)}"
+            f"{source}: {len(strange)} of {len(stored)} tensors do not belong to a {kind}: {', '.join(strange)}"
         )
 
 

@@ -4,7 +4,7 @@
 torch at module level, because `--help` reads the names of the systems; functions that need torch import it themselves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
@@ -97,8 +97,20 @@ class Family(Generic[AnyConfig]):
         """Return weights of a standard model under the names of transformers."""
         raise NotImplementedError
 
-    def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
-        """Return tensors of a standard model under our names, in fp32; InputError for tensors that do not belong."""
+    def weights_from_foreign(
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+    ) -> "dict[str, Tensor]":
+        """Return tensors of a standard model under our names, in fp32; InputError for tensors that do not belong.
+
+        tied: False where config.json says that the output layer is another tensor than the word embeddings.
+        """
+        raise NotImplementedError
+
+    def name_in_file(self, name: str, stored: Collection[str] = ()) -> str:
+        """Return the name of a parameter in a file of a standard model, for messages.
+
+        stored: names of the tensors of the file, which decide its prefix; without them, those that we write.
+        """
         raise NotImplementedError
 
 

@@ -4,7 +4,7 @@ A right-to-left BERT, and a left-to-right BERT with a task's head, are stored in
 transformers computes them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,9 @@ _WEIGHT_NAMES = {
 """Our module → module of transformers. # is the number of the layer; qkv is split in three before."""
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Constants that older versions of transformers stored with the weights."""
+_WORDS, _DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+_COPIES = {_DECODER: _WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
+"""Tensor of the masked-LM head's output layer → the tensor to which it is tied."""
 
 
 class _Bert(Family[EncoderConfig]):
@@ -154,33 +157,62 @@ class _Bert(Family[EncoderConfig]):
                 split[name] = tensor
         return {rename(name, _WEIGHT_NAMES): tensor for name, tensor in split.items()}
 
-    def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
+    def weights_from_foreign(
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+    ) -> "dict[str, Tensor]":
         """Return tensors of transformers' BERT, with today's or older names, under our names in fp32.
 
-        Raises InputError for tensors that do not belong to a BERT, are no plain floating-point numbers, or contradict
-        each other.
+        A tied table may be stored as the word embeddings, as the decoder of the masked-LM head, or as both. Raises
+        InputError for tensors that do not belong to a BERT, are no plain floating-point numbers, or contradict each
+        other, and for a single table where `tied` is False.
         """
         import torch
 
+        from bertwright.model.hf_weights import wrapper_prefix  # torch
+
+        prefix = wrapper_prefix(tensors)
         named: dict[str, Tensor] = {}
+        stored: dict[str, str] = {}
         for name, tensor in tensors.items():
-            if (full := _full_name(name)) in _BUFFERS:
+            if (full := _full_name(name.removeprefix(prefix))) in _BUFFERS:
                 continue
             if full in named and not torch.equal(named[full], tensor):
                 raise InputError(f"{source}: {name} is stored twice, under two names and with different values")
             if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
                 kind = "without values" if tensor.is_meta else f"{tensor.dtype}, {tensor.layout}"
                 raise InputError(f"{source}: {name} is {kind}; weights are plain floating-point numbers")
-            named[full] = tensor
+            named[full], stored[full] = tensor, name
         weights = {name: tensor.float() for name, tensor in named.items()}
-        decoder, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
-        if decoder in weights and not (words in weights and torch.equal(weights[decoder], weights[words])):
-            raise InputError(f"{source}: {decoder} is not {words}; only models that tie the two can be read")
-        weights.pop(decoder, None)
-        bias = weights.pop("cls.predictions.decoder.bias", None)  # the same tensor under another name
-        if bias is not None and not torch.equal(weights.setdefault("cls.predictions.bias", bias), bias):
-            raise InputError(f"{source}: cls.predictions.decoder.bias is not cls.predictions.bias; they are one tensor")
-        return _with_fused_qkv(weights, source)
+        if not tied:
+            _refuse_single_table(stored, source)
+        for copy, name in _COPIES.items():  # the same tensor under another name
+            if copy not in weights:
+                continue
+            tensor = weights.pop(copy)
+            if not torch.equal(weights.setdefault(name, tensor), tensor):
+                raise InputError(
+                    f"{source}: {stored[copy]} is not {stored[name]}; only models that tie the two can be read"
+                )
+            in_file = stored.pop(copy)
+            stored.setdefault(name, in_file)
+        return _with_fused_qkv(weights, stored, source)
+
+    def name_in_file(self, name: str, stored: Collection[str] = ()) -> str:
+        """Return the name in transformers' BERT; the three tensors of qkv are named together."""
+        from bertwright.model.hf_weights import module_of, rename, wrapper_prefix  # torch
+
+        split = name.replace(".qkv.", ".query.")
+        if module_of(split) not in _WEIGHT_NAMES:
+            return name
+        renamed = rename(split, _WEIGHT_NAMES)
+        if split != name:
+            renamed = renamed.replace(".query.", ".{query,key,value}.")
+        prefix = wrapper_prefix(stored)
+        if stored and not any(other.startswith(f"{prefix}bert.") for other in stored):
+            renamed = renamed.removeprefix("bert.")
+        if any(other.endswith("LayerNorm.gamma") for other in stored):
+            renamed = renamed.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        return prefix + renamed
 
 
 def _is_decoder(config: EncoderConfig, architecture: str) -> bool:
@@ -200,19 +232,31 @@ def _by_stored_names(error: ValidationError) -> str:
     return "; ".join(wrong)
 
 
-def _with_fused_qkv(tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
-    """Return tensors under our names, with query, key and value as one tensor."""
+def _refuse_single_table(stored: Mapping[str, str], source: str) -> None:
+    """Raise InputError where a masked-LM head has one table for its input and its output, though they are not tied."""
+    tables = [stored[name] for name in (_WORDS, _DECODER) if name in stored]
+    if len(tables) == 1 and any(name.startswith("cls.predictions.") for name in stored):
+        raise InputError(
+            f"{source}: tie_word_embeddings is false in config.json, so that the word embeddings and the output layer "
+            f"of the masked-LM head are two tensors; the file holds only {tables[0]}. If they are one tensor, set "
+            "tie_word_embeddings to true"
+        )
+
+
+def _with_fused_qkv(tensors: "Mapping[str, Tensor]", stored: Mapping[str, str], source: str) -> "dict[str, Tensor]":
+    """Return tensors under our names, with query, key and value as one tensor; stored: their names in the file."""
     import torch
 
     from bertwright.model.hf_weights import check_names, rename  # torch
 
     back = {theirs: ours for ours, theirs in _WEIGHT_NAMES.items()}
-    check_names(tensors, back, kind="BERT", source=source)
+    check_names(stored, back, kind="BERT", source=source)
+    in_file = {rename(name, back): stored[name] for name in tensors}
     weights = {rename(name, back): tensor for name, tensor in tensors.items()}
     for name in [name for name in weights if ".attention.query." in name]:
         names = [name.replace(".query.", f".{part}.") for part in ("query", "key", "value")]
-        shapes = {part: tuple(weights[part].shape) for part in names if part in weights}
-        if len(shapes) < len(names) or len(set(shapes.values())) > 1 or not shapes[name]:
+        shapes = {in_file[part]: tuple(weights[part].shape) for part in names if part in weights}
+        if len(shapes) < len(names) or len(set(shapes.values())) > 1 or not shapes[in_file[name]]:
             raise InputError(f"{source}: expected query, key and value of the same shape, got {shapes}")
         parts = [weights.pop(part) for part in names]
         weights[name.replace(".query.", ".qkv.")] = torch.cat(parts)

@@ -273,8 +273,8 @@ def _with_fused_attention(weights: Mapping[str, Tensor], prefix: Path) -> dict[s
             raise InputError(f"{prefix}: {_variable_name(query)} is there, but not {absent}")
         parts = [fused.pop(name) for name in names]
         if len({part.shape for part in parts}) > 1:
-            variables = map(_variable_name, names)
-            shapes = ", ".join(f"{name} is {tuple(part.shape)}" for name, part in zip(variables, parts, strict=True))
-            raise InputError(f"{prefix}: {shapes}; they must have the same shape")
+            shapes = {_variable_name(name): tuple(part.shape)[::-1] for name, part in zip(names, parts, strict=True)}
+            listed = ", ".join(f"{variable} is {shape}" for variable, shape in shapes.items())
+            raise InputError(f"{prefix}: {listed}; they must have the same shape")
         fused[query.replace(".query.", ".qkv.")] = torch.cat(parts)
     return fused

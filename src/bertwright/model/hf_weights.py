@@ -1,15 +1,16 @@
 """parameters ↔ tensors of a model folder: under the names of transformers, or under our own names."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig
-from bertwright.model.families import ModelDescription, family_of
+from bertwright.model.families import ModelDescription, TransformersFamily, family_of
 from bertwright.model.hf_config import stored_family
 
 _FOREIGN_FILES = (
@@ -23,12 +24,15 @@ _FOREIGN_FILES = (
 """Files of weights in other formats; `bertwright import` reads some of them."""
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 """Prefixes that DataParallel, torch.compile and a module with the model as its only part add to every name."""
+_QKV = ("query", "key", "value")
 
 
 def stored_names(weights: Mapping[str, Tensor], config: BackboneConfig, architecture: str) -> dict[str, Tensor]:
-    """Return weights by our names under the names of the folder whose config.json is that of `describe_model`."""
+    """Return weights under the names by which a model folder stores them; `weights` have our names."""
     family = family_of(config)
-    return family.weights_to_foreign(weights) if family.is_standard(config, architecture) else dict(weights)
+    if isinstance(family, TransformersFamily) and family.is_standard(config, architecture):
+        return family.weights_to_foreign(weights)
+    return dict(weights)
 
 
 def named_weights(tensors: Mapping[str, Tensor], description: ModelDescription, source: str) -> dict[str, Tensor]:
@@ -46,7 +50,9 @@ def named_weights(tensors: Mapping[str, Tensor], description: ModelDescription, 
 def name_in_file(name: str, config: BackboneConfig, architecture: str, stored: Collection[str] = ()) -> str:
     """Return the name of a parameter in the file of a model folder, for messages; see `Family.name_in_file`."""
     family = family_of(config)
-    return family.name_in_file(name, stored) if family.is_standard(config, architecture) else name
+    if isinstance(family, TransformersFamily) and family.is_standard(config, architecture):
+        return family.name_in_file(name, stored)
+    return name
 
 
 def wrapper_prefix(names: Collection[str]) -> str:
@@ -60,15 +66,69 @@ def wrapper_prefix(names: Collection[str]) -> str:
     return prefix
 
 
-def check_names(stored: Mapping[str, str], table: Mapping[str, str], *, kind: str, source: str) -> None:
-    """Raise InputError with the names of all tensors whose module is not in the table.
+def our_names(
+    tensors: Mapping[str, Tensor],
+    table: Mapping[str, str],
+    *,
+    kind: str,
+    source: str,
+    in_file: Mapping[str, str] | None = None,
+) -> dict[str, Tensor]:
+    """Return stored tensors under our names; `table` maps each of our modules to the stored module.
 
-    stored: name of a parameter in its family's convention → its name in the file.
+    in_file: name of a tensor → its name in the file, which may be older or have a prefix; None: the same names.
+    Raises InputError with the names of all tensors that do not belong to a model of this kind.
     """
-    if strange := [in_file for name, in_file in stored.items() if module_of(name) not in table]:
+    back = {stored: ours for ours, stored in table.items()}
+    if strange := [(in_file or {}).get(name, name) for name in tensors if module_of(name) not in back]:
         raise InputError(
-            f"{source}: {len(strange)} of {len(stored)} tensors do not belong to a {kind}: {', '.join(strange)}"
+            f"{source}: {len(strange)} of {len(tensors)} tensors do not belong to a {kind}: {', '.join(strange)}"
         )
+    return {rename(name, back): tensor for name, tensor in tensors.items()}
+
+
+def without_tied_output(
+    tensors: Mapping[str, Tensor], output: str, tied_to: str, *, source: str, in_file: Mapping[str, str] | None = None
+) -> dict[str, Tensor]:
+    """Return the tensors without `output`, which repeats the tensor `tied_to` or is stored in its place.
+
+    in_file: as in `our_names`. Raises InputError where the two differ.
+    """
+    rest = {name: tensor for name, tensor in tensors.items() if name != output}
+    if output in tensors and tied_to not in tensors:
+        rest[tied_to] = tensors[output]
+    elif output in tensors and not torch.equal(tensors[output], tensors[tied_to]):
+        first, second = ((in_file or {}).get(name, name) for name in (output, tied_to))
+        raise InputError(f"{source}: {first} is not {second}; only models that tie the two can be read")
+    return rest
+
+
+def split_qkv(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in which each `attention.qkv` is split into `attention.query`, `.key` and `.value`."""
+    split: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if ".attention.qkv." in name:
+            for part, piece in zip(_QKV, tensor.chunk(3), strict=True):
+                split[name.replace(".qkv.", f".{part}.")] = piece
+        else:
+            split[name] = tensor
+    return split
+
+
+def fuse_qkv(weights: Mapping[str, Tensor], *, source: str, in_file: Callable[[str], str] = str) -> dict[str, Tensor]:
+    """Return weights in which query, key and value are fused as `attention.qkv`; InputError where shapes differ.
+
+    in_file: our name of a parameter → its name in the file.
+    """
+    fused = dict(weights)
+    for name in [name for name in weights if ".attention.query." in name]:
+        names = [name.replace(".query.", f".{part}.") for part in _QKV]
+        shapes = {part: tuple(weights[part].shape) for part in names if part in weights}
+        if len(shapes) < len(names) or len(set(shapes.values())) > 1 or not shapes[name]:
+            listed = ", ".join(f"{in_file(part)} {shape}" for part, shape in shapes.items())
+            raise InputError(f"{source}: expected query, key and value of the same shape, got {listed}")
+        fused[name.replace(".query.", ".qkv.")] = torch.cat([fused.pop(part) for part in names])
+    return fused
 
 
 def module_of(name: str) -> str:

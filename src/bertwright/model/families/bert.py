@@ -1,10 +1,11 @@
-"""BERT, with attention to both sides, to the left or to the right (paper §3 and §5.1); as transformers' BERT stores it.
+"""BERT, with attention to both sides, to the left or to the right (paper §3 and §5.1), and its form in transformers.
 
-A right-to-left BERT, and a left-to-right BERT with a task's head, are stored in bertwright's own form: no class of
-transformers computes them.
+A right-to-left BERT, and a left-to-right BERT with a task's head, are stored in bertwright's own form, because no class
+of transformers computes them.
 """
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ from pydantic import ValidationError
 
 from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig, SingleBackboneConfig
-from bertwright.model.families import Family, ModelDescription
-from bertwright.model.hf_config import check_values, labels_to_json, notes_in, read_labels
+from bertwright.model.families import ModelDescription, TransformersFamily
+from bertwright.model.hf_config import check_values, labels_to_json, notes_in, our_values, read_labels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,59 +65,53 @@ _WEIGHT_NAMES = {
     "head.recurrent.lstm": "bertwright.recurrent.lstm",
     "head.classifier.linear": "bertwright.classifier",
 }
-"""Our module → module of transformers. # is the number of the layer; qkv is split in three before."""
+"""Our module → module of transformers. # is the number of the layer. Query, key and value are split from qkv before."""
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Constants that older versions of transformers stored with the weights."""
 _WORDS, _DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
-_COPIES = {_DECODER: _WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
+_TIED = {_DECODER: _WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 """Tensor of the masked-LM head's output layer → the tensor to which it is tied."""
 
 
-class _Bert(Family[EncoderConfig]):
+class _Bert(TransformersFamily[EncoderConfig]):
     def build(self, config: EncoderConfig) -> "Encoder":
-        """Return an encoder with word, position and segment embeddings."""
         from bertwright.model.encoder import Encoder  # torch
 
         return Encoder(config)
 
     def output(self, config: EncoderConfig) -> "MaskedLMHead":
-        """Return the masked-LM head as the output layer."""
         from bertwright.model.heads import MaskedLMHead  # torch
 
         return MaskedLMHead(config)
 
     def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
-        """Return the configuration with the system's direction of attention."""
         return shape.model_copy(update={"attends": system.partition("-")[2] or "both"})
 
     def system_of(self, config: EncoderConfig) -> str:
-        """Return bert, bert-left or bert-right."""
         return "bert" if config.attends == "both" else f"bert-{config.attends}"
 
     def language_architecture(self, config: EncoderConfig) -> str:
-        """Return the decoder class of transformers for a left-to-right BERT."""
         return LANGUAGE_MODEL if config.attends == "left" else super().language_architecture(config)
 
     def is_standard(self, config: EncoderConfig, architecture: str) -> bool:
-        """Return whether it attends to both sides, or is a left-to-right language model."""
+        """Return True for attention to both sides, and for a left-to-right language model."""
         return config.attends == "both" or _is_decoder(config, architecture)
 
     def config_to_json(self, config: EncoderConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
-        """Return config.json for transformers' BERT."""
         values = config.model_dump()
         described = {
             "architectures": [architecture],
             "model_type": FEATURES_TYPE if architecture == FEATURES else "bert",
             "hidden_act": _ACTIVATIONS[config.activation],
             "position_embedding_type": "absolute",
-            **{theirs: values[ours] for ours, theirs in _CONFIG_NAMES.items()},
+            **{stored: values[ours] for ours, stored in _CONFIG_NAMES.items()},
         }
         if _is_decoder(config, architecture):
             described["is_decoder"] = True
         return described | labels_to_json(labels)
 
     def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
-        """Read a config.json of transformers' BERT; InputError for an encoder that is not built here."""
+        """Read a config.json of transformers' BERT; InputError for an encoder that bertwright cannot build."""
         architectures = raw.get("architectures") or [None]
         if not isinstance(architectures, list) or not isinstance(architectures[0], str | None):
             raise InputError(f"{path}: expected a list with a class name in architectures, got {architectures!r}")
@@ -129,10 +124,8 @@ class _Bert(Family[EncoderConfig]):
             "add_cross_attention": (raw.get("add_cross_attention", False), False),
         }
         check_values(path, wanted)
-        values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
-        if values.get("pad_id", 0) is None:  # transformers writes null for a model without padding
-            del values["pad_id"]
-        activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
+        values = our_values(raw, _CONFIG_NAMES)
+        activations = {stored: ours for ours, stored in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
         activation = raw.get("hidden_act")
         if not isinstance(activation, str) or activation not in activations:
             raise InputError(f"{path}: hidden_act is {activation!r}; allowed are {', '.join(activations)}")
@@ -145,17 +138,10 @@ class _Bert(Family[EncoderConfig]):
         return ModelDescription(config, architectures[0], labels, notes_in(raw, path), raw)
 
     def weights_to_foreign(self, weights: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-        """Return weights under the names of transformers' BERT, with qkv split in three."""
-        from bertwright.model.hf_weights import rename  # torch
+        """Return weights under the names of transformers' BERT, with query, key and value as three tensors."""
+        from bertwright.model.hf_weights import rename, split_qkv  # torch
 
-        split: dict[str, Tensor] = {}
-        for name, tensor in weights.items():
-            if ".attention.qkv." in name:
-                for part, piece in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
-                    split[name.replace(".qkv.", f".{part}.")] = piece
-            else:
-                split[name] = tensor
-        return {rename(name, _WEIGHT_NAMES): tensor for name, tensor in split.items()}
+        return {rename(name, _WEIGHT_NAMES): tensor for name, tensor in split_qkv(weights).items()}
 
     def weights_from_foreign(
         self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
@@ -168,11 +154,11 @@ class _Bert(Family[EncoderConfig]):
         """
         import torch
 
-        from bertwright.model.hf_weights import wrapper_prefix  # torch
+        from bertwright.model.hf_weights import fuse_qkv, our_names, without_tied_output, wrapper_prefix  # torch
 
         prefix = wrapper_prefix(tensors)
         named: dict[str, Tensor] = {}
-        stored: dict[str, str] = {}
+        in_file: dict[str, str] = {}
         for name, tensor in tensors.items():
             if (full := _full_name(name.removeprefix(prefix))) in _BUFFERS:
                 continue
@@ -181,21 +167,14 @@ class _Bert(Family[EncoderConfig]):
             if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
                 kind = "without values" if tensor.is_meta else f"{tensor.dtype}, {tensor.layout}"
                 raise InputError(f"{source}: {name} is {kind}; weights are plain floating-point numbers")
-            named[full], stored[full] = tensor, name
+            named[full], in_file[full] = tensor, name
         weights = {name: tensor.float() for name, tensor in named.items()}
         if not tied:
-            _refuse_single_table(stored, source)
-        for copy, name in _COPIES.items():  # the same tensor under another name
-            if copy not in weights:
-                continue
-            tensor = weights.pop(copy)
-            if not torch.equal(weights.setdefault(name, tensor), tensor):
-                raise InputError(
-                    f"{source}: {stored[copy]} is not {stored[name]}; only models that tie the two can be read"
-                )
-            in_file = stored.pop(copy)
-            stored.setdefault(name, in_file)
-        return _with_fused_qkv(weights, stored, source)
+            _refuse_single_table(in_file, source)
+        for output, tied_to in _TIED.items():
+            weights = without_tied_output(weights, output, tied_to, source=source, in_file=in_file)
+        weights = our_names(weights, _WEIGHT_NAMES, kind="BERT", source=source, in_file=in_file)
+        return fuse_qkv(weights, source=source, in_file=partial(self.name_in_file, stored=tensors))
 
     def name_in_file(self, name: str, stored: Collection[str] = ()) -> str:
         """Return the name in transformers' BERT; the three tensors of qkv are named together."""
@@ -216,7 +195,7 @@ class _Bert(Family[EncoderConfig]):
 
 
 def _is_decoder(config: EncoderConfig, architecture: str) -> bool:
-    """Return whether it is transformers' BERT as a decoder: a left-to-right language model."""
+    """Return True for a left-to-right language model, which transformers' BERT computes as a decoder."""
     return config.attends == "left" and architecture == LANGUAGE_MODEL
 
 
@@ -232,10 +211,10 @@ def _by_stored_names(error: ValidationError) -> str:
     return "; ".join(wrong)
 
 
-def _refuse_single_table(stored: Mapping[str, str], source: str) -> None:
+def _refuse_single_table(in_file: Mapping[str, str], source: str) -> None:
     """Raise InputError where a masked-LM head has one table for its input and its output, though they are not tied."""
-    tables = [stored[name] for name in (_WORDS, _DECODER) if name in stored]
-    if len(tables) == 1 and any(name.startswith("cls.predictions.") for name in stored):
+    tables = [in_file[name] for name in (_WORDS, _DECODER) if name in in_file]
+    if len(tables) == 1 and any(name.startswith("cls.predictions.") for name in in_file):
         raise InputError(
             f"{source}: tie_word_embeddings is false in config.json, so that the word embeddings and the output layer "
             f"of the masked-LM head are two tensors; the file holds only {tables[0]}. If they are one tensor, set "
@@ -243,28 +222,8 @@ def _refuse_single_table(stored: Mapping[str, str], source: str) -> None:
         )
 
 
-def _with_fused_qkv(tensors: "Mapping[str, Tensor]", stored: Mapping[str, str], source: str) -> "dict[str, Tensor]":
-    """Return tensors under our names, with query, key and value as one tensor; stored: their names in the file."""
-    import torch
-
-    from bertwright.model.hf_weights import check_names, rename  # torch
-
-    back = {theirs: ours for ours, theirs in _WEIGHT_NAMES.items()}
-    check_names(stored, back, kind="BERT", source=source)
-    in_file = {rename(name, back): stored[name] for name in tensors}
-    weights = {rename(name, back): tensor for name, tensor in tensors.items()}
-    for name in [name for name in weights if ".attention.query." in name]:
-        names = [name.replace(".query.", f".{part}.") for part in ("query", "key", "value")]
-        shapes = {in_file[part]: tuple(weights[part].shape) for part in names if part in weights}
-        if len(shapes) < len(names) or len(set(shapes.values())) > 1 or not shapes[in_file[name]]:
-            raise InputError(f"{source}: expected query, key and value of the same shape, got {shapes}")
-        parts = [weights.pop(part) for part in names]
-        weights[name.replace(".query.", ".qkv.")] = torch.cat(parts)
-    return weights
-
-
 def _full_name(name: str) -> str:
-    """Return today's name in transformers of a parameter; a bare encoder and the first BERTs have other names."""
+    """Return the present name of a parameter in transformers; an encoder without heads and old files have others."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 

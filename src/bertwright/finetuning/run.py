@@ -14,6 +14,7 @@ from torch import nn
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.schedule import ScheduledSettings, scheduled
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     add_auxiliary_loss,
@@ -116,6 +117,7 @@ def tune(
     resolve_device(settings.device)  # refuse before a run folder is created
     with say_once(printed):
         prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
+        settings = _scheduled(settings, prepared)
     source = model if model.startswith("random:") else str(Path(model))  # without a slash at the end
     run = start_run(
         out,
@@ -177,6 +179,15 @@ def _prepare(
     return Prepared(bound, initial_weights(settings, bound, saved), tokenizer, digests)
 
 
+def _scheduled(settings: FinetuneSettings, prepared: Prepared) -> ScheduledSettings:
+    """Return the settings with the schedule; say what was chosen."""
+    rows, config = len(prepared.bound.lengths), prepared.saved.config
+    chosen = scheduled(settings, config, rows)
+    if None in (settings.epochs, settings.batch_size, settings.learning_rate):
+        say(f"{rows:,} training rows: {chosen.summary}")
+    return chosen
+
+
 def _resolved(
     settings: FinetuneSettings, run: RunFolder, processes: Processes, *, allow_other: bool
 ) -> tuple[Numerics, Processes]:
@@ -206,7 +217,7 @@ def _resolved(
 
 
 def _train_seed(
-    settings: FinetuneSettings,
+    settings: ScheduledSettings,
     prepared: Prepared,
     seed: int,
     run: RunFolder,
@@ -262,7 +273,7 @@ def _train_seed(
 
 
 def _what_fits(
-    settings: FinetuneSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
+    settings: ScheduledSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
 ) -> str:
     """Return advice after a GPU ran out of memory: the largest batch size with which a trial step fits."""
     advice = (
@@ -339,7 +350,7 @@ class _Best:
 
 
 def _finish(
-    run: RunFolder, settings: FinetuneSettings, prepared: Prepared, seeds: list[dict[str, Any]]
+    run: RunFolder, settings: ScheduledSettings, prepared: Prepared, seeds: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds."""
     metric = next(iter(seeds[0]["scores"]))

@@ -128,17 +128,6 @@ def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_dat
         assert kept == (name in still), name
 
 
-def test_a_width_is_that_of_the_model_below() -> None:
-    """The part on top decides no rate, and a pair is as wide as one of its halves."""
-    base, tiny = (system_config("bert-left", size, 50) for size in ("base", "tiny"))
-    right = system_config("bert-right", "8x512", 50)
-    half = system_config("bert-left", "8x512", 50)
-    plain = FinetuneSettings()
-    assert plain.rate(TopConfig(inner=base, width=8)) == 3e-5
-    assert plain.rate(TopConfig(inner=tiny, width=2048)) == 3e-4
-    assert plain.rate(PairConfig(left=half, right=right)) == 3e-4
-
-
 def test_a_search_over_widths_that_goes_on(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
     arguments: Any = {"model": pretrained_models["pair"], "data": sst2_data, "out": tmp_path / "grid"}
     grid = parse_grid("bilstm=8,16", FAST)

@@ -18,7 +18,7 @@ from bertwright.commands.arguments import (
 )
 from bertwright.commands.options import SettingsOptions
 from bertwright.errors import InputError
-from bertwright.finetuning.settings import RECIPES, FinetuneSettings
+from bertwright.finetuning.settings import FINETUNE_RECIPES, FinetuneSettings
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.serving.settings import AnswerPrecision
 
@@ -38,7 +38,7 @@ def finetune_command(
     recipe: Literal["paper"] | None = None,
     grid: str | None = None,
     resume: bool = False,
-    settings: Annotated[Mapping[str, Any], SettingsOptions(FinetuneSettings, RECIPES)],
+    settings: Annotated[Mapping[str, Any], SettingsOptions(FinetuneSettings, FINETUNE_RECIPES)],
     class_weights: Literal["none", "balanced"] = "none",
     long: Literal["truncate", "head-tail", "windows"] = "truncate",
     task_setting: Repeatable = (),
@@ -74,7 +74,7 @@ def finetune_command(
 
     spec = with_settings(get_spec(task), task_setting)
     spec = _with_table_options(spec, text=text_column, label=label_column, class_weights=class_weights, long=long)
-    values = RECIPES[recipe].model_dump(exclude_unset=True) if recipe else {}
+    values = FINETUNE_RECIPES[recipe].model_dump(exclude_unset=True) if recipe else {}
     chosen = FinetuneSettings.model_validate({"max_length": spec.max_length, **values, **settings})
     paths: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
     with init_distributed(chosen.device, sharding=sharding) as ranks:

@@ -14,26 +14,19 @@ from torch import nn
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning.batches import steps_of
-from bertwright.finetuning.schedule import ScheduledSettings, scheduled
+from bertwright.finetuning.prepare import Prepared, prepare, schedule
+from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
-    add_auxiliary_loss,
-    add_bilstm,
-    check_settings,
     initial_model,
-    initial_weights,
-    open_initial_model,
     train_plan,
     with_files,
 )
 from bertwright.model.card import finetuning_card, origin
-from bertwright.model.folder import CARD, SavedModel, model_folder, save_model, weights_digest
+from bertwright.model.folder import CARD, model_folder, save_model
 from bertwright.model.hf_config import read_description
 from bertwright.tasks.binding import BoundTask
-from bertwright.tasks.feature_based import feature_task, frozen_encoder
-from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state, is_sharded
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_device, resolve_numerics
 from bertwright.training.loop import Plan, autocast, train
@@ -48,16 +41,6 @@ from bertwright.training.trial import (
     measure_step_seconds,
     most_fitting_rows,
 )
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The bound task, the model to start from and its tokenizer, the same for every seed."""
-
-    bound: BoundTask
-    saved: SavedModel
-    tokenizer: BaseTokenizer
-    digests: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -116,8 +99,8 @@ def tune(
         raise InputError("--features needs one process; start it without torchrun")
     resolve_device(settings.device)  # refuse before a run folder is created
     with say_once(printed):
-        prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
-        settings = _scheduled(settings, prepared)
+        prepared = prepare(settings, task, model, data, tokenizer, cache=out / "features")
+        settings = schedule(settings, prepared)
     source = model if model.startswith("random:") else str(Path(model))  # without a slash at the end
     run = start_run(
         out,
@@ -154,38 +137,6 @@ def tune(
         for name in ("features", "tokenizer"):
             shutil.rmtree(out / name, ignore_errors=True)
     return result, signalled
-
-
-def _prepare(
-    settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None, *, cache: Path
-) -> Prepared:
-    """Open the model and read the data. `cache` is the folder for the states of a frozen encoder."""
-    saved, tokenizer = open_initial_model(source, folder)
-    check_settings(settings, saved.config, source)
-    kind = kind_of(task)
-    if settings.features:
-        kind.check_features(task)
-    saved = add_bilstm(settings, saved)
-    bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
-    digest = weights_digest(saved)
-    digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
-    if settings.features:
-        cached: Any = {"cache": cache, "weights": digest or f"{saved.source} {saved.config.vocab_size}"}
-        width, device = settings.lstm_width, settings.device
-        bound = feature_task(bound, settings.features, width=width, saved=saved, device=device, **cached)
-        encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
-        return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)
-    bound = add_auxiliary_loss(settings, bound, saved)
-    return Prepared(bound, initial_weights(settings, bound, saved), tokenizer, digests)
-
-
-def _scheduled(settings: FinetuneSettings, prepared: Prepared) -> ScheduledSettings:
-    """Return the settings with the schedule; say what was chosen."""
-    rows, config = len(prepared.bound.lengths), prepared.saved.config
-    chosen = scheduled(settings, config, rows)
-    if None in (settings.epochs, settings.batch_size, settings.learning_rate):
-        say(f"{rows:,} training rows: {chosen.summary}")
-    return chosen
 
 
 def _resolved(

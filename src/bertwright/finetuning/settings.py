@@ -72,7 +72,7 @@ class FinetuneSettings(Settings):
         return 0.5 if isinstance(config, GPTConfig) else 0.0
 
 
-RECIPES: Mapping[str, FinetuneSettings] = MappingProxyType(
+FINETUNE_RECIPES: Mapping[str, FinetuneSettings] = MappingProxyType(
     {"paper": FinetuneSettings(epochs=3, batch_size=32, learning_rate=3e-5, warmup=0.1)}
 )
 """Settings of the paper (§A.3): one point of its grid, for BERT base and large."""

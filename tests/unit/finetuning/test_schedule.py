@@ -3,7 +3,7 @@
 import pytest
 
 from bertwright.finetuning.schedule import scheduled
-from bertwright.finetuning.settings import RECIPES, FinetuneSettings
+from bertwright.finetuning.settings import FINETUNE_RECIPES, FinetuneSettings
 from bertwright.model.config import BackboneConfig
 from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.families.elmo import PairConfig
@@ -68,5 +68,5 @@ def test_the_width_is_that_of_the_model_below() -> None:
 
 
 def test_the_papers_recipe() -> None:
-    settings = scheduled(RECIPES["paper"], TINY, 50)
+    settings = scheduled(FINETUNE_RECIPES["paper"], TINY, 50)
     assert (settings.epochs, settings.batch_size, settings.learning_rate, settings.warmup) == (3, 32, 3e-5, 0.1)

@@ -47,6 +47,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     tokenizer = open_model(str(given.model)).tokenizer
     settings = FinetuneSettings(
         epochs=EPOCHS.get(name, given.epochs),
+        batch_size=32,
         seeds=given.seeds,
         learning_rate=given.learning_rate,
         max_length=given.max_length,

@@ -62,7 +62,7 @@ def task_row(given: argparse.Namespace) -> dict[str, Any]:
     row["majority"] = majority_baseline(learned, train, first)["accuracy"]
     row["bag_of_words"] = bag_of_words_baseline(learned, train, first)["accuracy"]
     saved = open_model(str(given.model))
-    settings = FinetuneSettings(epochs=given.epochs, seeds=given.seeds, threads=given.threads)
+    settings = FinetuneSettings(epochs=given.epochs, batch_size=32, seeds=given.seeds, threads=given.threads)
     for column, source in (("pretrained", str(given.model)), ("random", f"random:{size_name(saved.config)}")):
         out = given.out / column
         found = finetune(

@@ -85,6 +85,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     data, saved = given.data / row.folder, open_model(str(given.model))
     settings = FinetuneSettings(
         epochs=given.epochs or row.epochs,
+        batch_size=32,
         seeds=given.seeds,
         learning_rate=row.learning_rate,
         max_length=row.max_length,

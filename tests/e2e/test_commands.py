@@ -369,6 +369,8 @@ def test_random_weights_need_a_vocabulary_and_then_train(
         made / "tok",
         "--epochs",
         "1",
+        "--batch-size",
+        "32",
         "--threads",
         "1",
         "--max-length",

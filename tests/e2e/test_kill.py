@@ -195,6 +195,8 @@ def test_a_stopped_finetuning_resumes_to_the_same_bytes(tmp_path: Path, own_text
         str(table),
         "--epochs",
         "40",
+        "--batch-size",
+        "32",
         "--seeds",
         "2",
         "--threads",

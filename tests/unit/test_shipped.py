@@ -132,6 +132,8 @@ def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureF
                 str(tmp_path / "tuned"),
                 "--epochs",
                 "1",
+                "--batch-size",
+                "32",
             ]
         )
         == 0
@@ -163,6 +165,8 @@ def test_random_weights_keep_its_tokenizer(tmp_path: Path) -> None:
                 str(tmp_path / "tuned"),
                 "--epochs",
                 "1",
+                "--batch-size",
+                "32",
                 "--threads",
                 "1",
                 "--precision",

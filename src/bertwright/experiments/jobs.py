@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bertwright.config import Settings
 from bertwright.corpus.manifest import read_manifest
@@ -23,6 +23,8 @@ from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
 from bertwright.tasks.spec import TaskSpec, get_spec
 
 RESULT = "result.json"
+_DIGEST_DEFAULTS: Final[Mapping[str, Any]] = {"epochs": 3, "batch_size": 32}
+"""Settings of fine-tuning that are not in a digest where they have these values; other defaults change no digest."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,9 @@ class Workspace:
         task, subset, folder = self._task(column)
         settings = finetuning_settings(self.scale, column, arm.finetuning, task, seed)
         names = [model.folder.name for model in models]
+        decisive = _decisive_of_finetuning(settings)
         kind = "+".join(name.partition("-seed")[0] for name in names)
-        digest = _digest(names, task.model_dump(mode="json"), subset.digest, _decisive(settings), arm.fraction)
+        digest = _digest(names, task.model_dump(mode="json"), subset.digest, decisive, arm.fraction)
         name = f"{kind}-seed{models[0].settings.seed}.{seed}-{digest}"
         return Finetuning(models, arm.fraction, task, subset, settings, folder / name)
 
@@ -191,6 +194,13 @@ def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: Ta
 def _decisive(settings: Settings) -> dict[str, Any]:
     """Return the settings that decide the result, without defaults, so that a new setting changes no digest."""
     return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.changeable | settings.numeric))
+
+
+def _decisive_of_finetuning(settings: FinetuneSettings) -> dict[str, Any]:
+    """Return the settings that decide a fine-tuning, without `_DIGEST_DEFAULTS` and without defaults of the others."""
+    values = {name: value for name, value in _decisive(settings).items() if name not in _DIGEST_DEFAULTS}
+    named = {name: getattr(settings, name) for name in _DIGEST_DEFAULTS}
+    return values | {name: value for name, value in named.items() if value != _DIGEST_DEFAULTS[name]}
 
 
 def _digest(*parts: Any) -> str:

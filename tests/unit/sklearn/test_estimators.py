@@ -218,6 +218,28 @@ def test_classes_keep_their_type_and_order(y: Any, tmp_path: Path) -> None:
     assert back.predict(X).tolist() == model.predict(X).tolist()
 
 
+LARGE = [2**53, 2**53 + 1] * 4
+TYPED: dict[str, tuple[Any, list[Any]]] = {
+    "Int64": (pd.Series([10, 9] * 4, dtype="Int64"), [10, 9] * 4),
+    "boolean": (pd.Series([True, False] * 4, dtype="boolean"), [True, False] * 4),
+    "Arrow": (pd.Series([10, 9] * 4, dtype="int64[pyarrow]"), [10, 9] * 4),
+    "large": (pd.Series(LARGE, dtype="Int64"), LARGE),
+    "large list": (LARGE, LARGE),
+    "objects": (np.array(LARGE, dtype=object), LARGE),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_labels_of_pandas_are_what_they_are(name: str, tmp_path: Path) -> None:
+    y, values = TYPED[name]
+    model = BertClassifier("small", **ONCE).fit(X, y)
+    assert model.classes_.tolist() == sorted(set(values))
+    assert {type(label) for label in model.classes_.tolist()} == {type(values[0])}
+    assert set(model.predict(X).tolist()) <= set(values)
+    model.save(tmp_path / "m")
+    assert BertClassifier.load(tmp_path / "m").classes_.tolist() == model.classes_.tolist()
+
+
 def test_several_classes_and_pairs() -> None:
     pairs = [("a question", text) for text in X]
     y = ["low", "middle", "high", "none"] * 2
@@ -516,6 +538,17 @@ TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         r"y\[7\]: expected a label in one line without control characters, got 'a\\udc00'",
     ),
     ({}, {"y": np.array([1, "1"] * 4, dtype=object)}, "y: expected labels of one type, got int, str"),
+    ({}, {"y": [1, "1"] * 4}, "y: expected labels of one type, got int, str"),
+    ({}, {"y": ["dry", "wet", float("nan"), "wet"] * 2}, r"y\[2\]: expected a label, got nan"),
+    ({}, {"y": ["dry", "wet", np.float64("nan"), "wet"] * 2}, r"y\[2\]: expected a label, got nan"),
+    ({}, {"y": pd.Series([1, 0, None, 1] * 2, dtype="Int64")}, r"y\[2\]: expected a label, got (nan|<NA>)"),
+    ({}, {"y": pd.Series([True, None] * 4, dtype="boolean")}, r"y\[1\]: expected a label, got <NA>"),
+    (
+        {},
+        {"y": [2**53 + 1, 1.0] * 4},
+        r"y\[0\]: expected a label that an array can hold, got 9007199254740993; use",
+    ),
+    ({}, {"y": [2**70, 1] * 4}, r"y\[0\]: expected a label that an array can hold, got 1180591620717411303424"),
     ({}, {"y": [0.5, 1.5] * 4}, "y: Unknown label type: continuous"),
     ({}, {"sample_weight": [1.0] * 7}, r"sample_weight: has shape \(7,\)"),
     ({}, {"sample_weight": [1.0] * 7 + [-1.0]}, r"sample_weight\[7\]: expected a number from 0 on, got -1\.0"),
@@ -553,6 +586,11 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
         tagger.fit([["a", "b"]], [["B-PER", "FOO"]])
     with pytest.raises(EstimatorError, match=r"y\[2\]: expected a finite number, got inf"):
         BertRegressor("model").fit(X[:3], [1.0, 2.0, np.inf])
+    for boolean in (True, np.True_):
+        with pytest.raises(EstimatorError, match=r"y\[1\]: expected a finite number, got True"):
+            BertRegressor("model").fit(X[:3], [1.0, boolean, 2.0])
+    with pytest.raises(EstimatorError, match=r"y\[1\]: expected a finite number, got 'x'"):
+        BertRegressor("model").fit(X[:3], [1.0, "x", 2.0])
     for estimator in (BertClassifier("model"), tagger, BertVectorizer("model")):
         with pytest.raises(NotFittedError):
             estimator.transform(X) if isinstance(estimator, BertVectorizer) else estimator.predict(X)

@@ -52,11 +52,13 @@ class Texts:
 
 
 @contextmanager
-def in_python(*, verbose: bool = False) -> Iterator[None]:
+def in_python(warned: set[str] | None = None, *, verbose: bool = False) -> Iterator[None]:
     """Replace option names in errors by parameter names, and turn messages into warnings.
 
+    warned: warnings that are not repeated; new ones are added. Other numbers in "3 of 12" make no other warning.
     verbose: print messages as on the command line.
     """
+    warned = set() if warned is None else warned
     messages: list[str] = []
     try:
         with nullcontext() if verbose else redirect_messages(messages.append):
@@ -72,7 +74,10 @@ def in_python(*, verbose: bool = False) -> Iterator[None]:
             )
         ) from None
     for text in messages:
-        warnings.warn(text, UserWarning, stacklevel=4)
+        key = re.sub(r"[\d,]+ of [\d,]+ ", "", text)
+        if key not in warned and not text.startswith("answering in"):  # the precision is a parameter
+            warned.add(key)
+            warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def check_texts(X: Any) -> Texts:

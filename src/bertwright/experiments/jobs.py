@@ -118,8 +118,12 @@ class Workspace:
 
     def _model(self, arm: Arm, changes: Changes, seed: int) -> PretrainedModel:
         settings = pretraining_settings(self.scale, changes, seed)
-        corpus = self.corpora.folders[corpus_kind(arm, changes)]
-        fingerprint = read_manifest(corpus).fingerprint
+        kind = corpus_kind(arm, changes)
+        if kind in self.corpora.to_build:  # a plan: the name of the folder is not known yet
+            corpus, fingerprint = self.out / "corpora" / "-".join(kind), "-".join(kind)
+        else:
+            corpus = self.corpora.folders[kind]
+            fingerprint = read_manifest(corpus).fingerprint
         digest = _digest(_decisive(settings), fingerprint, *([] if arm.is_trained else ["untrained"]))
         name = f"{changes.get('system', 'bert')}-{settings.size}-seed{seed}-{digest}"
         return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name)

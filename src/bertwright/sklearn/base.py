@@ -33,6 +33,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
 
     n_features_in_: int
     feature_names_in_: Any
+    _warned: set[str]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -41,7 +42,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_clone__(self) -> Self:
         clone: Self = super().__sklearn_clone__()
-        vars(clone)["_warned"] = self._warnings()
+        clone._warned = self._warnings()
         return clone
 
     def __getstate__(self) -> dict[str, Any]:
@@ -50,12 +51,13 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        vars(self)["_warned"] = _WARNED_BY_COPIES
+        self._warned = _WARNED_BY_COPIES
 
     def _warnings(self) -> set[str]:
         """Return the warnings that this estimator and its clones have given."""
-        warned: set[str] = vars(self).setdefault("_warned", set())
-        return warned
+        if not hasattr(self, "_warned"):
+            self._warned = set()
+        return self._warned
 
     def _in_python(self) -> AbstractContextManager[None]:
         return in_python(self._warnings(), verbose=bool(getattr(self, "verbose", False)))

@@ -16,7 +16,7 @@ from bertwright.pretraining.resources import (
     size_text,
 )
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.setup import encoder_config
+from bertwright.pretraining.setup import encoder_config, snapshot_steps
 from bertwright.pretraining.systems import SystemModel
 from bertwright.reports.runs import duration
 from bertwright.training.hardware import choose_precision, square_rates
@@ -64,8 +64,9 @@ class _Costs:
 
     def final_bytes(self, model: PretrainedModel) -> int:
         """Return the bytes of a model folder and its snapshots."""
-        snapshots = len(model.settings.snapshots) if model.is_trained else 0
-        return _WEIGHT_BYTES * count_parameters(self.model(model.settings)) * (1 + snapshots)
+        settings = model.settings
+        snapshots = len(snapshot_steps(settings.snapshots, settings.steps or 0)) if model.is_trained else 0
+        return _WEIGHT_BYTES * count_parameters(self.model(settings)) * (1 + snapshots)
 
     def training_bytes(self, settings: PretrainSettings) -> int:
         """Return the bytes of the checkpoints that exist at the same time during a pre-training."""

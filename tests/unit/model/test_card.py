@@ -50,7 +50,7 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     config: BackboneConfig, architecture: str, title: str, is_theirs: bool
 ) -> None:
     card = finetuning_card(
-        FinetuneSettings(),
+        FinetuneSettings(epochs=3, batch_size=32),
         config,
         task="sst2",
         architecture=architecture,

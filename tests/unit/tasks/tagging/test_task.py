@@ -299,7 +299,7 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer:
         rows = ("".join(f"7 {word} {tag} x\n" for word, tag in zip(*sentence(row), strict=True)) for row in range(8))
         (data / f"{name}.conll").write_text("-DOCSTART-\n\n" + "\n".join(rows))
     arguments: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": cased_tokenizer}
-    arguments |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "threads": 1}}
+    arguments |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "batch_size": 32, "threads": 1}}
     commands.finetune_command("ner", task_setting=("context=off", "scheme=iob2"), **arguments)
     task = open_model(str(tmp_path / "run")).extra["task"]
     assert {"context": "off", "scheme": "iob2", "word": "2", "tag": "3"}.items() <= task.items()

@@ -75,7 +75,7 @@ class Service:
         key = (name, pipeline.kind, *sorted(options.items()))
         computation = Computation(key, partial(pipeline.forward, **options))
         outputs = await self.batcher.outputs(computation, inputs.rows, tokens)
-        results: list[Any] = await _run(size, pipeline.decode, inputs, outputs)
+        results: list[Any] = await _run(size, pipeline.results, inputs, outputs)
         return results
 
     def _check_number(self, values: Sequence[Any]) -> None:

@@ -75,6 +75,10 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
     async def embeddings(body: schemas.EmbeddingsRequest, request: Request) -> schemas.EmbeddingsResponse:
         """Give a vector for each text."""
         name, model = service.model(body.model)
+        if body.dimensions not in (None, model.config.hidden):
+            raise InputError(
+                f"dimensions {body.dimensions}: expected {model.config.hidden}, the width of model {name}, or none"
+            )
         pipeline = await service.pipeline_for(model, "vectors")
         texts = [body.input] if isinstance(body.input, str) else body.input
         vectors = await service.answer(name, pipeline, texts, request, pool=body.pool)

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from bertwright.serving.app import create_app
 from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
+from tests.support.requests import Requests
 from tests.support.served import TEXTS, broken, write_models
 
 
@@ -31,38 +31,12 @@ def models(folders: dict[str, str]) -> dict[str, Predictor]:
     return {name: load(place, precision="fp32") for name, place in folders.items()}
 
 
-class Asking:
-    """Requests to the application within one event loop, its life included."""
-
-    def __init__(self, models: dict[str, Predictor], **settings: Any) -> None:
-        self.app = create_app(models, ServeSettings(**settings))
-
-    def __call__(self, *requests: tuple[Any, ...], together: bool = False) -> list[httpx.Response]:
-        """(method, path, JSON or bytes, headers) of each → its response."""
-
-        async def ask() -> list[httpx.Response]:
-            async with self.app.router.lifespan_context(self.app):
-                transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=True)
-                async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-                    calls = [self._one(client, *request) for request in requests]
-                    return list(await asyncio.gather(*calls)) if together else [await call for call in calls]
-
-        return asyncio.run(ask())
-
-    async def _one(
-        self, client: httpx.AsyncClient, method: str, path: str, body: Any = None, headers: Any = None
-    ) -> httpx.Response:
-        given = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
-        headers = {"content-type": "application/json", **(headers or {})}
-        return await client.request(method, path, headers=headers, **given)
-
-
 @pytest.fixture
-def ask(models: dict[str, Predictor]) -> Asking:
-    return Asking(models)
+def ask(models: dict[str, Predictor]) -> Requests:
+    return Requests(models)
 
 
-def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask: Asking) -> None:
+def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask: Requests) -> None:
     requests = [("POST", "/v1/predict", {"model": "sst", "inputs": [text]}) for text in TEXTS * 5]
     requests += [
         ("POST", "/v1/predict", {"model": "pair", "inputs": [[a, b]]}) for a, b in zip(TEXTS, TEXTS[::-1], strict=True)
@@ -75,7 +49,7 @@ def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask
             assert got["results"][0]["probabilities"] == pytest.approx(one.probabilities, abs=1e-5)
 
 
-def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
+def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> None:
     fill, follows, plain, packed, inside, listed, health, page, docs = ask(
         ("POST", "/v1/fill", {"inputs": ["the [MASK]"], "top_k": 3}),
         ("POST", "/v1/next-sentence", {"first": TEXTS[0], "second": TEXTS[1]}),
@@ -134,6 +108,9 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
         ("/v1/inside", {"text": "a", "layer": 3}, 422, "layer 3: allowed are 1 to 2"),
         ("/v1/inside", {"text": "rain " * 100}, 422, "more than 64 tokens"),
         ("/v1/embeddings", {"input": []}, 422, "input"),
+        ("/v1/embeddings", {"input": [15339, 1917]}, 422, "input: expected a text or a list of texts, got token ids"),
+        ("/v1/embeddings", {"input": [[15339], [1917]]}, 422, "got token ids; send the texts"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 32}, 422, "dimensions 32: expected 64, the width of model lm"),
         ("/v1/inside", b'{"text": "\\ud800"}', 422, "half of a character"),
         ("/v1/fill", {"inputs": ["[MASK] " * 60] * 250, "top_k": 100}, 422, "at most 20,000 pieces in all"),
         ("/v1/predict", {"inputs": ["[MASK] " * 60] * 100}, 422, "at most 20,000 pieces in all"),
@@ -141,14 +118,22 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
         ("/v1/predict", {f"name{place}": 0 for place in range(60_000)}, 422, "an object of 60,000 names"),
     ],
 )
-def test_a_bad_request_is_told_what_is_wrong(ask: Asking, path: str, body: Any, status: int, words: str) -> None:
+def test_a_bad_request_is_told_what_is_wrong(ask: Requests, path: str, body: Any, status: int, words: str) -> None:
     (response,) = ask(("POST", path, body))
     assert response.status_code == status, response.text
     assert words in response.json()["error"]["message"]
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_body_that_is_not_sent_as_json_is_not_read(ask: Asking) -> None:
+def test_the_models_own_width_may_be_named(ask: Requests) -> None:
+    """Clients of OpenAI's endpoint send `dimensions`, also as null."""
+    bodies = [{"input": ["rain"]}, {"input": ["rain"], "dimensions": None}, {"input": ["rain"], "dimensions": 64}]
+    responses = ask(*[("POST", "/v1/embeddings", body) for body in bodies])
+    assert [response.status_code for response in responses] == [200] * 3
+    assert len({json.dumps(response.json()["data"]) for response in responses}) == 1
+
+
+def test_a_body_that_is_not_sent_as_json_is_not_read(ask: Requests) -> None:
     """Else a page of another site could post to a service on the visitor's own machine."""
     (response,) = ask(("POST", "/v1/fill", b'{"inputs": ["a [MASK]"]}', {"content-type": "text/plain"}))
     assert response.status_code == 415
@@ -185,18 +170,18 @@ def test_a_body_whose_last_part_is_too_much_is_refused_at_once() -> None:
 def test_another_sites_name_is_refused(
     models: dict[str, Predictor], address: str, status: int, hosts: list[str]
 ) -> None:
-    responses = Asking(models, host=address)(*[("GET", "/health", None, {"host": host}) for host in hosts])
+    responses = Requests(models, host=address)(*[("GET", "/health", None, {"host": host}) for host in hosts])
     assert {host: got.status_code for host, got in zip(hosts, responses, strict=True)} == dict.fromkeys(hosts, status)
 
 
 def test_where_others_may_ask_any_name_is_answered(models: dict[str, Predictor]) -> None:
     for address in ("0.0.0.0", "::", "192.0.2.1", "my.example"):
-        (response,) = Asking(models, host=address)(("GET", "/health", None, {"host": "my.example"}))
+        (response,) = Requests(models, host=address)(("GET", "/health", None, {"host": "my.example"}))
         assert response.status_code == 200
 
 
 def test_a_token_is_asked_for(models: dict[str, Predictor]) -> None:
-    ask = Asking(models, token="so secret")
+    ask = Requests(models, token="so secret")
     body = {"inputs": ["a [MASK]"]}
     responses = ask(
         ("POST", "/v1/fill", body),
@@ -222,7 +207,7 @@ def test_the_word_before_the_token_may_be_in_either_case(
     models: dict[str, Predictor], status: int, sent: list[str]
 ) -> None:
     requests = [("GET", "/v1/models", None, {"authorization": value}) for value in sent]
-    found = [response.status_code for response in Asking(models, token="so secret")(*requests)]
+    found = [response.status_code for response in Requests(models, token="so secret")(*requests)]
     assert dict(zip(sent, found, strict=True)) == dict.fromkeys(sent, status)
 
 
@@ -289,7 +274,7 @@ def test_a_model_whose_name_is_not_utf_8_is_refused(
     assert f"{shown}: expected UTF-8 text, got other bytes" in capsys.readouterr().err
 
 
-def test_metrics_count(ask: Asking) -> None:
+def test_metrics_count(ask: Requests) -> None:
     *_, metrics = ask(
         ("POST", "/v1/predict", {"model": "sst", "inputs": TEXTS}),
         ("POST", "/v1/predict", {"model": "sst", "inputs": [3]}),
@@ -304,7 +289,7 @@ def test_metrics_count(ask: Asking) -> None:
 
 
 def test_the_log_holds_no_text(models: dict[str, Predictor], capsys: pytest.CaptureFixture[str]) -> None:
-    ask = Asking(models)
+    ask = Requests(models)
     ask.app = create_app(models, log=True)
     ask(
         ("POST", "/v1/predict", {"model": "sst", "inputs": ["a private thing"]}),
@@ -320,21 +305,21 @@ def test_the_log_holds_no_text(models: dict[str, Predictor], capsys: pytest.Capt
 def test_a_model_that_fails_is_no_other_requests_trouble(
     folders: dict[str, str], models: dict[str, Predictor], tmp_path: Path
 ) -> None:
-    ask = Asking({"sst": models["sst"], "nan": load(broken(folders["sst"], tmp_path / "nan"))})
+    ask = Requests({"sst": models["sst"], "nan": load(broken(folders["sst"], tmp_path / "nan"))})
     requests = [("POST", "/v1/predict", {"model": name, "inputs": ["rain"]}) for name in ("sst", "nan", "sst")]
     found = ask(*requests, together=True)
     assert [response.status_code for response in found] == [200, 500, 200]
     assert found[1].json()["error"]["message"].startswith("input 0: expected finite numbers from the model")
 
 
-def test_equal_questions_are_answered_together(ask: Asking) -> None:
+def test_equal_questions_are_answered_together(ask: Requests) -> None:
     for body in ({"text": "rain", "second": "the tower"}, {"text": "rain"}):
         found = ask(*[("POST", "/v1/inside", body)] * 5, together=True)
         assert [response.status_code for response in found] == [200] * 5
         assert len({response.text for response in found}) == 1
 
 
-def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Asking) -> None:
+def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Requests) -> None:
     layers = (1, 9, 2, 1)
     found = ask(*[("POST", "/v1/inside", {"text": "rain", "layer": layer}) for layer in layers], together=True)
     assert [response.status_code for response in found] == [200, 422, 200, 200]
@@ -353,7 +338,7 @@ def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Asking) -> None:
 )
 def test_a_text_is_tokenised_once_and_batched_once(
     models: dict[str, Predictor],
-    ask: Asking,
+    ask: Requests,
     monkeypatch: pytest.MonkeyPatch,
     path: str,
     body: dict[str, Any],
@@ -372,7 +357,7 @@ def test_a_text_is_tokenised_once_and_batched_once(
 
 
 def test_too_much_at_once_is_refused_and_the_rest_answered(models: dict[str, Predictor]) -> None:
-    ask = Asking(models, max_waiting_tokens=20)
+    ask = Requests(models, max_waiting_tokens=20)
     body = {"model": "sst", "inputs": TEXTS}
     found = ask(*[("POST", "/v1/predict", body)] * 30, together=True)
     codes = {response.status_code for response in found}

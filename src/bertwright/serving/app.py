@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from bertwright.errors import InputError, RunFailed
 from bertwright.serving import schemas
 from bertwright.serving.batcher import RETRY_SECONDS, Overloaded
-from bertwright.serving.endpoints import add_endpoints
+from bertwright.serving.endpoints import TAGS, add_endpoints
 from bertwright.serving.middleware import RequestMiddleware
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.service import Service, UnknownModel
@@ -56,6 +56,9 @@ def create_app(models: Mapping[str, Predictor], settings: ServeSettings | None =
         title="bertwright",
         version=__version__,
         summary="Answers of BERT models: labels, entities, answers to questions, filled masks, vectors.",
+        description="Requests and answers are JSON. A request without `model` goes to the first model. An error is "
+        '`{"error": {"message", "type"}}`; its message names the input by its number, from 0 on.',
+        openapi_tags=TAGS,
         lifespan=lifespan,
         responses=_REFUSALS,
     )

@@ -100,11 +100,21 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
         ("/v1/predict", b'{"inputs": ["\xff"]}', 400, "not JSON"),
         ("/v1/predict", b'{"model": "sst", "inputs": ["\\ud800"]}', 422, "half of a character"),
         ("/v1/predict", b"x" * 1_000_001, 413, "1,000,001 bytes; at most 1,000,000"),
-        ("/v1/fill", {"model": "sst", "inputs": ["a [MASK]"]}, 422, "is a model for classification without the head"),
+        (
+            "/v1/fill",
+            {"model": "sst", "inputs": ["a [MASK]"]},
+            422,
+            "model sst is a model for classification without the head",
+        ),
         ("/v1/fill", {"inputs": ["a"]}, 422, "input 0: 'a' holds no"),
         ("/v1/fill", b'{"inputs": ["\\ud800 [MASK]"]}', 422, "input 0: holds half of a character"),
         ("/v1/answer", {"question": "a", "context": "b"}, 422, "model lm is a model for fill, not for questions"),
-        ("/v1/next-sentence", {"model": "sst", "first": "a", "second": "b"}, 422, "has no next-sentence head"),
+        (
+            "/v1/next-sentence",
+            {"model": "sst", "first": "a", "second": "b"},
+            422,
+            "model sst is a model for classifi",
+        ),
         ("/v1/inside", {"text": "a", "layer": 3}, 422, "layer 3: allowed are 1 to 2"),
         ("/v1/inside", {"text": "rain " * 100}, 422, "more than 64 tokens"),
         ("/v1/embeddings", {"input": []}, 422, "input"),
@@ -123,6 +133,32 @@ def test_a_bad_request_is_told_what_is_wrong(ask: Requests, path: str, body: Any
     assert response.status_code == status, response.text
     assert words in response.json()["error"]["message"]
     assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_description_has_groups_and_examples(ask: Requests) -> None:
+    """Every endpoint belongs to a described group, and every example of a request is answered as it stands."""
+    (response,) = ask(("GET", "/openapi.json"))
+    described = response.json()
+    groups = {tag["name"]: tag["description"] for tag in described["tags"]}
+    assert all(groups.values())
+    requests = []
+    for path, methods in described["paths"].items():
+        for method, endpoint in methods.items():
+            assert [tag in groups for tag in endpoint["tags"]] == [True], path
+            assert endpoint["description"], path
+            if method == "post":
+                examples = endpoint["requestBody"]["content"]["application/json"]["examples"]
+                requests += [("POST", path, example["value"]) for example in examples.values()]
+    assert len(requests) > 10
+    models = {"a text": "sst", "a pair of texts": "pair"}
+    names = described["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    bodies = {json.dumps(names[name]["value"]): model for name, model in models.items()}
+    without_model = ("questions", "a text with [MASK]")  # no model of questions and of choices is served here
+    for request in requests:
+        model = bodies.get(json.dumps(request[2]), "lm")
+        (response,) = ask((*request[:2], {"model": model, **request[2]}))
+        if response.status_code != 200:
+            assert any(words in response.json()["error"]["message"] for words in without_model), request
 
 
 def test_the_models_own_width_may_be_named(ask: Requests) -> None:

@@ -168,12 +168,16 @@ def _card(
     pipeline_tag = f"pipeline_tag: {_TAGS[architecture]}\n" if standard and architecture in _TAGS else ""
     tags = "".join(f"- {tag}\n" for tag in [*(["bert"] if standard else []), "bertwright"])
     readers = f"is read by transformers (`{architecture}`) as well" if standard else "is read by bertwright alone"
+    tokens = (
+        "\n\nThe same token ids in transformers: `AutoTokenizer.from_pretrained('FOLDER', split_special_tokens=True)`. "
+        "Without the option, the name of a special token in a text is read as that token."
+    )
     calls = "\n".join(f"    {call}" for call in use)
     numbers = f"{measured}\n\n{_list(figures)}" if figures else "None were measured."
     return (
         f"---\nlibrary_name: {'transformers' if standard else 'bertwright'}\n{pipeline_tag}"
         f"tags:\n{tags}---\n\n# {title}\n\n"
-        f"Made with bertwright {__version__}. The folder {readers}.\n\n"
+        f"Made with bertwright {__version__}. The folder {readers}.{tokens if standard else ''}\n\n"
         f"    import bertwright as bw\n\n    model = bw.load('FOLDER')\n{calls}\n\n"
         f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from the defaults:\n\n{_list(settings)}\n\n"
         f"## Numbers\n\n{numbers}\n\n## Limits\n\n{_list(limits)}\n"

@@ -64,6 +64,7 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     assert f"\n- began from {'random weights' if config is BERT else WEIGHTS}\n" in told
     assert f"# {title}, 400 pieces\n" in told
     assert ("is read by transformers" in told) == is_theirs
+    assert ("split_special_tokens=True" in told) == is_theirs
     assert ("is read by bertwright alone" in told) == (not is_theirs)
     assert told.startswith(f"---\nlibrary_name: {'transformers' if is_theirs else 'bertwright'}\n")
     assert ("pipeline_tag: text-classification" in told) == ("\n- bert\n" in told) == is_theirs

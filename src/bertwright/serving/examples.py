@@ -1,10 +1,10 @@
-"""Examples of requests for the OpenAPI description, by name; /docs offers them in a list."""
+"""RequestExamples of requests for the OpenAPI description, by name; /docs offers them in a list."""
 
 from typing import Any, Final
 
-Examples = dict[str, Any]
+RequestExamples = dict[str, Any]
 
-PREDICT: Final[Examples] = {
+PREDICT: Final[RequestExamples] = {
     "a text": {"value": {"inputs": ["a film to fall asleep in"]}},
     "a pair of texts": {"value": {"inputs": [["A garden behind the library.", "There is a garden."]]}},
     "a question": {
@@ -17,26 +17,26 @@ PREDICT: Final[Examples] = {
     },
     "a text with [MASK], for a pre-trained model": {"value": {"inputs": ["The film won the [MASK] prize."]}},
 }
-ANSWER: Final[Examples] = {
+ANSWER: Final[RequestExamples] = {
     "a question": {
         "value": {"question": "When was the bridge opened?", "context": "The stone bridge was opened in 1894."}
     },
 }
-FILL: Final[Examples] = {
+FILL: Final[RequestExamples] = {
     "two masks": {"value": {"inputs": ["The film was [MASK] in 1984 and won the [MASK] prize."], "top_k": 3}},
 }
-NEXT_SENTENCE: Final[Examples] = {
+NEXT_SENTENCE: Final[RequestExamples] = {
     "two sentences": {
         "value": {"first": "The ferry left the harbour at seven.", "second": "By noon it had reached the island."}
     },
 }
-EMBEDDINGS: Final[Examples] = {
+EMBEDDINGS: Final[RequestExamples] = {
     "two texts": {"value": {"input": ["The ferry left the harbour.", "A boat sailed early."]}},
     "as base64, from [CLS]": {
         "value": {"input": "The ferry left the harbour.", "encoding_format": "base64", "pool": "cls"}
     },
 }
-INSIDE: Final[Examples] = {
+INSIDE: Final[RequestExamples] = {
     "a text": {"value": {"text": "my dog is cute"}},
     "two texts, layer 2": {"value": {"text": "my dog is cute", "second": "he likes playing", "layer": 2}},
 }

@@ -31,6 +31,6 @@ class Requests:
     async def _one(
         self, client: httpx.AsyncClient, method: str, path: str, body: Any = None, headers: Any = None
     ) -> httpx.Response:
-        given = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
+        body_argument = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
         headers = {"content-type": "application/json", **(headers or {})}
-        return await client.request(method, path, headers=headers, **given)
+        return await client.request(method, path, headers=headers, **body_argument)

@@ -12,22 +12,11 @@ import transformers
 
 from bertwright.cli import main
 from bertwright.errors import InputError
-from bertwright.serving.predictor import Predictor, load
+from bertwright.serving.predictor import Predictor
 from bertwright.sklearn import BertClassifier, BertVectorizer
 from tests.support.requests import Requests
-from tests.support.served import write_models
 
 TEXTS = ["", "the harbour", " \t"]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
-    return write_models(tmp_path_factory.mktemp("models"), own_text.read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def models(folders: dict[str, str]) -> dict[str, Predictor]:
-    return {name: load(path, precision="fp32") for name, path in folders.items()}
 
 
 def output_of_transformers(folder: str, kind: Any, texts: list[str]) -> Any:

@@ -18,25 +18,24 @@ from bertwright.tasks.question_answering.spec import SQUAD1
 from bertwright.tasks.tagging.model import Tagger
 from bertwright.tasks.tagging.spec import NER
 from tests.support.requests import Requests
-from tests.support.served import SST, overflowing, write_models
+from tests.support.served import SST, overflowing
 
 EXPECTED = "expected finite numbers from the model, got NaN or infinity"
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("models")
-    whole = write_models(folder, own_text.read_text("utf-8"))
-    return {name: overflowing(whole[name], folder / f"{name}-overflows", "e") for name in ("lm", "sst")}
+def overflows(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("overflows")
+    return {name: overflowing(folders[name], folder / f"{name}-overflows", "e") for name in ("lm", "sst")}
 
 
 @pytest.fixture(scope="module")
-def models(folders: dict[str, str]) -> dict[str, Predictor]:
-    return {name: load(path, precision="fp32") for name, path in folders.items()}
+def predictors(overflows: dict[str, str]) -> dict[str, Predictor]:
+    return {name: load(path, precision="fp32") for name, path in overflows.items()}
 
 
-def test_python_names_the_input(models: dict[str, Predictor]) -> None:
-    lm, sst = models["lm"], models["sst"]
+def test_python_names_the_input(predictors: dict[str, Predictor]) -> None:
+    lm, sst = predictors["lm"], predictors["sst"]
     assert np.isfinite(lm.vectors(["b", "c"])).all()
     for compute, location in (
         (lambda: sst(["b", "e", "c"]), "sst-overflows: input 1: "),
@@ -60,7 +59,7 @@ def test_python_names_the_input(models: dict[str, Predictor]) -> None:
     ],
 )
 def test_a_command_names_the_input_and_fails(
-    folders: dict[str, str],
+    overflows: dict[str, str],
     command: list[str],
     location: str,
     tmp_path: Path,
@@ -69,15 +68,15 @@ def test_a_command_names_the_input_and_fails(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("b\ne\n", "utf-8")
-    assert main([*command, "--model", folders["lm"]]) == 1
+    assert main([*command, "--model", overflows["lm"]]) == 1
     assert f"{location}{EXPECTED}" in capsys.readouterr().err
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_predict_names_the_line(folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_names_the_line(overflows: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "texts.csv"
     table.write_text("text\nb\nc\ne\n", "utf-8")
-    assert main(["predict", "--model", folders["sst"], "--input", str(table)]) == 1
+    assert main(["predict", "--model", overflows["sst"], "--input", str(table)]) == 1
     assert f"texts.csv:4: {EXPECTED}" in capsys.readouterr().err
 
 
@@ -91,22 +90,22 @@ def test_predict_names_the_line(folders: dict[str, str], tmp_path: Path, capsys:
         ("/v1/inside", {"text": "e", "layer": 2}, 0),
     ],
 )
-def test_http_names_the_input(models: dict[str, Predictor], path: str, body: dict[str, Any], index: int) -> None:
-    (response,) = Requests(models)(("POST", path, body))
+def test_http_names_the_input(predictors: dict[str, Predictor], path: str, body: dict[str, Any], index: int) -> None:
+    (response,) = Requests(predictors)(("POST", path, body))
     assert response.status_code == 500
     assert response.json()["error"]["message"].startswith(f"input {index}: {EXPECTED}")
 
 
-def test_the_vectorizer_names_the_text(folders: dict[str, str]) -> None:
-    vectorizer = BertVectorizer(folders["lm"]).fit(["b"])
+def test_the_vectorizer_names_the_text(overflows: dict[str, str]) -> None:
+    vectorizer = BertVectorizer(overflows["lm"]).fit(["b"])
     assert np.isfinite(vectorizer.transform(["b"])).all()
     with pytest.raises(RunFailed, match=rf"X\[1\]: {EXPECTED}"):
         vectorizer.transform(["b", "e"])
 
 
-def test_the_input_of_a_row_is_named(folders: dict[str, str], tmp_path: Path) -> None:
+def test_the_input_of_a_row_is_named(overflows: dict[str, str], tmp_path: Path) -> None:
     """Texts with several rows: windows, and choices."""
-    saved = open_model(folders["lm"])
+    saved = open_model(overflows["lm"])
     config = saved.config
     tags = NER.model_copy(update={"labels": ("O", "B-X", "I-X")})
     long = "b " * 150

@@ -1,5 +1,6 @@
 """Finite weights that overflow: no way to an answer gives NaN, and each message names the input."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,12 @@ import numpy as np
 import pytest
 
 from bertwright.cli import main
+from bertwright.corpus.shards import Corpus
 from bertwright.errors import RunFailed
 from bertwright.model.bert import Bert
 from bertwright.model.folder import open_model, save_model
+from bertwright.reports.filled_masks import fill_own_masks
+from bertwright.reports.runs import Run
 from bertwright.serving.predictor import Predictor, load
 from bertwright.sklearn import BertVectorizer
 from bertwright.tasks.classification.model import Classifier
@@ -71,6 +75,22 @@ def test_a_command_names_the_input_and_fails(
     assert main([*command, "--model", overflows["lm"]]) == 1
     assert f"{location}{EXPECTED}" in capsys.readouterr().err
     assert not (tmp_path / "out.npz").exists()
+
+
+def test_evaluate_and_report_have_no_nan(
+    overflows: dict[str, str], tmp_path: Path, own_text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus"
+    assert main(["corpus", "build", str(own_text), "--tokenizer", overflows["lm"], "--out", str(corpus)]) == 0
+    model, rows = overflows["lm"], ["--rows", "8", "--length", "32"]
+    assert main(["evaluate", "pretraining", "--model", model, "--corpus", str(corpus), *rows]) == 1
+    assert f"{model} on {corpus}: {EXPECTED}" in capsys.readouterr().err
+    run = tmp_path / "run"
+    shutil.copytree(model, run / "model")
+    record = {"settings": {}, "data": {"corpus": Corpus.open(corpus).fingerprint}, "places": {"corpus": str(corpus)}}
+    masks = fill_own_masks(Run(run, record, "finished", "", {}, {}))
+    assert masks.filled == ()
+    assert EXPECTED in masks.note
 
 
 def test_predict_names_the_line(overflows: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,8 @@ class _OfTexts(Trained):
             task, max_length = noted_task(self.learned_.saved)
             encoded = CLASSIFICATION.encode(task, self.learned_.tokenizer, _examples(texts, None), max_length)
             logits = self.learned_.ready(open_logits)(encoded)
-        return decode(task, logits), logits.astype(np.float64)
+            predictions = decode(task, logits, "X[{}]".format)
+        return predictions, logits.astype(np.float64)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -288,7 +289,14 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             encoder = self.learned_.ready(partial(open_encoder, precision=str(self.precision)))
             vectors = np.empty((len(texts), config.hidden), dtype=np.float32)
             layers, limit = [python_scalar(self.layer) % (config.layers + 1)], python_scalar(self.max_length)
-            rows = features_of(encoder, self.learned_.tokenizer, texts.sides[0], layers=layers, max_length=limit)
+            rows = features_of(
+                encoder,
+                self.learned_.tokenizer,
+                texts.sides[0],
+                layers=layers,
+                max_length=limit,
+                location="X[{}]".format,
+            )
             cut = 0
             for row, features in enumerate(rows):
                 vectors[row] = pooled(features.states, pool)[0]

@@ -58,7 +58,7 @@ class _Costs:
 
     def finetuning_flops(self, job: Finetuning) -> float:
         """Return the FLOPs of a fine-tuning whose rows all have the largest length; validation follows each epoch."""
-        length, epochs = job.settings.max_length, job.settings.epochs
+        length, epochs = job.settings.max_length, job.settings.epochs or 0  # every scale names the epochs
         rows = sum((3 if name == "train" else 1) * taken for name, (taken, _) in job.subset.rows.items())
         return sum(epochs * rows * self.model(model.settings).encoder.flops(length, length) for model in job.models)
 

@@ -161,7 +161,7 @@ class ClassificationKind(TaskKind):
         self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
     ) -> dict[str, float]:
         assert rows.targets is not None
-        values = decode(task, logits).values
+        values = decode(task, logits, rows.location).values
         is_collapsed = collapsed(values, rows.targets, task.labels) is not None
         return {**score_values(task, values, rows.targets), "collapsed": float(is_collapsed)}
 
@@ -169,7 +169,7 @@ class ClassificationKind(TaskKind):
         self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
     ) -> dict[str, Any]:
         assert rows.targets is not None
-        predictions = decode(task, logits)
+        predictions = decode(task, logits, rows.location)
         assessed = assess(task, predictions, rows.targets)
         return {**assessed, "worst": errors_of(task, rows, predictions).worst()}
 
@@ -225,15 +225,15 @@ class ClassificationKind(TaskKind):
         logits = {name: logits_of(self.encode(task, tokenizer, rows, max_length)) for name, rows in examples.items()}
         metrics: dict[str, Any] = {}
         if request.calibrate:
+            before = _measured(task, examples, logits)
             targets = np.concatenate([rows.targets for rows in examples.values() if rows.targets is not None])
             temperature = fit_temperature(task, np.concatenate(list(logits.values())), targets)
-            before = _measured(task, examples, logits)
             task = task.model_copy(update={"temperature": temperature})
             metrics = {"temperature": temperature}
             metrics |= {f"{name}.before": before[name] for name in before if name.endswith("calibration_error")}
         if request.errors:
-            errors = {name: errors_of(task, rows, decode(task, logits[name])) for name, rows in examples.items()}
-            write_errors(request.errors, errors)
+            answers = {name: decode(task, logits[name], rows.location) for name, rows in examples.items()}
+            write_errors(request.errors, {name: errors_of(task, examples[name], answers[name]) for name in examples})
         metrics = _measured(task, examples, logits) | metrics
         if request.calibrate:
             note_task(saved, {"temperature": task.temperature})
@@ -256,7 +256,7 @@ class ClassificationKind(TaskKind):
             rows = examples_of(task, table, require_label=False)
             encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
             long.count(encoded, rows)
-            return add_predictions(task, written, decode(task, logits_of()(encoded)))
+            return add_predictions(task, written, decode(task, logits_of()(encoded), rows.location))
 
         names = task.text if request.input_format == "lines" else task.columns
         num_rows = answer_tables(request, answered, headerless=names)
@@ -271,7 +271,7 @@ def _measured(
     metrics: dict[str, Any] = {}
     for name, rows in examples.items():
         assert rows.targets is not None
-        predictions = decode(task, logits[name])
+        predictions = decode(task, logits[name], rows.location)
         of_file: dict[str, Any] = {**score_values(task, predictions.values, rows.targets), "examples": len(rows)}
         of_file |= score_labels(task, predictions.values, rows.targets)
         of_file |= assess(task, predictions, rows.targets)

@@ -206,7 +206,9 @@ def test_a_record_without_weights_is_said_to_be_that(
     assert "Not finished" not in page_of(out)
     result, _ = paper(capsys, study, out, "table5", "--arms", "bert", "--tasks", "rte,sst2", code=1)
     (folder,) = result["failed"]
-    assert result["failed"][folder] == "holds the record of a run and no weights; remove the folder to train it again"
+    assert result["failed"][folder] == (
+        "expected the weights of a finished run, got none; remove the folder to train it again"
+    )
     shutil.rmtree(folder)
     result, _ = paper(capsys, study, out, "table5", "--arms", "bert", "--tasks", "rte,sst2")
     assert result["left"] == {"pretrainings": 0, "measurements": 0}
@@ -218,10 +220,10 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
     assert main(["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
     stderr = capsys.readouterr().err
     assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in stderr
-    assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in stderr
+    assert ": --corpus: name a WordPiece corpus, or the text to build it from" in stderr
     typed = ["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
     assert main(typed) == 2
-    assert "wordpiece-400 is not built yet from --corpus wkii, which is no corpus folder" in capsys.readouterr().err
+    assert "wordpiece-400 is not built yet, and --corpus wkii is not a corpus folder" in capsys.readouterr().err
 
 
 def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ def import_vocabulary(vocab_txt: Path, *, cased: bool) -> Tokenizer:
     return Tokenizer(read_vocabulary(vocab_txt), rules, place=str(vocab_txt))
 
 
-def train_tokenizer(
+def train_wordpiece(
     texts: Iterable[str],
     *,
     vocab_size: int,

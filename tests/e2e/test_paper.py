@@ -283,7 +283,7 @@ def test_what_another_process_is_at_is_left_to_it(
     with locked(last):
         result, stderr = paper(capsys, study, out, "table5", *TWO)
     assert result["elsewhere"] == [str(last)]
-    assert "left out, because another process works on it" in stderr
+    assert "skipped, because another process computes it" in stderr
     assert result["left"] == {"pretrainings": 0, "measurements": 1}
 
 

@@ -67,8 +67,8 @@ class Trained(TextEstimator):
 
     model: str | Path = field(kw_only=False)
     tokenizer: str | Path | None = None
-    epochs: int = 3
-    batch_size: int = 32
+    epochs: int | None = None
+    batch_size: int | None = None
     learning_rate: float | None = None
     max_length: int = 128
     precision: str = "auto"

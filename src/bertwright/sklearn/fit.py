@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bertwright.errors import InputError
 from bertwright.files import digest_note
 from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.schedule import scheduled
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     add_auxiliary_loss,
@@ -141,6 +142,7 @@ def fit_model(
         data, kind = LabelledData(task, rows, {}, {}), kind_of(task)
         bound = kind.bind(data, model_tokenizer, saved.config, settings.max_length, weights=weights)
         bound = add_auxiliary_loss(settings, bound, saved=saved, tokenizer=model_tokenizer)
+        settings = scheduled(settings, saved.config, len(bound.lengths))
         start = initial_weights(settings, bound, saved)
         # in a joblib worker torch reports the worker's threads
         numerics = _measured(settings.precision, settings.threads or torch.get_num_threads())

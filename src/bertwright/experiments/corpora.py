@@ -31,10 +31,18 @@ _TITLES: Mapping[VocabularyKind, str] = {"wordpiece": "WordPiece", "bytepair": "
 
 @dataclass(frozen=True)
 class Corpora:
-    """Folders of the corpora by kind; missing: for each kind that is not there, the message that says why."""
+    """Corpora of an experiment by kind.
+
+    folders     folders of the corpora that are there
+    missing     for each kind that is not there, the message that says why
+    texts       inputs that are no corpus folders
+    to_build    missing kinds that a run would build
+    """
 
     folders: Mapping[CorpusKind, Path]
     missing: Mapping[CorpusKind, str]
+    texts: tuple[str, ...] = ()
+    to_build: frozenset[CorpusKind] = frozenset()
 
 
 def make_corpora(
@@ -47,9 +55,10 @@ def make_corpora(
     """
     built, texts = _split_inputs(inputs)
     if texts and build:
-        _check_source(out, texts)
+        _note_text(out, texts)
     folders: dict[CorpusKind, Path] = {}
     missing: dict[CorpusKind, str] = {}
+    to_build: set[CorpusKind] = set()
     for vocabulary, order in sorted(set(kinds)):
         documents = built.get(vocabulary) or out / f"{vocabulary}-{vocab_size}"
         if build and texts and not _is_built(documents):
@@ -58,6 +67,7 @@ def make_corpora(
             no_input = f"--corpus: name a {_TITLES[vocabulary]} corpus, or the text to build it from"
             not_built = f"{documents} is not built yet, and --corpus {' '.join(texts)} is not a corpus folder"
             missing[vocabulary, order] = not_built if texts else no_input
+            to_build |= {(vocabulary, order)} if texts else set()
             continue
         folder = documents if order == "documents" else _shuffled(documents, out)
         if build and not _is_built(folder):
@@ -67,7 +77,8 @@ def make_corpora(
             folders[vocabulary, order] = folder
         else:
             missing[vocabulary, order] = f"its corpus {folder.name} is not built yet"
-    return Corpora(folders, missing)
+            to_build.add((vocabulary, order))
+    return Corpora(folders, missing, tuple(texts), frozenset(to_build))
 
 
 def _split_inputs(inputs: Sequence[str]) -> tuple[dict[VocabularyKind, Path], list[str]]:
@@ -87,21 +98,29 @@ def _split_inputs(inputs: Sequence[str]) -> tuple[dict[VocabularyKind, Path], li
     return built, texts
 
 
-def _check_source(out: Path, texts: Sequence[str]) -> None:
-    """Raise InputError where the corpora in `out` were built from another text; write the text's names if new."""
+def check_text(texts: Sequence[str], out: Path) -> list[str]:
+    """Return the paths of the text from which the corpora in `out` are built.
+
+    Raises InputError for absent inputs, and where the corpora there were built from another text.
+    """
     path = out / _SOURCE_FILE
     paths = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
     if not path.is_file():
-        find_inputs(texts)  # refuses absent inputs before their names are written
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"text": paths})
-        return
-    earlier = read_object(path).get("text")
-    if earlier != paths:
+        find_inputs(texts)
+    elif (earlier := read_object(path).get("text")) != paths:
         names = ", ".join(earlier) if isinstance(earlier, list) else str(earlier)
         raise InputError(
             f"--corpus {' '.join(texts)}: the corpora in {out} were built from {names}; choose another --out"
         )
+    return paths
+
+
+def _note_text(out: Path, texts: Sequence[str]) -> None:
+    """Check the text from which the corpora in `out` are built, and write its names beside them."""
+    paths = check_text(texts, out)
+    if not (out / _SOURCE_FILE).is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / _SOURCE_FILE, {"text": paths})
 
 
 def _build(texts: Sequence[str], folder: Path, *, vocabulary: VocabularyKind, vocab_size: int) -> None:

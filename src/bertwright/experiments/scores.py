@@ -166,14 +166,14 @@ def remaining_work(plan: ExperimentPlan) -> RemainingWork:
     """Return the remaining work of a plan; its time is that of similar finished parts in the same folder."""
     models = [model for model in plan.all_models if not model.is_finished]
     jobs = [job for job in plan.all_jobs if not job.is_finished]
-    times = [*_model_seconds(models, plan.out / "pretrained"), *_job_seconds(jobs, plan)]
+    times = [*model_seconds(models, plan.out / "pretrained"), *job_seconds(jobs, plan)]
     known = [seconds for seconds in times if seconds is not None]
     return RemainingWork(
         len(models), len(plan.all_models), len(jobs), len(plan.all_jobs), sum(known), len(times) - len(known)
     )
 
 
-def _model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
+def model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
     """Return the remaining seconds of each model, by the mean speed of runs with the same system and size.
 
     None: no such run has a speed yet.
@@ -198,7 +198,7 @@ def _speeds(folder: Path) -> Mapping[str, float]:
     return {kind: statistics.fmean(values) for kind, values in speeds.items()}
 
 
-def _job_seconds(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
+def job_seconds(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
     """Return the expected seconds of each fine-tuning; None where none on its task is finished.
 
     The estimate is the mean over the finished fine-tunings on its task: those of its system and size, or else all.

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from bertwright.errors import InputError
 from bertwright.files import digest_note
@@ -28,8 +29,11 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
+from bertwright.model.backbones import Backbone
 from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
 from bertwright.tasks.binding import LabelledData, open_tokenizer
+from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.inference import Answerable, choose, ready
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -117,6 +121,12 @@ def read(model: str | Path) -> Learned:
         raise InputError(f"{model}: expected a model folder or a run, got random weights")
     saved = open_model(str(model))
     return Learned(saved, open_tokenizer(saved), _tokenizer_files(saved))
+
+
+def open_encoder(saved: SavedModel, *, precision: str) -> Backbone:
+    """Return the encoder with which vectors are computed in this precision, as `bertwright.load` computes them."""
+    answerable = Answerable(**vars(saved), answering=choose(precision))
+    return cast(Backbone, ready(nn.ModuleDict({"encoder": frozen_encoder(saved)}), answerable)["encoder"])
 
 
 def fit_model(

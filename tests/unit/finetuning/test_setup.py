@@ -165,7 +165,9 @@ def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
 def test_estimators_take_other_backbones(model: str, pretrained_models: dict[str, str], tmp_path: Path) -> None:
     sklearn = pytest.importorskip("bertwright.sklearn")
     texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
-    fitted = sklearn.BertClassifier(pretrained_models[model], epochs=1, max_length=16, precision="fp32", threads=1)
+    fitted = sklearn.BertClassifier(
+        pretrained_models[model], epochs=1, batch_size=32, max_length=16, precision="fp32", threads=1
+    )
     fitted.fit(texts, labels)
     probabilities = fitted.predict_proba(texts)
     fitted.save(tmp_path / "saved")

@@ -216,14 +216,16 @@ def test_columns_that_hold_no_labels_are_refused(write):
         learn(get_task("classify"), write("a.tsv", "text\tlabel\n" + rows))
 
 
-def test_a_free_regression_learns_its_scale_and_stsb_keeps_its_own(write):
+def test_a_regression_learns_the_scale_of_its_targets(write):
     path = write("a.tsv", "text\tlabel\nx\t100\ny\t300\n")
     task = learn(get_task("regress"), path)
     targets = read_examples(task, path).targets
     assert (task.centre, task.spread) == (200.0, 100.0)
     assert loss_targets(task, targets).tolist() == [-1.0, 1.0]
     assert decode(task, loss_targets(task, targets)).values.tolist() == [100.0, 300.0]
-    assert learn(get_task("stsb"), Path("never read")) == get_task("stsb")
+    table = write("c.tsv", "sentence1\tsentence2\tscore\na\tb\t1\nc\td\t5\n")
+    pairs = learn(get_task("stsb"), table)
+    assert (pairs.centre, pairs.spread) == (3.0, 2.0)
     constant = learn(get_task("regress"), write("b.tsv", "text\tlabel\nx\t7\ny\t7\n"))
     assert (constant.centre, constant.spread) == (7.0, 1.0)
 

@@ -97,6 +97,12 @@ def _refuse_corpora(
     for other in [*(corpus for corpus, _ in corpora), *([validation_corpus] if validation_corpus else [])]:
         if other.tokenizer_hash != first.tokenizer_hash:
             raise InputError(f"{other.folder}: was built with another tokenizer than {first.folder}")
+        rules = other.manifest.text_rules, first.manifest.text_rules
+        if rules[0] != rules[1]:
+            say(
+                f"{other.folder}: was built by version {rules[0]} of the rules for text, {first.folder} by version "
+                f"{rules[1]}; to compare their metrics, build the older one again"
+            )
     refuse_vocabulary(settings.system, first)
     if validation_corpus and validation_corpus.fingerprint in [corpus.fingerprint for corpus, _ in corpora]:
         say(

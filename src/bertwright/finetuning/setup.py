@@ -13,6 +13,7 @@ from torch import nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
+from bertwright.finetuning.batches import tokens_left
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import Backbone, part_prefixes
 from bertwright.model.config import BackboneConfig, attends_both_ways
@@ -168,6 +169,7 @@ def train_plan(settings: FinetuneSettings, bound: BoundTask, config: BackboneCon
             bias_correction=settings.bias_correction,
         ),
         scale=lambda name: _scale(name, bound.head, settings, config.layers, rate),
+        work_left=tokens_left(bound, settings.batch_size, seed=seed, epochs=settings.epochs),
     )
 
 

@@ -1,5 +1,6 @@
 """A new BiLSTM between a model and a task's head, and the layers and rates of bodies of several parts."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,20 @@ def test_the_next_task_takes_it_over(models: dict[str, str], data: Path, tmp_pat
         finetune(features, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
         load(tmp_path / "first").vectors("a text")
+
+
+def test_metrics_are_printed_after_each_epoch(
+    models: dict[str, str], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = FAST.model_copy(update={"epochs": 3})
+    finetune(settings, SST2, model=models["bert"], data=data, out=tmp_path / "run")
+    lines = (tmp_path / "run" / "seed-0" / "metrics.jsonl").read_text().splitlines()
+    accuracies = [entry["held_out"]["accuracy"] for entry in map(json.loads, lines) if "held_out" in entry]
+    printed = [text for text in capsys.readouterr().err.splitlines() if text.startswith("epoch ")]
+    assert len(accuracies) == len(printed) == 3
+    for number, (text, accuracy) in enumerate(zip(printed, accuracies, strict=True), 1):
+        assert text.startswith(f"epoch {number}/3 · accuracy {accuracy:.4f}")
+        assert "collapsed" not in text
 
 
 def test_rates_layers_and_what_stays(models: dict[str, str], data: Path) -> None:

@@ -104,9 +104,9 @@ def test_the_cut_changes_no_row(corpus: Corpus) -> None:
 
 def test_time_left_counts_longer_rows_as_longer_steps(corpus: Corpus) -> None:
     run = prepared(corpus)
-    assert run.steps_left(10, 40) == 20 + 10 * 2
-    assert run.steps_left(35, 40) == 5
-    assert run.steps_left(40, 40) == 0
+    assert run.work_left(10, 40) == 20 * 16 + 10 * 32
+    assert run.work_left(35, 40) == 5 * 32
+    assert run.work_left(40, 40) == 0
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

@@ -116,20 +116,19 @@ def as_learned(task: TaggingTask, sentences: Sentences) -> Sentences:
     Raises InputError with file and line for a tag outside the scheme and for an impossible sequence.
     """
     assert sentences.tags is not None
-    original = sentences.tags
-    if task.scheme != "plain" and (usual := usual_spelling(tag for tags in original for tag in tags)):
-        sentences = replace(sentences, tags=tuple(tuple(usual[tag] for tag in tags) for tags in original))
-        assert sentences.tags is not None
-    scheme, note = _scheme(task, sentences, original)
-    for row, tags in enumerate(sentences.tags):
-        problem = first_impossible(tags, scheme)
+    original = tags = sentences.tags
+    if task.scheme != "plain" and (usual := usual_spelling(tag for row in original for tag in row)):
+        tags = tuple(tuple(usual[tag] for tag in row) for row in original)
+    scheme, note = _scheme(task, replace(sentences, tags=tags), original)
+    for row, row_tags in enumerate(tags):
+        problem = first_impossible(row_tags, scheme)
         if problem:
             word, reason = problem
             hint = "" if "impossible" in reason else _HINT
-            read_as = _read_as(original[row][word], tags[word])
+            read_as = _read_as(original[row][word], row_tags[word])
             raise InputError(f"{sentences.location(row, word)}: {reason}{read_as}{note}{hint}")
     learned = task.learned_scheme if task.labels else "iob2" if scheme == "iob1" else scheme
-    return replace(sentences, tags=tuple(in_scheme(tags, scheme, learned) for tags in sentences.tags))
+    return replace(sentences, tags=tuple(in_scheme(row_tags, scheme, learned) for row_tags in tags))
 
 
 def learn_tags(task: TaggingTask, sentences: Sentences) -> TaggingTask:

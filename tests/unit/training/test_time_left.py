@@ -11,7 +11,7 @@ from bertwright.training import loop as training_loop
 from bertwright.training.loop import Loop
 from bertwright.training.run_folder import start_run
 from bertwright.training.time_left import TimeLeft
-from tests.unit.training.test_loop import NUMERICS, Batch, line, plan, rows, trainable
+from tests.unit.training.test_loop import NUMERICS, Batch, linear, linear_rows, plan, trainable
 
 TOKENS = [30, 5, 5, 80, 10, 10, 10, 60, 2, 88]
 """Tokens of each step."""
@@ -54,9 +54,9 @@ def test_the_progress_line_counts_tokens_not_steps(monkeypatch: pytest.MonkeyPat
 
     def batches(step: int) -> list[tuple[Tensor, Tensor]]:
         now[0] += TOKENS[step]
-        return rows(step, (TOKENS[step],))
+        return linear_rows(step, (TOKENS[step],))
 
-    loop: Loop[Batch] = Loop(trainable(line()), plan(len(TOKENS), work_left=work_left), NUMERICS, None)
+    loop: Loop[Batch] = Loop(trainable(linear()), plan(len(TOKENS), work_left=work_left), NUMERICS, None)
     for step in range(len(TOKENS)):
         loop.step(step, batches)
         shown = re.search(r"(\d+):(\d\d) left", loop.progress(step + 1))
@@ -69,7 +69,7 @@ def test_the_progress_line_counts_tokens_not_steps(monkeypatch: pytest.MonkeyPat
 def test_the_utilisation_is_at_most_1_where_the_peak_was_measured_too_low(tmp_path: Path) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
     busy = NUMERICS.model_copy(update={"peak_flops": 1e-3})
-    training_loop.train(trainable(line()), rows, plan=plan(), numerics=busy, run=run, quiet=True)
+    training_loop.train(trainable(linear()), linear_rows, plan=plan(), numerics=busy, run=run, quiet=True)
     utilisations = [entry["mfu"] for entry in run.metrics()]
     assert len(utilisations) == 7
     assert all(0 < utilisation <= 1 for utilisation in utilisations)

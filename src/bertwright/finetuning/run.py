@@ -165,7 +165,7 @@ def _prepare(
         bound = feature_task(bound, settings.features, width=width, saved=saved, device=device, **cached)
         encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
         return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)
-    bound = add_auxiliary_loss(settings, bound, saved)
+    bound = add_auxiliary_loss(settings, bound, saved=saved, tokenizer=tokenizer)
     return Prepared(bound, initial_weights(settings, bound, saved), tokenizer, digests)
 
 

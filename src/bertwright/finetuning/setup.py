@@ -115,10 +115,12 @@ def add_bilstm(settings: FinetuneSettings, saved: SavedModel) -> SavedModel:
     return replace(saved, config=TopConfig(inner=saved.config, width=settings.bilstm), weights=weights)
 
 
-def add_auxiliary_loss(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> BoundTask:
+def add_auxiliary_loss(
+    settings: FinetuneSettings, bound: BoundTask, *, saved: SavedModel, tokenizer: BaseTokenizer
+) -> BoundTask:
     """Return the bound task with the next-token loss where settings and model have one; else unchanged."""
     weight = settings.language_weight(saved.config)
-    return with_language(bound, saved, weight) if weight else bound
+    return with_language(bound, saved, weight=weight, num_pieces=tokenizer.vocab_size) if weight else bound
 
 
 def initial_weights(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> SavedModel:

@@ -15,6 +15,7 @@ from bertwright.model.system import MASKED_LM_SYSTEMS, System, system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.objectives.vocabulary_loss import characters_of
+from bertwright.pretraining.init_from import without_unused_rows
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.pretraining.systems import (
     ExampleRows,
@@ -101,9 +102,10 @@ def evaluate_pretraining(
     most = saved.config.max_positions
     if rows < 1 or not 8 <= length <= most:
         raise InputError(f"expected at least 1 row of 8 to {most} tokens, got --rows {rows} --length {length}")
-    if open_tokenizer(saved).hash != data.tokenizer_hash:
+    tokenizer = open_tokenizer(saved)
+    if tokenizer.hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than that of {model}")
-    system_model = open_system_model(saved)
+    system_model = open_system_model(without_unused_rows(saved, tokenizer.vocab_size))
     system_model.to(resolve_device(device))
     system = system_of(saved.config) or "bert"
     second_sentence = second_sentence_of(system_model)

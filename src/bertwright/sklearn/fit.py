@@ -140,7 +140,7 @@ def fit_model(
         check_settings(settings, saved.config, saved.source)
         data, kind = LabelledData(task, rows, {}, {}), kind_of(task)
         bound = kind.bind(data, model_tokenizer, saved.config, settings.max_length, weights=weights)
-        bound = add_auxiliary_loss(settings, bound, saved)
+        bound = add_auxiliary_loss(settings, bound, saved=saved, tokenizer=model_tokenizer)
         start = initial_weights(settings, bound, saved)
         # in a joblib worker torch reports the worker's threads
         numerics = _measured(settings.precision, settings.threads or torch.get_num_threads())

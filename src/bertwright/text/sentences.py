@@ -4,7 +4,7 @@ In the paper a "sentence" is any contiguous span. Here it ends where a sentence 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Final
 
@@ -45,37 +45,37 @@ def split_sentences(document: Document, settings: TextSettings) -> list[str]:
     sentences: list[str] = []
     for paragraph in document.paragraphs:
         # One call per paragraph costs little more than one per document, and keeps every boundary.
-        split = (
-            _split(paragraph, settings.language)
-            if len(paragraph) <= _WINDOW
-            else _split_long(paragraph, settings.language)
-        )
-        for sentence in split:
+        split = _split if len(paragraph) <= _WINDOW else _split_long
+        for sentence in split(paragraph, settings.language):
             if sentence := tidy(sentence):
                 sentences.append(sentence)
     return sentences
 
 
-def _split(paragraph: str, language: str) -> Sequence[str]:
-    """Return the sentences of a paragraph; their characters are all of its characters."""
+def _split(paragraph: str, language: str) -> Iterable[str]:
+    """Return the sentences of a paragraph of at most `_WINDOW` characters."""
     sentences: list[str] = sentencex.segment(language, paragraph)
-    if len(paragraph) <= LONGEST_QUOTE or max(map(len, sentences)) <= LONGEST_QUOTE:
+    if len(paragraph) <= LONGEST_QUOTE or max(map(len, sentences), default=0) <= LONGEST_QUOTE:
         return sentences
-    return _split_closed(paragraph, language)
+    return _split_closed(tidy(paragraph), language)
 
 
 def _split_closed(text: str, language: str) -> list[str]:
-    """Return the sentences of a text in which quotes and brackets that stay open for too long are none."""
+    """Return the sentences of a text in which quotes and brackets that stay open for too long are none.
+
+    The text has single spaces and no line ends; then the sentences have all of its characters.
+    """
     ends = list(accumulate(map(len, sentencex.segment(language, _without_stray_openings(text)))))
     return [text[first:end] for first, end in zip([0, *ends], ends, strict=False)]
 
 
-def _split_long(paragraph: str, language: str) -> Iterator[str]:
+def _split_long(paragraph: str, language: str) -> Iterable[str]:
     """Yield the sentences of a long paragraph.
 
     The time of sentencex is quadratic in a paragraph of many quotes, or without spaces between sentences. Therefore it
     gets a window at a time. The next window begins where a sentence ended, before quotes that this window may cut.
     """
+    paragraph = tidy(paragraph)
     begin = 0
     while begin < len(paragraph):
         window = paragraph[begin : begin + _WINDOW]

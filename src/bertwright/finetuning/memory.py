@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from bertwright.finetuning.batches import micro_batch_rows
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.tasks.binding import BoundTask
 from bertwright.training.distributed import is_sharded
 from bertwright.training.hardware import Numerics
@@ -15,7 +15,7 @@ from bertwright.training.trial import FITS_ADVICE, RESUME_ADVICE, measure_step_s
 
 
 def advise_batch_size(
-    settings: FinetuneSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
+    settings: ScheduledSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
 ) -> str:
     """Return advice after a GPU ran out of memory: the largest batch size with which a trial step fits."""
     advice = (

@@ -14,6 +14,7 @@ from torch import nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.finetuning.batches import tokens_left
+from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import Backbone, part_prefixes
 from bertwright.model.config import BackboneConfig, attends_both_ways
@@ -158,19 +159,19 @@ def initial_model(settings: FinetuneSettings, bound: BoundTask, saved: SavedMode
     return model
 
 
-def train_plan(settings: FinetuneSettings, bound: BoundTask, config: BackboneConfig, seed: int) -> Plan:
+def train_plan(settings: ScheduledSettings, bound: BoundTask, config: BackboneConfig, seed: int) -> Plan:
     """Return the steps of a seed and their learning rates, without validation."""
-    rate = settings.rate(config)
+    rate = settings.learning_rate
     return Plan(
         steps=settings.epochs * -(-len(bound.lengths) // settings.batch_size),
         seed=seed,
         optimizer=OptimizerSettings(
             learning_rate=rate,
-            warmup=settings.warmup_of(config),
+            warmup=settings.warmup,
             weight_decay=settings.weight_decay,
             bias_correction=settings.bias_correction,
         ),
-        scale=lambda name: _scale(name, bound.head, settings, config.layers, rate),
+        scale=lambda parameter: _scale(parameter, bound.head, settings, config.layers, rate),
         work_left=tokens_left(bound, settings.batch_size, seed=seed, epochs=settings.epochs),
     )
 

@@ -26,6 +26,7 @@ from bertwright.pretraining.systems import (
     validation_metrics,
 )
 from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.finite import check_finite
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 from bertwright.training.hardware import keep_memory, resolve_device
 from bertwright.training.settings import Device
@@ -94,7 +95,8 @@ def evaluate_pretraining(
 ) -> dict[str, Any]:
     """Return validation metrics on the first `rows` rows of `length` tokens of a corpus; see `ValidationRows`.
 
-    Raises InputError without the device, for a corpus of another tokenizer, and for rows that the model cannot read.
+    Raises InputError without the device, for a corpus of another tokenizer, and for rows that the model cannot read;
+    RunFailed where a loss is not finite.
     """
     keep_memory()
     saved = open_model(model)
@@ -111,4 +113,8 @@ def evaluate_pretraining(
     second_sentence = second_sentence_of(system_model)
     validation = ValidationRows.of([(data, 1.0)], second_sentence, rows=rows, length=length, system=system)
     with torch.inference_mode():
-        return advise_on_full_gpu(lambda: validation.metrics(system_model), lambda: CPU_ADVICE)
+        metrics = advise_on_full_gpu(lambda: validation.metrics(system_model), lambda: CPU_ADVICE)
+    check_finite(
+        [[value for name, value in metrics.items() if name.endswith("loss")]], lambda _: f"{model} on {corpus}"
+    )
+    return metrics

@@ -23,6 +23,7 @@ import numpy as np
 from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.tables.files import Format, InputFormat, decode_lines, open_file, source_name
+from bertwright.tables.json_values import float_of_json
 from bertwright.tables.parquet import ArrowRows, read_arrow_rows
 
 Row = TypeVar("Row")
@@ -347,7 +348,7 @@ def names_once(location: str) -> Callable[[list[tuple[str, object]]], dict[str, 
 def json_object(line: str, location: str) -> dict[str, object]:
     """Return the object in a line of JSON. Raises InputError, which begins with `location`, for anything else."""
     try:
-        fields = json.loads(line, object_pairs_hook=names_once(location))
+        fields = json.loads(line, object_pairs_hook=names_once(location), parse_float=float_of_json(location))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{location}: not valid JSON: {error}") from None
     if not isinstance(fields, dict):

@@ -572,10 +572,9 @@ def test_two_texts_need_two_segments(tmp_path: Path, pieces: list[str]) -> None:
     assert len(load(tmp_path / "own")(["a text"])) == 1
     (tmp_path / "train.tsv").write_text("a\tb\tlabel\n" + "x\ty\t0\nv\tw\t1\n" * 9, "utf-8")
     task = CLASSIFY.model_copy(update={"text": ("a", "b")})
+    settings = FinetuneSettings(epochs=3, batch_size=32, max_length=32)
     with pytest.raises(InputError, match="classify: reads two texts"):
-        finetune(
-            FinetuneSettings(max_length=32), task, model=str(tmp_path / "own"), data=tmp_path, out=tmp_path / "run"
-        )
+        finetune(settings, task, model=str(tmp_path / "own"), data=tmp_path, out=tmp_path / "run")
     publish(tmp_path / "next", pieces, "BertForNextSentencePrediction", type_vocab_size=1)
     import_model(str(tmp_path / "next"), tmp_path / "own-next")
     assert main(["next-sentence", "a", "b", "--model", str(tmp_path / "own-next")]) == 2

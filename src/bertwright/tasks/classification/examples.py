@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -279,8 +280,8 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
 
 
 def _label_text(cell: object, column: str, table: Table, row: int) -> str:
-    """Return a label as text: JSON numbers and truth values as JSON writes them."""
-    text = cell.strip() if isinstance(cell, str) else ""
+    """Return a label as text: numbers and truth values as JSON writes them, decimals with all their digits."""
+    text = cell.strip() if isinstance(cell, str) else f"{cell:f}" if isinstance(cell, Decimal) else ""
     if isinstance(cell, int) or (isinstance(cell, float) and math.isfinite(cell)):  # NaN means no label
         text = json.dumps(cell)
     if not text:
@@ -310,7 +311,7 @@ def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str
 
 def _number(cell: object, column: str, table: Table, row: int) -> float:
     error = InputError(f"{table.location(row)}: expected a finite number in column '{column}', got {cell!r}")
-    if isinstance(cell, bool) or not isinstance(cell, str | int | float) or "_" in str(cell):
+    if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal) or "_" in str(cell):
         raise error
     try:
         number = float(cell)

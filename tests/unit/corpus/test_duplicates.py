@@ -18,7 +18,7 @@ from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.settings import ExampleSettings
 from bertwright.text.document import TEXT_RULES, TextSettings
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 
 
 def sidecars(folder: Path, texts: list[list[int]]) -> tuple[list[ShardEntry], list[int]]:
@@ -132,7 +132,7 @@ def test_parts_by_other_rules_or_settings_are_not_merged(own_text: Path, own_tok
 
 def test_what_cannot_be_merged_is_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path / "one", workers=1)
-    train_tokenizer([own_text.read_text()], vocab_size=400).save(tmp_path / "small")
+    train_wordpiece([own_text.read_text()], vocab_size=400).save(tmp_path / "small")
     build_corpus([own_text], tokenizer=tmp_path / "small", out=tmp_path / "two", workers=1)
     for parts, message in (
         (["one", "two"], "another tokenizer than"),

@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.wikipedia import LARGEST_PAGE
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 
 DUMP = Path(__file__).resolve().parents[2] / "fixtures" / "own_dump.xml"
 ALDERMERE = (
@@ -70,14 +70,14 @@ def test_pages_that_are_not_wikitext_are_left_out_and_counted(tmp_path: Path, mo
     path.write_text(f"<mediawiki>{''.join(pages)}</mediawiki>", encoding="utf-8")
     documents = [document.paragraphs for document in read_documents(path, TextSettings())]
     assert documents == [("A town by the sea.",), ("A village.",)]
-    train_tokenizer(["A town by the sea. A village. body is red."], vocab_size=60).save(tmp_path / "tok")
+    train_wordpiece(["A town by the sea. A village. body is red."], vocab_size=60).save(tmp_path / "tok")
     manifest = build_corpus([path], tokenizer=tmp_path / "tok", out=tmp_path / "corpus", workers=1)
     assert (manifest.documents, manifest.dropped_documents) == (2, 1)
 
 
 def test_workers_change_no_byte(tmp_path: Path) -> None:
     texts = (line for document in read_documents(DUMP, TextSettings()) for line in document.paragraphs)
-    train_tokenizer(texts, vocab_size=120).save(tmp_path / "tok")
+    train_wordpiece(texts, vocab_size=120).save(tmp_path / "tok")
     for workers in (1, 2):
         build_corpus([DUMP], tokenizer=tmp_path / "tok", out=tmp_path / f"corpus-{workers}", workers=workers)
     corpora = [Corpus.open(tmp_path / f"corpus-{workers}") for workers in (1, 2)]

@@ -19,7 +19,7 @@ from typing import Any
 from bertwright.console import Status
 from bertwright.corpus.encode import EncodedChunk, encode_chunk, start_worker
 from bertwright.corpus.inputs import Chunk, Position, Reader, part_of
-from bertwright.corpus.manifest import Manifest
+from bertwright.corpus.manifest import Manifest, text_record
 from bertwright.corpus.resume import BuildState, UnfinishedBuild, is_free, recover_finished, resume_build
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
@@ -73,7 +73,7 @@ def build_corpus(
         "version": __version__,
         "inputs": [_source_name(source) for source in sources],
         "tokenizer": loaded.hash,
-        "text": settings.model_dump(mode="json"),
+        "text": text_record(settings),
         "shard_tokens": shard_tokens,
         "on_error": "skip" if skip else "stop",
         "keep_duplicates": keep_duplicates,
@@ -95,7 +95,7 @@ def build_corpus(
             if not state.documents:
                 raise InputError(_no_text(sources, settings, skipped.first))
             return writer.finish(
-                text=settings.model_dump(mode="json"),
+                text=text_record(settings),
                 sources=tuple(reader.sources),
                 dropped=state.dropped,
                 skipped=skipped,

@@ -27,6 +27,7 @@ from bertwright.corpus.manifest import (
 from bertwright.corpus.shards import Corpus, Tokens, record_batches
 from bertwright.errors import InputError, shown
 from bertwright.files import file_digest
+from bertwright.text.document import TEXT_RULES
 
 SINGLE_SENTENCE_LIMIT = 0.5
 """Fraction of documents with one sentence above which a report warns."""
@@ -70,6 +71,7 @@ class Repeated(Settings):
 class CorpusReport(Settings):
     """Report of `inspect_corpus`. Shares are fractions of 1; lengths are in tokens, without [CLS] and [SEP].
 
+    text_rules      version of the rules by which documents and sentences were made
     unknown         the unknown token, to which `unknown_share` refers
     repeated_share  fraction of sentences of REPEAT_LENGTH tokens or more that equal an earlier one
     """
@@ -82,6 +84,7 @@ class CorpusReport(Settings):
     duplicates: int
     skipped: Skipped
     sentences: int
+    text_rules: int
     tokens: int
     sentence_tokens: Histogram
     document_sentences: Histogram
@@ -102,7 +105,7 @@ class CorpusReport(Settings):
             f"  documents   {self.documents:>15,}   ({self.dropped_documents:,} without text were left out)",
             f"  duplicates  {self.duplicates:>15,}   documents that equal an earlier one and are not used",
             f"  skipped     {self.skipped.records:>15,}   records, and the rest of {self.skipped.files:,} files",
-            f"  sentences   {self.sentences:>15,}",
+            f"  sentences   {self.sentences:>15,}   (rules of version {self.text_rules}; now {TEXT_RULES})",
             f"  tokens      {self.tokens:>15,}   ({self.pieces_used:,} of {self.vocab_size:,} pieces occur)",
             f"  {self.unknown:<11} {self.unknown_share:>15.3%}   of the tokens",
             f"  repeated    {self.repeated_share:>15.2%}   of the sentences of {REPEAT_LENGTH} tokens or more",
@@ -145,6 +148,7 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
         duplicates=len(corpus.duplicates),
         skipped=corpus.manifest.skipped,
         sentences=corpus.num_sentences,
+        text_rules=corpus.manifest.text_rules,
         tokens=corpus.num_tokens,
         sentence_tokens=_histogram(lengths),
         document_sentences=_histogram(per_document),

@@ -1,7 +1,7 @@
 """shards → manifest.json: the entries of a corpus, and the checks that read no byte of a shard (paper §3.1)."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +10,7 @@ from pydantic import JsonValue, ValidationError
 from bertwright.config import Settings
 from bertwright.errors import InputError, shown
 from bertwright.files import file_digest, json_bytes, read_json, write_json
+from bertwright.text.document import TEXT_RULES, TextSettings
 from bertwright.version import __version__
 
 MANIFEST = "manifest.json"
@@ -94,12 +95,31 @@ class Manifest(Settings):
     skipped: Skipped = Skipped()
     fingerprint: str
     text: dict[str, JsonValue]
+    """Settings and version of the rules by which documents and sentences were made."""
     sources: tuple[Source, ...]
     shards: tuple[ShardEntry, ...]
     tokenizer_files: dict[str, str]
     """sha256 of each file of the tokenizer's folder."""
     digest: str
     """sha256 of manifest.json's bytes with this value empty."""
+
+    @property
+    def text_rules(self) -> int:
+        """Return the version of the rules by which documents and sentences were made."""
+        return int(str(self.text.get("rules", 1)))
+
+
+def text_record(settings: TextSettings) -> dict[str, JsonValue]:
+    """Return what decides the documents and sentences of a corpus: the settings, and the version of the rules."""
+    return {**settings.model_dump(mode="json"), "rules": TEXT_RULES}
+
+
+def differing_text(text: Mapping[str, JsonValue], other: Mapping[str, JsonValue]) -> str:
+    """Return the differences of two text records, as "rules 2, not 1"; empty where they are equal."""
+    texts = [{"rules": 1, **record} for record in (text, other)]
+    names = dict.fromkeys(name for record in texts for name in record)
+    differing = [name for name in names if texts[0].get(name) != texts[1].get(name)]
+    return ", ".join(f"{name} {texts[0].get(name)}, not {texts[1].get(name)}" for name in differing)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -19,6 +19,7 @@ from bertwright.corpus.manifest import (
     ShardEntry,
     Skipped,
     check_sizes,
+    differing_text,
     read_manifest,
     write_manifest,
 )
@@ -45,11 +46,15 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, keep_duplicates: bool = F
     first = manifests[0]
     for part, manifest in zip(parts, manifests, strict=True):
         check_sizes(part, manifest)
-        for name in ("tokenizer", "text"):
-            if getattr(manifest, name) != getattr(first, name):
-                raise InputError(
-                    f"{part}: was built with another {name} than {parts[0]}; corpora to merge must have the same"
-                )
+        if manifest.tokenizer != first.tokenizer:
+            raise InputError(
+                f"{part}: was built with another tokenizer than {parts[0]}; corpora to merge must have the same"
+            )
+        if difference := differing_text(manifest.text, first.text):
+            raise InputError(
+                f"{part}: its text was read in another way than that of {parts[0]} ({difference}); corpora to merge "
+                "must have the same settings and rules: build one of them again"
+            )
     shards = [
         _relative_to(out, part, entry)
         for part, manifest in zip(parts, manifests, strict=True)

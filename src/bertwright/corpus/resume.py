@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from bertwright.config import Settings
 from bertwright.console import say
 from bertwright.corpus.inputs import Position, stamp_of
-from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, read_manifest
+from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, differing_text, read_manifest
 from bertwright.errors import InputError
 from bertwright.files import read_json, sync, write_json
 from bertwright.locks import locked_file
@@ -154,7 +154,7 @@ def _move_up(building: Path, out: Path) -> None:
 
 def _is_of(manifest: Manifest, config: dict[str, Any]) -> bool:
     """Return whether a complete corpus has this configuration, as far as its manifest shows."""
-    return (manifest.tokenizer, manifest.text) == (config["tokenizer"], config["text"])
+    return manifest.tokenizer == config["tokenizer"] and not differing_text(manifest.text, config["text"])
 
 
 def _read_state(building: Path, config: dict[str, Any], inputs: Sequence[Input]) -> BuildState:
@@ -173,7 +173,10 @@ def _read_state(building: Path, config: dict[str, Any], inputs: Sequence[Input])
         raise InputError(f"{path}: expected the state of a build{hint}") from None
     if not state.shards:
         return BuildState()
-    differing = [name for name in config if saved.get("config", {}).get(name) != config[name]]
+    before = saved.get("config", {})
+    differing = [name for name in config if before.get(name) != config[name]]
+    if isinstance(before.get("text"), dict) and (difference := differing_text(config["text"], before["text"])):
+        differing[differing.index("text")] = f"text ({difference})"
     if differing:
         raise InputError(f"{building}: holds an unfinished build with other {', '.join(differing)}{hint}")
     num_opened = state.position.input + (state.position.documents > 0)

@@ -1,6 +1,7 @@
 """training rows of a bound task → the micro-batches of each step."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ from numpy.typing import NDArray
 
 from bertwright.tasks.binding import BoundTask
 
-LEARNED_TOKENS = 32_768
-"""Largest number of tokens in a micro-batch. A step of rows with hundreds of choices may not fit into memory."""
+MICRO_TOKENS = 4096
+"""Largest number of tokens in a micro-batch: 32 rows of 128. Longer rows, or rows with many choices, need several."""
 
 _WINDOW = 50
 """Number of batches that are sorted by length together: padding nearly vanishes, and the order stays random."""
@@ -28,28 +29,47 @@ def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epo
 
 
 def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) -> Callable[[int], Sequence[Any]]:
-    """Return a function step → micro-batches: `parts` of them, or more where one would exceed LEARNED_TOKENS."""
+    """Return a function step → micro-batches: `parts` of them, or more where one would exceed MICRO_TOKENS."""
     per_epoch = -(-len(bound.lengths) // batch_size)
-    cache: dict[int, list[NDArray[np.int64]]] = {}
+
+    @lru_cache(maxsize=1)
+    def batches_of_epoch(epoch: int) -> list[NDArray[np.int64]]:
+        return epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
 
     def batches_of(step: int) -> list[Any]:
         epoch, index = divmod(step, per_epoch)
-        if epoch not in cache:
-            cache.clear()
-            cache[epoch] = epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
-        rows = cache[epoch][index]
+        rows = batches_of_epoch(epoch)[index]
         equal_parts = np.array_split(rows, min(parts, len(rows)))
-        return [bound.batch(part) for rows in equal_parts for part in _parts(rows, bound.tokens)]
+        return [bound.batch(part) for rows in equal_parts for part in micro_batch_rows(rows, bound.tokens)]
 
     return batches_of
 
 
-def _parts(rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of a step in parts of at most LEARNED_TOKENS tokens, or of one row."""
+def tokens_left(bound: BoundTask, batch_size: int, *, seed: int, epochs: int) -> Callable[[int], float]:
+    """Return a function number of steps done → tokens of the steps of `steps_of` after them."""
+    per_epoch = -(-len(bound.lengths) // batch_size)
+
+    @lru_cache(maxsize=2)
+    def left_in_epoch(epoch: int) -> NDArray[np.int64]:
+        batches = epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
+        sums = np.array([bound.tokens[rows].sum() for rows in batches])
+        return np.cumsum(sums[::-1])[::-1]
+
+    def left(done: int) -> float:
+        epoch, index = divmod(done, per_epoch)
+        if epoch >= epochs:
+            return 0.0
+        return float(left_in_epoch(epoch)[index] + (epochs - 1 - epoch) * bound.tokens.sum())
+
+    return left
+
+
+def micro_batch_rows(rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of a step in parts of at most MICRO_TOKENS tokens, or of one row."""
     begin, total = 0, 0
     for index, row in enumerate(rows):
         total += int(tokens[row])
-        if total > LEARNED_TOKENS and index > begin:
+        if total > MICRO_TOKENS and index > begin:
             yield rows[begin:index]
             begin, total = index, int(tokens[row])
     yield rows[begin:]

@@ -1,19 +1,18 @@
 """encoder → task model: fine-tune on labelled data with several seeds; keep each seed's best epoch (paper §4.1)."""
 
-import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.files import write_json
 from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.prepare import Prepared, prepare, schedule
 from bertwright.finetuning.result import finish_run, finished_result
 from bertwright.finetuning.run_baselines import note_baselines
@@ -26,23 +25,15 @@ from bertwright.finetuning.setup import (
 )
 from bertwright.model.card import origin
 from bertwright.model.folder import save_model
-from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.errors import VALIDATION
 from bertwright.tasks.spec import TaskSpec
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state, is_sharded
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_device, resolve_numerics
-from bertwright.training.loop import Plan, autocast, train
+from bertwright.training.loop import autocast, train
 from bertwright.training.missing_lines import say_missing_lines
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import say_finished, session
-from bertwright.training.trial import (
-    CPU_ADVICE,
-    FITS_ADVICE,
-    RESUME_ADVICE,
-    advise_on_full_gpu,
-    measure_step_seconds,
-    most_fitting_rows,
-)
+from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
 
 @dataclass(frozen=True)
@@ -195,7 +186,7 @@ def _train_seed(
             )
         return {**seed_run.record["result"], "model": str(seed_run.model)}, False
     model = initial_model(settings, bound, prepared.saved, seed)
-    best = _Best(seed_run, model, prepared, numerics, processes.ranks)
+    best = _Best(seed_run, model, prepared, numerics, processes.ranks, sorted(plan.evaluate_at))
     seed_run.note(resolved={"steps": plan.steps})
     outcome = advise_on_full_gpu(
         lambda: train(
@@ -207,7 +198,7 @@ def _train_seed(
             ranks=processes.ranks,
             sharding=processes.sharding,
         ),
-        lambda: _what_fits(settings, bound, model, plan, numerics, processes.parts),
+        lambda: advise_batch_size(settings, bound, model, plan, numerics, processes.parts),
     )
     if not outcome.finished:
         return None, True
@@ -227,44 +218,26 @@ def _train_seed(
     return result, outcome.signalled
 
 
-def _what_fits(
-    settings: ScheduledSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
-) -> str:
-    """Return advice after a GPU ran out of memory: the largest batch size with which a trial step fits."""
-    advice = (
-        ""
-        if settings.activation_checkpointing or settings.features
-        else f"--activation-checkpointing needs less memory{RESUME_ADVICE}; or "
-    )
-    if any(map(is_sharded, model.parameters())):  # a single rank cannot compute a sharded model
-        return f"{advice}start again with a smaller --batch-size"
-    longest = np.argsort(-bound.lengths, kind="stable")
-
-    def compute(rows: int) -> float:
-        batch = bound.batch(longest[:rows])
-        return measure_step_seconds(
-            bound.trainable(model), lambda _: [batch], plan=plan, numerics=numerics, seconds=0.0
-        )
-
-    rows_of_rank = min(math.ceil(settings.batch_size / parts), len(longest))
-    rows = most_fitting_rows(rows_of_rank, compute)
-    if rows == rows_of_rank:
-        return FITS_ADVICE
-    smaller = f"--batch-size {rows * parts}, whose longest rows fit" if rows else "a smaller --max-length: no row fits"
-    return f"{advice}start again with {smaller}"
-
-
 class _Best:
     """Validates each epoch and keeps the model folder of the best one.
 
     The metrics are stored beside the model, so that they always belong to its weights, even where a resumed run
     computes an epoch again with other results.
+
+    ends    the last step of each epoch
     """
 
     def __init__(
-        self, seed_run: RunFolder, model: nn.Module, prepared: Prepared, numerics: Numerics, ranks: Ranks
+        self,
+        seed_run: RunFolder,
+        model: nn.Module,
+        prepared: Prepared,
+        numerics: Numerics,
+        ranks: Ranks,
+        ends: Sequence[int],
     ) -> None:
         self.run, self.model, self.prepared, self.numerics, self.ranks = seed_run, model, prepared, numerics, ranks
+        self.ends = ends
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return validation metrics after an epoch; save the model where its primary metric is the best so far."""
@@ -279,6 +252,9 @@ class _Best:
             if self.run.writes:
                 write_json(self.run.folder / VALIDATION, self.prepared.bound.review(logits))
             self.run.note(best={"step": step, "held_out": metrics})
+        if self.run.writes:
+            shown = [f"{name} {value:.4f}" for name, value in metrics.items() if not name.endswith("collapsed")]
+            say(" · ".join([f"epoch {self.ends.index(step) + 1}/{len(self.ends)}", *shown]))
         return metrics
 
     def result(self, seed: int, steps_per_epoch: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
+from bertwright.finetuning.batches import tokens_left
 from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import Backbone, part_prefixes
@@ -171,6 +172,7 @@ def train_plan(settings: ScheduledSettings, bound: BoundTask, config: BackboneCo
             bias_correction=settings.bias_correction,
         ),
         scale=lambda parameter: _scale(parameter, bound.head, settings, config.layers, rate),
+        work_left=tokens_left(bound, settings.batch_size, seed=seed, epochs=settings.epochs),
     )
 
 

@@ -17,6 +17,7 @@ from bertwright.tasks.classification.spec import CLASSIFY, MULTILABEL, REGRESS, 
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2, SpanTask
 from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.tagging.entities import scheme_of_labels, usual_spelling
 from bertwright.tasks.tagging.spec import tagger_of, with_tag_columns
 
 _SPAN_TASKS = {task.name: task for task in (SQUAD1, SQUAD2)}
@@ -166,6 +167,7 @@ def _with_task(foreign: ForeignCheckpoint, text: Sequence[str], task: str | None
     if is_choice:
         return _with_note(foreign, SWAG)
     if is_tagger:
+        foreign = replace(foreign, labels=_tagger_labels(foreign))
         return _with_note(foreign, with_tag_columns(tagger_of(foreign.labels), text=text))
     if not is_classifier:
         return foreign
@@ -174,6 +176,16 @@ def _with_task(foreign: ForeignCheckpoint, text: Sequence[str], task: str | None
     if classifier.kind == "regression":
         return _with_note(foreign, classifier.model_copy(update={"standardise": False}))
     return _with_note(foreign, with_labels(classifier, foreign.labels))
+
+
+def _tagger_labels(foreign: ForeignCheckpoint) -> tuple[str, ...]:
+    """Return the labels of a tagger; those of an entity scheme of other tools are spelled as IOB or IOBES."""
+    usual = usual_spelling(foreign.labels) or {}
+    labels = tuple(usual.get(label, label) for label in foreign.labels)
+    if labels == foreign.labels or len(set(labels)) < len(labels) or scheme_of_labels(labels) == "plain":
+        return foreign.labels
+    say(f"{foreign.source}: its labels {', '.join(foreign.labels)} are written as {', '.join(labels)}")
+    return labels
 
 
 def _with_note(foreign: ForeignCheckpoint, task: TaskSpec) -> ForeignCheckpoint:

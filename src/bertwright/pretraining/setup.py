@@ -97,6 +97,12 @@ def _refuse_corpora(
     for other in [*(corpus for corpus, _ in corpora), *([validation_corpus] if validation_corpus else [])]:
         if other.tokenizer_hash != first.tokenizer_hash:
             raise InputError(f"{other.folder}: was built with another tokenizer than {first.folder}")
+        rules = other.manifest.text_rules, first.manifest.text_rules
+        if rules[0] != rules[1]:
+            say(
+                f"{other.folder}: was built by version {rules[0]} of the rules for text, {first.folder} by version "
+                f"{rules[1]}; to compare their metrics, build the older one again"
+            )
     refuse_vocabulary(settings.system, first)
     if validation_corpus and validation_corpus.fingerprint in [corpus.fingerprint for corpus, _ in corpora]:
         say(
@@ -220,11 +226,10 @@ class Pretraining:
         ends = [*(round(fraction * steps) for fraction in fractions[:-1]), steps]
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
-    def steps_left(self, done: int, steps: int) -> float:
-        """Return the steps after `done`, each weighted by its row length over that of the last step."""
-        bounds = list(zip(self.phase_bounds(steps), self.settings.phases, strict=True))
-        length = next(phase.length for (_, end), phase in bounds if done <= end)
-        return sum(max(0, end - max(begin, done)) * phase.length / length for (begin, end), phase in bounds)
+    def work_left(self, done: int, steps: int) -> float:
+        """Return the number of steps after `done`, each weighted by its row length."""
+        bounds = zip(self.phase_bounds(steps), self.settings.phases, strict=True)
+        return float(sum(max(0, end - max(begin, done)) * phase.length for (begin, end), phase in bounds))
 
     def micro_batches(self, examples: ExampleRows, step: int, *, rows: int | None = None) -> list[Any]:
         """Return the rows of a step, cut into micro-batches of `rows` rows; by default, of `micro_batch_rows`."""
@@ -254,7 +259,7 @@ class Pretraining:
             skip_loss_spikes=self.settings.skip_loss_spikes,
             watch_spikes=True,
             evaluate=self.evaluate if count else None,
-            steps_left=lambda done: self.steps_left(done, steps),
+            work_left=lambda done: self.work_left(done, steps),
             evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)) - {0},
             snapshot=save_snapshot if run else None,
             snapshot_at=frozenset(snapshot_steps(self.settings.snapshots, steps) if run else ()),

@@ -39,6 +39,8 @@ NOT_LOSSES = frozenset(
 """Keys of a line of metrics.jsonl that are no training loss."""
 COUNTS = frozenset({"rows", "predictions"})
 """Validation entries that are counts and no metrics."""
+_LAST_LINES = 10
+"""Lines of metrics.jsonl by whose speed the remaining time is estimated; steps differ in length."""
 _MOST_SEEDS = 10_000
 _TABLE_WIDTH = 180
 """Width of the table in characters where standard output is no terminal."""
@@ -161,7 +163,7 @@ class Run:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds of training that are left, by the speed of the last line; None where unknown, or not running."""
+        """Seconds of training that are left, by the speed of the last lines; None where unknown, or not running."""
         planned = self.steps_planned
         if self.state != "running" or not planned:
             return None
@@ -170,11 +172,13 @@ class Run:
         )
         if not stream:
             return None
-        line, begin = list(with_previous_step(stream))[-1]
-        seconds = number(line.get("seconds"))
-        if not seconds or line["step"] <= begin:
+        seconds = work = 0.0
+        for line, begin in list(with_previous_step(stream))[-_LAST_LINES:]:
+            seconds += number(line.get("seconds")) or 0.0
+            work += (line["step"] - begin) * row_length(self.record, line["step"])
+        if not seconds or work <= 0:
             return None
-        return float(seconds / (line["step"] - begin) * _steps_left(self.record, self.steps_done, planned))
+        return float(seconds / work * _work_left(self.record, self.steps_done, planned))
 
 
 def number(value: Any) -> float | None:
@@ -219,13 +223,13 @@ def row_length(record: Mapping[str, Any], step: int) -> float:
     return next((length for end, length in phases if step <= end), phases[-1][1])
 
 
-def _steps_left(record: Mapping[str, Any], done: int, planned: int) -> float:
-    """Return the number of steps after `done`, each weighted by its row length over that of step `done`."""
+def _work_left(record: Mapping[str, Any], done: int, planned: int) -> float:
+    """Return the number of steps after `done`, each weighted by its row length."""
     left, begin = 0.0, 0
     for end, length in _phases(record, planned):
         left += max(0, end - max(begin, done)) * length
         begin = end
-    return left / row_length(record, done)
+    return left
 
 
 def read_run(folder: Path) -> Run:

@@ -39,6 +39,13 @@ def known_language(name: str) -> str:
     return language if len(language) == 2 else code
 
 
+TEXT_RULES: Final = 2
+"""Version of the rules that make documents and sentences of text. A corpus stores it.
+
+In version 1 no sentence ended within a quote or bracket, however long it stayed open, and pages of a MediaWiki dump
+that are not wikitext were documents.
+"""
+
 OnError = Callable[[InputError], None]
 """Function that is called with the error of a bad record: it raises the error, or notes it to skip the record."""
 

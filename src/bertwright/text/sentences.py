@@ -4,16 +4,35 @@ In the paper a "sentence" is any contiguous span. Here it ends where a sentence 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import accumulate
 from typing import Final
 
 import sentencex
 
 from bertwright.text.document import Document, TextSettings, tidy
 
-_LONG: Final = 10_000  # characters; a longer paragraph is cut into stretches
-_STRETCH: Final = 2_000  # least characters of a stretch
-_END: Final = re.compile("[。！？](?![”』」）。！？])")
+LONGEST_QUOTE: Final = 1_000
+"""Most characters within a quote or brackets. 99.5 % of the quotes in novels are shorter, in Wikipedia 99.98 %."""
+
+_WINDOW: Final = 5_000  # characters of a long paragraph that are split at a time
+
+# sentencex ends no sentence within these pairs, however far apart they are.
+_PAIRS: Final = ("«»", "‘’", "‚‚", "“”", "‛‛", "„“", "»«", "‟‟", "‹›", "《》", "「」")
+_QUOTES: Final = re.compile(
+    "|".join(
+        [
+            r"``.*?(?:''|``)",
+            r"\B`\b[^`']*+(?:'\b[^`']*+)*+(?:'\B|`\B)",
+            r"\B'\b[^']*+(?:'\b[^']*+)*+'\B",
+            # A straight mark with a space on one side alone shows whether it opens; that of 12 inches does not.
+            r"""(?:(?<!\S)"|"(?=\S))[^"]*+(?:(?<=\S)"|"(?!\S))""",
+            '"',
+            *(f"{opening}[^{closing}]*+{closing}" for opening, closing in _PAIRS),
+        ]
+    )
+)
+_BRACKETS: Final = re.compile(r"[(（<{\[][^)\]}>）]*+[)\]}>）]")
 
 
 def split_sentences(document: Document, settings: TextSettings) -> list[str]:
@@ -26,23 +45,64 @@ def split_sentences(document: Document, settings: TextSettings) -> list[str]:
     sentences: list[str] = []
     for paragraph in document.paragraphs:
         # One call per paragraph costs little more than one per document, and keeps every boundary.
-        for stretch in _stretches(paragraph):
-            for sentence in sentencex.segment(settings.language, stretch):
-                if sentence := tidy(sentence):
-                    sentences.append(sentence)
+        split = _split if len(paragraph) <= _WINDOW else _split_long
+        for sentence in split(paragraph, settings.language):
+            if sentence := tidy(sentence):
+                sentences.append(sentence)
     return sentences
 
 
-def _stretches(paragraph: str) -> Iterator[str]:
-    """Yield the paragraph, or, where it is long, parts of it that end with a sentence of Chinese or Japanese.
+def _split(paragraph: str, language: str) -> Iterable[str]:
+    """Return the sentences of a paragraph of at most `_WINDOW` characters."""
+    sentences: list[str] = sentencex.segment(language, paragraph)
+    if len(paragraph) <= LONGEST_QUOTE or max(map(len, sentences), default=0) <= LONGEST_QUOTE:
+        return sentences
+    return _split_closed(tidy(paragraph), language)
 
-    Where no space follows a sentence, the time of sentencex is quadratic: hours for a book in one line.
+
+def _split_closed(text: str, language: str) -> list[str]:
+    """Return the sentences of a text in which quotes and brackets that stay open for too long are none.
+
+    The text has single spaces and no line ends; then the sentences have all of its characters.
     """
+    ends = list(accumulate(map(len, sentencex.segment(language, _without_stray_openings(text)))))
+    return [text[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def _split_long(paragraph: str, language: str) -> Iterable[str]:
+    """Yield the sentences of a long paragraph.
+
+    The time of sentencex is quadratic in a paragraph of many quotes, or without spaces between sentences. Therefore it
+    gets a window at a time. The next window begins where a sentence ended, before quotes that this window may cut.
+    """
+    paragraph = tidy(paragraph)
     begin = 0
-    if len(paragraph) > _LONG:
-        for mark in _END.finditer(paragraph):
-            if mark.end() - begin >= _STRETCH:
-                yield paragraph[begin : mark.end()]
-                begin = mark.end()
-    if begin < len(paragraph):
-        yield paragraph[begin:]
+    while begin < len(paragraph):
+        window = paragraph[begin : begin + _WINDOW]
+        sentences = _split_closed(window, language)
+        if begin + _WINDOW < len(paragraph):
+            kept = sum(end <= _WINDOW - LONGEST_QUOTE for end in accumulate(map(len, sentences)))
+            sentences = sentences[:kept] or [window[: window.rfind(" ") + 1] or window]
+        yield from sentences
+        begin += sum(map(len, sentences))
+
+
+def _without_stray_openings(text: str) -> str:
+    """Return a text of the same length in which the openings of quotes and brackets that stay open are replaced.
+
+    A mark after a word becomes a closing one, with which a sentence may end, and any other a dagger.
+    """
+    strays: list[int] = []
+    for pattern in (_QUOTES, _BRACKETS):
+        position = 0
+        while match := pattern.search(text, position):
+            is_stray = match[0] == '"' or len(match[0]) > LONGEST_QUOTE
+            strays += [match.start()] if is_stray else []
+            position = match.start() + 1 if is_stray else match.end()
+    if not strays:
+        return text
+    letters = list(text)
+    for position in strays:
+        is_after_word = position > 0 and not text[position - 1].isspace()
+        letters[position] = "”" if is_after_word else "†"
+    return "".join(letters)

@@ -6,7 +6,7 @@ can expand without end ("billion laughs"); no dump declares any.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -38,7 +38,7 @@ _DISAMBIGUATION = re.compile(
 class Page:
     """Article of a dump.
 
-    wikitext   its markup
+    wikitext   its markup; empty where the page is a style sheet, a program or data (its <model> is not wikitext)
     location   "file: page number and title"
     dropped    the wiki's names of the namespaces whose links stand for no text: files and categories
     """
@@ -106,15 +106,22 @@ def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
 
 def _page(path: Path, element: Element, dropped: tuple[str, ...]) -> tuple[Page | None, str]:
     """Return the article in a <page>, or None where it is no article, and the name of the page for messages."""
-    fields = {child.tag.rpartition("}")[2]: child for child in element}
+    fields = _children(element)
     title = _text_of(fields.get("title"))
     name = f"page {_text_of(fields.get('id')) or '?'} {title!r}"
-    texts = [child for child in fields.get("revision", ()) if child.tag.endswith("text")]  # of the last revision
-    wikitext = _text_of(texts[0] if texts else None)
+    revision = _children(fields.get("revision", ()))  # the last one
+    wikitext = _text_of(revision.get("text"))
     is_article = _text_of(fields.get("ns")) in ("", "0") and "redirect" not in fields
     if not is_article or not wikitext or _REDIRECT.match(wikitext) or _DISAMBIGUATION.search(wikitext):
         return None, name
+    if _text_of(revision.get("model")) not in ("", "wikitext"):
+        wikitext = ""
     return Page(wikitext, f"{path}: {name}", dropped), name
+
+
+def _children(element: Iterable[Element]) -> dict[str, Element]:
+    """Return the elements in an element by their names, without the namespace of XML."""
+    return {child.tag.rpartition("}")[2]: child for child in element}
 
 
 def _text_of(element: Element | None) -> str:

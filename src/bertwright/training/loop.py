@@ -27,6 +27,7 @@ from bertwright.training.missing_lines import ExpectedLines, say_missing_lines
 from bertwright.training.optimizer import build_optimizer, clip_gradients, rate_at, set_rate
 from bertwright.training.run_folder import RunFolder
 from bertwright.training.settings import OptimizerSettings
+from bertwright.training.time_left import TimeLeft
 
 
 class Signals:
@@ -86,8 +87,8 @@ class Plan:
     """Skip the update of a bad step, MOST_SKIPPED times at most, instead of stopping."""
     watch_spikes: bool = False
     """True where a loss spike is a bad step."""
-    steps_left: Callable[[int], float] | None = None
-    """Number of steps left after `done` steps, in units of the last step's cost; for runs with phases."""
+    work_left: Callable[[int], float] | None = None
+    """Work of the steps after `done` steps, in any unit, such as tokens; None where all steps are alike."""
 
     def expected_lines(self, done: int) -> ExpectedLines:
         """Return the lines that metrics.jsonl must have after `done` steps."""
@@ -173,9 +174,11 @@ class Loop(Generic[Batch]):
         device = resolve_device(numerics.device)
         self.engine = Engine(trainable, compiled=numerics.compiled, device=device, ranks=ranks, sharding=sharding)
         self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale, blocks=trainable.blocks)
+        self._peak_flops = numerics.peak_flops * ranks.world_size
         self._sums: dict[str, float] = {}
         self._guard = LossGuard(watch_spikes=plan.watch_spikes, skips=plan.skip_loss_spikes)
         self._work = {"seconds": 0.0, "waiting": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
+        self._time_left = TimeLeft(plan.work_left or (lambda done: float(plan.steps - done)))
         self._saved = time.monotonic()
 
     def sync_decisions(self, stop: bool, save: bool) -> tuple[bool, bool]:
@@ -223,7 +226,9 @@ class Loop(Generic[Batch]):
             "flops": sum(map(self.trainable.flops, micro_batches)),
             "steps": int(bad is None),
         }
-        self._work = _added((self._work, work, {"seconds": time.perf_counter() - start, "waiting": waited}))
+        seconds = time.perf_counter() - start
+        self._work = _added((self._work, work, {"seconds": seconds, "waiting": waited}))
+        self._time_left.add(step + 1, seconds)
 
     def compute_gradients(self, step: int, micro_batches: Sequence[Batch]) -> tuple[dict[str, float], float]:
         """Run forward and backward over the micro-batches of a step.
@@ -311,10 +316,8 @@ class Loop(Generic[Batch]):
         work = self._work
         means = {name: value / work["steps"] for name, value in self._sums.items() if name != "gradient_norm"}
         losses = " ".join(f"{name} {value:.3f}" for name, value in means.items())
-        steps_left = self.plan.steps_left(done) if self.plan.steps_left else self.plan.steps - done
-        seconds_left = steps_left * work["seconds"] / max(1.0, work["steps"])
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · MFU {self._mfu():.0%}"
-        return f"step {done}/{self.plan.steps} · {losses} · {speed} · {clock(seconds_left)} left"
+        return f"step {done}/{self.plan.steps} · {losses} · {speed} · {clock(self._time_left.seconds(done))} left"
 
     def refuse_broken_weights(self, done: int) -> None:
         """Raise RunFailed where the last update left weights that are not finite; no later loss would show it."""
@@ -322,9 +325,13 @@ class Loop(Generic[Batch]):
             raise RunFailed(f"step {done}: the weights are not finite after the update; no model is written")
 
     def _mfu(self) -> float:
-        """Return the model FLOP/s utilisation since the last log line."""
-        peak_flops = self.numerics.peak_flops * self.ranks.world_size
-        return self._work["flops"] / self._work["seconds"] / peak_flops
+        """Return the model FLOP/s utilisation since the last log line.
+
+        A step that is faster than the peak shows that the peak was measured on a busy machine: it is then the peak.
+        """
+        flops = self._work["flops"] / self._work["seconds"]
+        self._peak_flops = max(self._peak_flops, flops)
+        return flops / self._peak_flops
 
     def _rate(self, step: int) -> float:
         settings = self.plan.optimizer

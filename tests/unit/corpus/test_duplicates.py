@@ -1,6 +1,7 @@
 """Exact duplicates: the drop list against a plain walk, whatever the ranges, the shards and the build."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from bertwright.corpus import duplicates
 from bertwright.corpus.build import build_corpus
-from bertwright.corpus.checks import verify
+from bertwright.corpus.checks import inspect_corpus, verify
 from bertwright.corpus.duplicates import document_hashes, find_duplicates
 from bertwright.corpus.manifest import ShardEntry
 from bertwright.corpus.merge import merge_corpora
@@ -16,6 +17,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.settings import ExampleSettings
+from bertwright.text.document import TEXT_RULES, TextSettings
 from bertwright.text.wordpiece import train_wordpiece
 
 
@@ -107,6 +109,25 @@ def test_merging_finds_duplicates_in_other_parts(own_text: Path, own_tokenizer: 
     assert corpus.num_tokens == 2 * whole.tokens
     kept = merge_corpora([tmp_path / "two", tmp_path / "a" / "one"], tmp_path / "kept", keep_duplicates=True)
     assert kept.duplicates is None
+
+
+def test_parts_by_other_rules_or_settings_are_not_merged(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+    for name, language in (("new", "en"), ("old", "en"), ("german", "de")):
+        settings = TextSettings(language=language)
+        build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path / name, workers=1, settings=settings)
+    path = tmp_path / "old" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["text"].pop("rules") == 2
+    path.write_text(json.dumps(manifest))
+    for parts, message in (
+        (["new", "old"], r"old: its text was read in another way than that of .*new \(rules 1, not 2\)"),
+        (["new", "german"], r"german: .*new \(language de, not en\); corpora to merge must have the same"),
+        (["old", "german"], r"german: .*old \(rules 2, not 1, language de, not en\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            merge_corpora([tmp_path / part for part in parts], tmp_path / "all")
+    assert f"(rules of version 1; now {TEXT_RULES})" in inspect_corpus(tmp_path / "old").render()
+    assert merge_corpora([tmp_path / "old"], tmp_path / "all").text_rules == 1
 
 
 def test_what_cannot_be_merged_is_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_build_of_another_configuration_is_not_taken_up(
     for inputs, more, named in (
         (texts, {"shard_tokens": 301}, "shard_tokens"),
         (texts[:2], {}, "inputs"),
-        (texts, {"settings": TextSettings(language="de"), "skip": True}, "text, on_error"),
+        (texts, {"settings": TextSettings(language="de"), "skip": True}, r"text \(language de, not en\), on_error"),
     ):
         with pytest.raises(InputError, match=rf"unfinished build with other {named}; remove .*building"):
             build(inputs, own_tokenizer, out, **more)
@@ -109,6 +109,18 @@ def test_a_build_of_another_configuration_is_not_taken_up(
     with pytest.raises(InputError, match=r"0\.txt: was changed after the unfinished build"):
         build(texts, own_tokenizer, out)
     assert contents(tmp_path / "corpus" / ".building") == before
+
+
+def test_a_build_by_earlier_rules_is_named(
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(texts, own_tokenizer, tmp_path / "corpus", monkeypatch)
+    path = tmp_path / "corpus" / ".building" / "build.json"
+    state = json.loads(path.read_text())
+    del state["config"]["text"]["rules"]
+    path.write_text(json.dumps(state))
+    with pytest.raises(InputError, match=r"unfinished build with other text \(rules 2, not 1\); remove .*building"):
+        build(texts, own_tokenizer, tmp_path / "corpus")
 
 
 def test_an_input_that_was_not_yet_read_may_change(

@@ -1,5 +1,6 @@
 """A new BiLSTM between a model and a task's head, and the layers and rates of backbones of several parts."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,20 @@ def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_dat
         finetune(features, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "third")
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
         load(tmp_path / "first").vectors("a text")
+
+
+def test_metrics_are_printed_after_each_epoch(
+    pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = FAST.model_copy(update={"epochs": 3})
+    finetune(settings, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / "run")
+    lines = (tmp_path / "run" / "seed-0" / "metrics.jsonl").read_text().splitlines()
+    accuracies = [entry["held_out"]["accuracy"] for entry in map(json.loads, lines) if "held_out" in entry]
+    printed = [text for text in capsys.readouterr().err.splitlines() if text.startswith("epoch ")]
+    assert len(accuracies) == len(printed) == 3
+    for number, (text, accuracy) in enumerate(zip(printed, accuracies, strict=True), 1):
+        assert text.startswith(f"epoch {number}/3 · accuracy {accuracy:.4f}")
+        assert "collapsed" not in text
 
 
 def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_data: Path) -> None:

@@ -527,6 +527,25 @@ def test_other_programs_read_the_models_positions(tmp_path: Path, pieces: list[s
     assert json.loads((tmp_path / "own" / "tokenizer_config.json").read_text())["model_max_length"] == 40
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected", "task"),
+    [
+        (["O", "U-x", "L-x"], ["O", "S-x", "E-x"], "ner"),
+        (["x-B", "O", "x-I"], ["B-x", "O", "I-x"], "ner"),
+        (["S-x", "U-x", "O"], ["S-x", "U-x", "O"], "pos"),
+        (["NOUN", "VERB", "O"], ["NOUN", "VERB", "O"], "pos"),
+    ],
+)
+def test_labels_of_a_tagger_in_another_scheme_are_entities(
+    tmp_path: Path, pieces: list[str], labels: list[str], expected: list[str], task: str
+) -> None:
+    publish(tmp_path / "m", pieces, "BertForTokenClassification", num_labels=3)
+    assert import_model(str(tmp_path / "m"), tmp_path / "own", labels=labels)["labels"] == expected
+    saved = open_model(str(tmp_path / "own"))
+    assert saved.extra["task"]["name"] == task
+    assert sorted(saved.extra["task"]["labels"]) == sorted(saved.labels) == sorted(expected)
+
+
 def test_labels_must_fit(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForTokenClassification", num_labels=3)
     for labels in (["a", "b"], ["a", "b", "b"]):

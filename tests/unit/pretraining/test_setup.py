@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from bertwright.objectives.masked_lm import to_inputs
 from bertwright.pretraining.evaluate import ValidationRows, evaluate_pretraining
 from bertwright.pretraining.run import pretrain, resolve_run
 from bertwright.pretraining.settings import Phase, PretrainSettings
-from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
+from bertwright.pretraining.setup import Pretraining, build_model, encoder_config, prepare_pretraining
 from bertwright.text.vocabulary import Rules
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from bertwright.training.hardware import resolve_numerics
@@ -40,6 +41,25 @@ def prepared(corpus: Corpus, **changes: object) -> Pretraining:
     )
     model = build_model(settings, encoder_config(settings, corpus.tokenizer.vocab_size), None, corpus)
     return Pretraining(settings, model, [(corpus, 1.0)], None)
+
+
+def test_corpora_by_other_rules_are_named(
+    opened_corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(opened_corpus.folder, tmp_path / "old")
+    path = tmp_path / "old" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["text"]["rules"]
+    path.write_text(json.dumps(manifest))
+    settings = PretrainSettings.model_validate({"size": "tiny", "steps": 2, "phases": [{"length": 16, "share": 1.0}]})
+    options: dict[str, Any] = {"out": tmp_path / "run", "init_from": None, "write_plans": False}
+    prepare_pretraining(settings, corpus=opened_corpus.folder, held_out=opened_corpus.folder, **options)
+    assert "rules for text" not in capsys.readouterr().err
+    message = f"{path.parent}: was built by version 1 of the rules for text, {opened_corpus.folder} by version 2"
+    prepare_pretraining(settings, corpus=opened_corpus.folder, held_out=path.parent, **options)
+    assert message in capsys.readouterr().err
+    prepare_pretraining(settings, corpus={opened_corpus.folder: 0.5, path.parent: 0.5}, held_out=None, **options)
+    assert message in capsys.readouterr().err
 
 
 def test_phases_follow_one_another_and_rows_are_cut_by_tokens(opened_corpus: Corpus) -> None:
@@ -84,9 +104,9 @@ def test_the_cut_changes_no_row(opened_corpus: Corpus) -> None:
 
 def test_time_left_counts_longer_rows_as_longer_steps(opened_corpus: Corpus) -> None:
     run = prepared(opened_corpus)
-    assert run.steps_left(10, 40) == 20 + 10 * 2
-    assert run.steps_left(35, 40) == 5
-    assert run.steps_left(40, 40) == 0
+    assert run.work_left(10, 40) == 20 * 16 + 10 * 32
+    assert run.work_left(35, 40) == 5 * 32
+    assert run.work_left(40, 40) == 0
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

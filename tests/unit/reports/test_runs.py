@@ -119,8 +119,8 @@ def test_speed_weighs_lines_by_their_time_and_phases_by_their_rows(tmp_path: Pat
     assert speed
     assert speed.tokens_per_second == pytest.approx((10 * 1000 + 30 * 2000) / 40)
     assert speed.seconds == 40.0
-    with session(run):  # 20 steps in 30 s; 10 of 32 tokens and 50 of 128, each four times as long, are left
-        assert read_run(run.folder).seconds_left == pytest.approx(1.5 * (10 + 50 * 4))
+    with session(run):  # 40 steps in 40 s; 10 of 32 tokens and 50 of 128, each four times as long, are left
+        assert read_run(run.folder).seconds_left == pytest.approx(1.0 * (10 + 50 * 4))
     assert read_run(run.folder).seconds_left is None
 
 

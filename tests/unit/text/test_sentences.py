@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from bertwright.cli import main
+from bertwright.text import sentences
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.sentences import split_sentences
@@ -72,11 +73,65 @@ def test_a_language_without_two_letters_has_three() -> None:
     assert TextSettings(language="Nds-NL").language == "nds-nl"
 
 
-@pytest.mark.parametrize("mark", ["。", "！", "？」", "。\u201d"])
+@pytest.mark.parametrize("mark", ["。", "！", "？」", "。\u201d", "．", "｡", "。」", "！」"])
 def test_a_book_in_one_line_has_the_sentences_of_its_parts(mark: str) -> None:
     sentences = [f"第{number}句话里有{'很' * (number % 40)}多的字{mark}" for number in range(1000)]
     assert len("".join(sentences)) > 2 * 10_000
     assert split("".join(sentences), language="zh") == sentences
+
+
+def test_the_time_of_a_book_without_spaces_is_not_quadratic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call of sentencex gets more than a few thousand characters, whatever ends the sentences."""
+    lengths = []
+    split_really = sentences.sentencex.segment
+
+    def measured(language: str, text: str) -> list[str]:
+        lengths.append(len(text))
+        return split_really(language, text)
+
+    monkeypatch.setattr(sentences.sentencex, "segment", measured)
+    for mark in ("。", "．", "｡", "。」", "！”", "!", "? "):
+        assert len(split(f"很好{mark}" * 10_000, language="zh")) > 1
+    assert max(lengths) <= 5_000
+    assert sum(lengths) < 2 * 7 * 50_000
+
+
+SPOKEN = [f"The clock struck {number}, and nobody came to the door." for number in range(1, 400)]
+
+
+@pytest.mark.parametrize(
+    "stray", ['a 12" board', "an “open quote", "an (open bracket", 'a "straight one', "a « stray one"]
+)
+def test_a_quote_that_stays_open_swallows_no_sentences(stray: str) -> None:
+    """A book in one line, with a mark near its beginning that nothing closes, or only a mark far away."""
+    for close in ("", '"', "”", ")", "»"):
+        book = [f"He had {stray} with him.", *SPOKEN, f"This is the last one{close}."]
+        assert split(" ".join(book)) == book
+
+
+def test_the_mark_of_inches_does_not_turn_quotes_inside_out() -> None:
+    """Speech is one sentence with its quotes; after a stray mark its ends were within the speech alone."""
+    talk = ['"Who is there? Come in," she called.', "Nobody answered.", "She waited."] * 200
+    book = ['The board was 12" long.', *talk]
+    assert split(" ".join(book)) == book
+
+
+def test_quotes_and_brackets_of_usual_length_stay_whole() -> None:
+    speech = '"' + "It is late. " * 60 + 'Good night," said the old man and left.'
+    notes = "(" + "See page one. " * 60 + "And more.) was written there."
+    whole = [speech, f"A note {notes}"]
+    assert 700 < len(speech) < 1000
+    assert split(" ".join([*whole, *SPOKEN[:100]])) == [*whole, *SPOKEN[:100]]
+    assert split(" ".join(whole)) == whole
+    longer = '"' + "It is late. " * 200 + 'Good night," said the old man and left.'
+    assert split(longer) == ['"It is late.', *["It is late."] * 199, 'Good night," said the old man and left.']
+
+
+def test_a_long_line_has_the_sentences_of_its_parts_and_words_stay_whole() -> None:
+    assert split(" ".join(SPOKEN)) == SPOKEN
+    parts = split("word " * 5_000)
+    assert len(parts) > 1
+    assert " ".join(parts).split() == ["word"] * 5_000
 
 
 def test_no_character_is_lost() -> None:
@@ -91,9 +146,9 @@ def nothing_lost(path: Path) -> None:
     settings = TextSettings()
     num_sentences = num_paragraphs = 0
     for document in islice(read_documents(path, settings), 60):
-        sentences = split_sentences(document, settings)
-        assert "".join("".join(sentences).split()) == "".join("".join(document.paragraphs).split()), document.location
-        assert all(sentence == " ".join(sentence.split()) != "" for sentence in sentences)
-        num_sentences += len(sentences)
+        parts = split_sentences(document, settings)
+        assert "".join("".join(parts).split()) == "".join("".join(document.paragraphs).split()), document.location
+        assert all(sentence == " ".join(sentence.split()) != "" for sentence in parts)
+        num_sentences += len(parts)
         num_paragraphs += len(document.paragraphs)
     assert num_sentences > 2 * num_paragraphs

@@ -57,6 +57,24 @@ def test_notes_about_disambiguation_drop_no_article(tmp_path: Path, markup: str,
     assert len(list(read_documents(path, TextSettings()))) == kept
 
 
+@pytest.mark.parametrize("model", ["css", "sanitized-css", "Scribunto", "json", "javascript"])
+def test_pages_that_are_not_wikitext_are_left_out_and_counted(tmp_path: Path, model: str) -> None:
+    pages = [
+        f"<page><title>{title}</title><ns>0</ns><id>{number}</id><revision><model>{kind}</model>"
+        f"<text>{text}</text></revision></page>"
+        for number, (title, kind, text) in enumerate(
+            [("Town", "wikitext", "A town by the sea."), ("Code", model, "body is red."), ("Old", "", "A village.")]
+        )
+    ]
+    path = tmp_path / "dump.xml"
+    path.write_text(f"<mediawiki>{''.join(pages)}</mediawiki>", encoding="utf-8")
+    documents = [document.paragraphs for document in read_documents(path, TextSettings())]
+    assert documents == [("A town by the sea.",), ("A village.",)]
+    train_wordpiece(["A town by the sea. A village. body is red."], vocab_size=60).save(tmp_path / "tok")
+    manifest = build_corpus([path], tokenizer=tmp_path / "tok", out=tmp_path / "corpus", workers=1)
+    assert (manifest.documents, manifest.dropped_documents) == (2, 1)
+
+
 def test_workers_change_no_byte(tmp_path: Path) -> None:
     texts = (line for document in read_documents(DUMP, TextSettings()) for line in document.paragraphs)
     train_wordpiece(texts, vocab_size=120).save(tmp_path / "tok")

@@ -1,8 +1,9 @@
 """files of words with tags → sentences; the format is CoNLL's columns or JSON lines (paper §5.3).
 
 Columns: one word per line with its tag, an empty line after each sentence, `-DOCSTART-` lines between documents.
-Columns are separated by tabs where the first row has one, else by spaces. Every row has as many columns as the first.
-In a file with tabs, a line before a sentence that begins with "#" and has no tab is a comment.
+Columns are separated by tabs where most rows have one, else by spaces. All rows have the same number of columns.
+A line before a sentence that begins with "#" is a comment where it has another number of columns than the rows, or an
+address (https://…) after its first column.
 
 A .conllu file has the words in its second column and the parts of speech in its fourth. Its rows for several words
 ("2-3") and for no word ("4.1") are skipped.
@@ -11,8 +12,10 @@ JSON lines: {"tokens": [...], "tags": [...]}, and optionally `document`, equal f
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -39,6 +42,39 @@ class Lines:
     source: str
     format: Literal["columns", "conllu", "jsonl"]
     lines: tuple[str, ...]
+
+    @cached_property
+    def _rows(self) -> dict[int, str]:
+        """Rows by their line numbers, without lines that may be comments unless there is nothing else."""
+        filled = {number: line for number, line in enumerate(self.lines, 1) if line.strip(BLANK)}
+        rows = {number: line for number, line in filled.items() if not line.startswith(("#", DOCUMENT_START))}
+        return rows or filled
+
+    @cached_property
+    def separator(self) -> str:
+        """Separator of the columns: a tab or a space."""
+        num_tabbed = sum("\t" in line.strip(BLANK) for line in self._rows.values())
+        return "\t" if num_tabbed and 2 * num_tabbed >= len(self._rows) else " "
+
+    @cached_property
+    def width(self) -> tuple[int, int]:
+        """Number of columns of most rows, and the line number of the first of these rows."""
+        widths = {number: len(self.cells(line)) for number, line in self._rows.items()}
+        usual = Counter(widths.values()).most_common(1)[0][0]
+        return usual, next(number for number, width in widths.items() if width == usual)
+
+    def cells(self, line: str) -> list[str]:
+        """Return the cells of a row. Where spaces separate columns, a tab does so too."""
+        if self.separator == "\t":
+            return [cell.strip(" ") for cell in line.rstrip("\r\n").split("\t")]
+        return [cell for cell in line.rstrip("\r\n").replace("\t", " ").split(" ") if cell]
+
+    def is_comment(self, line: str) -> bool:
+        """Return whether a line before a sentence is a comment."""
+        if not line.startswith("#"):
+            return False
+        cells = self.cells(line)
+        return len(cells) != self.width[0] or any("://" in cell for cell in cells[1:])
 
 
 @dataclass(frozen=True)
@@ -124,22 +160,15 @@ def sentences_of(lines: Lines, columns: Columns, *, with_tags: bool) -> Sentence
     return sentences
 
 
-def separator_of(lines: Lines) -> str:
-    """Return the separator of the columns: a tab or a space."""
-    return "\t" if any("\t" in line.strip(BLANK) for line in lines.lines) else " "
-
-
 def cells_of(lines: Lines) -> Iterator[tuple[int, list[str] | None]]:
     """Yield each line's number and cells: [] for an empty line, None for a comment."""
-    separator = separator_of(lines)
     within = False
     for number, line in enumerate(lines.lines, 1):
-        if separator == "\t" and not within and line.startswith("#") and "\t" not in line:
+        if not within and lines.is_comment(line):
             yield number, None
             continue
         within = bool(line.strip(BLANK))
-        cells = [cell.strip(" ") for cell in line.rstrip("\r\n").split(separator)] if within else []
-        yield number, cells if separator == "\t" else [cell for cell in cells if cell]
+        yield number, lines.cells(line) if within else []
 
 
 def starts_document(cells: Sequence[str]) -> bool:
@@ -157,6 +186,7 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
         columns = Columns(columns.word or CONLLU_COLUMNS[0], columns.tag or CONLLU_COLUMNS[1])
     words: list[_Word] = []
     sentence = document = 0
+    width, first = lines.width
     row: _Row | None = None
     for number, cells in cells_of(lines):
         if cells is None:
@@ -166,10 +196,10 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
             document += bool(cells)
             continue
         position = f"{lines.source}:{number}"
-        row = row or _Row.of(columns, len(cells), number, position=position, with_tags=with_tags)
-        if len(cells) != row.width:
-            columns_of_row = "1 column" if row.width == 1 else f"{row.width} columns"
-            raise InputError(f"{position}: expected {columns_of_row}, as on line {row.number}, got {len(cells)}")
+        row = row or _Row.of(columns, width, position=f"{lines.source}:{first}", with_tags=with_tags)
+        if len(cells) != width:
+            columns_of_row = "1 column" if width == 1 else f"{width} columns"
+            raise InputError(f"{position}: expected {columns_of_row}, as on line {first}, got {len(cells)}")
         if is_no_word(lines, cells):
             continue
         word, tag = cells[row.word], cells[row.tag]
@@ -198,15 +228,13 @@ class _Word(NamedTuple):
 
 @dataclass(frozen=True)
 class _Row:
-    """The columns of word and tag, decided by the first row of a file."""
+    """The columns of word and tag in rows of `width` columns."""
 
-    width: int
     word: int
     tag: int
-    number: int
 
     @classmethod
-    def of(cls, columns: Columns, width: int, number: int, *, position: str, with_tags: bool) -> "_Row":
+    def of(cls, columns: Columns, width: int, *, position: str, with_tags: bool) -> "_Row":
         word = _column(columns.word, width, position) if columns.word else 0
         tag = _column(columns.tag, width, position) if with_tags and columns.tag else width - 1
         if with_tags and word == tag:
@@ -214,7 +242,7 @@ class _Row:
                 f"{position}: column {word + 1} of {width} cannot be both word and tag; "
                 "set --text-column and --label-column to column numbers"
             )
-        return cls(width, word, tag, number)
+        return cls(word, tag)
 
 
 def _column(name: str, width: int, position: str) -> int:

@@ -1,11 +1,14 @@
 """tags ↔ entities in the schemes IOB1, IOB2 and IOBES; counts as conlleval makes them (paper §5.3).
 
+Tags of other files are brought to these schemes first: `usual_spelling`.
+
 IOB1    I-TYPE within an entity; B-TYPE only where an entity directly follows another one of its type
 IOB2    B-TYPE begins every entity, I-TYPE continues it
 IOBES   as IOB2, E-TYPE is the last word of an entity, S-TYPE an entity of one word
 plain   tags are names, such as parts of speech: every word is an entity
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,18 @@ PREFIXES: Final[dict[Scheme, tuple[str, ...]]] = {
     "iobes": ("B", "I", "E", "S"),
     "plain": (),
 }
+
+
+UNNAMED_TYPE: Final = "ENTITY"
+"""Type of entities whose tags have no type."""
+_LETTERS: Final = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+"""Letters of BMES, BMEWO and BILOU with those of IOBES that mean the same."""
+_ALPHABETS: Final = tuple(map(frozenset, ("BIES", "BMES", "BMEW", "BILU")))
+_SPELLINGS: Final = (
+    re.compile(r"(?P<letter>[A-Za-z])[-_:](?P<type>.+)"),
+    re.compile(r"(?P<type>.+)[-_:](?P<letter>[A-Za-z])"),
+    re.compile(r"(?P<letter>[A-Za-z])(?P<type>)"),
+)
 
 
 class Entity(NamedTuple):
@@ -62,6 +77,24 @@ def parts(tag: str) -> tuple[str, str]:
     """Return prefix and type: "B-creative-work" → ("B", "creative-work"); ("O", "") outside."""
     prefix, _, kind = tag.partition("-")
     return prefix, kind
+
+
+def usual_spelling(tags: Iterable[str]) -> dict[str, str] | None:
+    """Return each tag with its spelling as O, B-TYPE, I-TYPE, E-TYPE or S-TYPE; None where the scheme is unknown.
+
+    Known are these, BMES, BMEWO and BILOU, in small letters too, with the type first (PER-B) or without a type (B).
+    """
+    tags = set(tags)
+    outside = {tag: OUTSIDE for tag in tags if tag.upper() == OUTSIDE}
+    for spelling in _SPELLINGS:
+        matches = {tag: match for tag in tags - outside.keys() if (match := spelling.fullmatch(tag))}
+        letters = {match["letter"].upper() for match in matches.values()}
+        if len(matches) + len(outside) == len(tags) and any(letters <= alphabet for alphabet in _ALPHABETS):
+            return outside | {
+                tag: f"{_LETTERS[match['letter'].upper()]}-{match['type'] or UNNAMED_TYPE}"
+                for tag, match in matches.items()
+            }
+    return None
 
 
 def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:

@@ -24,7 +24,6 @@ from bertwright.tasks.tagging.conll import (
     cells_of,
     is_no_word,
     objects_of,
-    separator_of,
     starts_document,
 )
 from bertwright.tasks.tagging.entities import OUTSIDE, entities_of, parts
@@ -120,7 +119,6 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
                 raise InputError(f"{lines.source}:{number}: the field '{name}' exists already; rename it first")
             yield json_text({**fields, name: list(possible(task, tags))}) + "\n"
         return
-    separator = separator_of(lines)
     names = iter([tag for tags in tagged.tags for tag in possible(task, tags)])
     for number, cells in cells_of(lines):
         line = lines.lines[number - 1]
@@ -129,7 +127,12 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
             continue
         bare = line.rstrip("\r\n")
         tag = OUTSIDE if starts_document(cells) else "_" if is_no_word(lines, cells) else next(names)
-        yield (bare if separator == "\t" else bare.rstrip(" ")) + separator + tag + (line[len(bare) :] or "\n")
+        yield (
+            (bare if lines.separator == "\t" else bare.rstrip(" \t"))
+            + lines.separator
+            + tag
+            + (line[len(bare) :] or "\n")
+        )
 
 
 def text_answer(
@@ -161,7 +164,7 @@ def check_columns(task: TaggingTask, lines: Lines) -> None:
 
     This may be so where spaces separate the columns and the last column has a tag that the model does not have.
     """
-    if lines.format == "jsonl" or not lines.source.endswith((".txt", "standard input")) or separator_of(lines) == "\t":
+    if lines.format == "jsonl" or not lines.source.endswith((".txt", "standard input")) or lines.separator == "\t":
         return
     known = {name for label in task.labels for name in (label, parts(label)[1]) if name}
     for number, cells in cells_of(lines):

@@ -1,7 +1,8 @@
 """specifications of tagging tasks: words in, a tag for each word or the entities out (paper §5.3).
 
-Files may have any scheme. Entities are learned as IOB2, or as IOBES where the training file has it, and the tags of
-every file are converted to that. Training, evaluation and prediction read, decode and score with the functions below.
+Files may have any known scheme. Entities are learned as IOB2, or as IOBES where the training file has it (or BMES or
+BILOU, which mean the same), and the tags of every file are converted to that. Training, evaluation and prediction read,
+decode and score with the functions below.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +30,13 @@ from bertwright.tasks.tagging.entities import (
     parts,
     scheme_of_labels,
     tags_of,
+    usual_spelling,
 )
 
+_HINT: Final = (
+    "; entities have tags such as B-PER, I-PER and O, in IOB1, IOB2, IOBES, BMES or BILOU; if the tags are in another "
+    "column, set --label-column; for tags that are not entities, such as parts of speech, use the task pos"
+)
 FEW_WORDS: Final = 20  # with fewer words, tags that rarely repeat do not count as a wrong column
 Context = Literal["auto", "documents", "file", "off"]
 
@@ -111,15 +117,19 @@ def as_learned(task: TaggingTask, sentences: Sentences) -> Sentences:
     Raises InputError with file and line for a tag outside the scheme and for an impossible sequence.
     """
     assert sentences.tags is not None
-    scheme, note = _scheme(task, sentences)
-    for row, tags in enumerate(sentences.tags):
-        problem = first_impossible(tags, scheme)
+    original = tags = sentences.tags
+    if task.scheme != "plain" and (usual := usual_spelling(tag for row in original for tag in row)):
+        tags = tuple(tuple(usual[tag] for tag in row) for row in original)
+    scheme, note = _scheme(task, replace(sentences, tags=tags), original)
+    for row, row_tags in enumerate(tags):
+        problem = first_impossible(row_tags, scheme)
         if problem:
             word, reason = problem
-            hint = "" if "impossible" in reason else "; for tags that are not entities use the task pos"
-            raise InputError(f"{sentences.location(row, word)}: {reason}{note}{hint}")
+            hint = "" if "impossible" in reason else _HINT
+            read_as = _read_as(original[row][word], row_tags[word])
+            raise InputError(f"{sentences.location(row, word)}: {reason}{read_as}{note}{hint}")
     learned = task.learned_scheme if task.labels else "iob2" if scheme == "iob1" else scheme
-    return replace(sentences, tags=tuple(in_scheme(tags, scheme, learned) for tags in sentences.tags))
+    return replace(sentences, tags=tuple(in_scheme(row_tags, scheme, learned) for row_tags in tags))
 
 
 def learn_tags(task: TaggingTask, sentences: Sentences) -> TaggingTask:
@@ -211,8 +221,13 @@ def score_tags(task: TaggingTask, tags: Sequence[Sequence[str]], sentences: Sent
     return metrics
 
 
-def _scheme(task: TaggingTask, sentences: Sentences) -> tuple[Scheme, str]:
-    """Return the scheme of a file, and a note for error messages about it."""
+def _read_as(original: str, usual: str) -> str:
+    """Return a note for messages where a file spells a tag in another way."""
+    return f" (the file has '{original}')" if original != usual else ""
+
+
+def _scheme(task: TaggingTask, sentences: Sentences, original: tuple[tuple[str, ...], ...]) -> tuple[Scheme, str]:
+    """Return the scheme of a file, and a note for error messages about it. `original` are the tags of the file."""
     if task.scheme != "auto":
         return task.scheme, ""
     assert sentences.tags is not None
@@ -220,7 +235,8 @@ def _scheme(task: TaggingTask, sentences: Sentences) -> tuple[Scheme, str]:
     if not where:
         return scheme, ""
     row, word = where
-    evidence = f"'{sentences.tags[row][word]}' {sentences.line_of_word(row, word)} shows"
+    tag = sentences.tags[row][word]
+    evidence = f"'{tag}'{_read_as(original[row][word], tag)} {sentences.line_of_word(row, word)} shows"
     say(f"{sentences.source}: tags are {scheme.upper()}, as {evidence}")
     return scheme, f", the scheme that {evidence}"
 

@@ -199,7 +199,7 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
     trainable = work.trainable(model)
 
     def learned(most: int) -> tuple[int, list[torch.Tensor]]:
-        monkeypatch.setattr("bertwright.finetuning.batches.LEARNED_TOKENS", most)
+        monkeypatch.setattr("bertwright.finetuning.batches.MICRO_TOKENS", most)
         micro = steps_of(work, 7, seed=0)(0)
         assert all(len(batch.targets) == 1 or int(batch.rows.mask.sum()) <= most for batch in micro)
         assert sum(len(batch.targets) for batch in micro) == 7

@@ -87,6 +87,39 @@ def test_a_hash_is_a_word_and_a_comment_has_no_tab(write):
         read_tagged_sentences(write("c.conll", "x\tO\n# within a sentence\n"))
 
 
+@pytest.mark.parametrize("with_tags", [True, False])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_comments_with_tabs_before_a_sentence_are_no_words(write, columns, with_tags):
+    rows = ["Ada\tNNP\tB-X", "wrote\tVB\tO"]
+    body = "".join("\t".join(row.split("\t")[:columns]) + "\n" for row in rows)
+    address = "#\thttps://example.org/status/1\t[2010-01-01]\n"
+    path = write("a.conll", f"{address}{body}\n{address}# two\n{body}")
+    if with_tags and columns == 1:
+        with pytest.raises(InputError, match=r"a\.conll:2: column 1 of 1 cannot be both word and tag"):
+            read_tagged_sentences(path)
+        return
+    sentences = read_tagged_sentences(path, with_tags=with_tags)
+    assert sentences.words == (("Ada", "wrote"),) * 2
+    assert sentences.lines == ((2, 3), (7, 8))
+
+
+def test_one_tab_does_not_make_a_file_tab_separated(write):
+    rows = SPACES.replace("Paris B-LOC", "Paris\tB-LOC")
+    assert pairs(read_tagged_sentences(write("a.conll", rows))) == CORPUS
+    assert pairs(read_tagged_sentences(write("b.conll", SPACES.replace("wrote O", "wrote O\t")))) == CORPUS
+    with pytest.raises(InputError, match=r"c\.conll:2: expected 2 columns, as on line 1, got 3"):
+        read_tagged_sentences(write("c.conll", "Ada B-PER\nwrote a\tO\nIn O\nParis B-LOC\n"))
+
+
+def test_the_odd_row_is_named_even_if_it_is_the_first(write):
+    for odd, got in (("Ada", 1), ("Ada x B-PER", 3), ("Ada B-PER", 1)):
+        separator = "\t" if odd == "Ada B-PER" else " "
+        path = write("a.conll", f"{odd}\nwrote{separator}O\nIn{separator}O\n")
+        for with_tags in (True, False):
+            with pytest.raises(InputError, match=rf"a\.conll:1: expected 2 columns, as on line 2, got {got}"):
+                read_tagged_sentences(path, with_tags=with_tags)
+
+
 def test_words_with_spaces_and_other_kinds_of_space(write):
     assert read_tagged_sentences(write("a.tsv", "New York\tB-LOC\n\u00a0\tO\n")).words == (("New York", "\u00a0"),)
     assert read_tagged_sentences(write("a.conll", "\u3000 O\n")).words == (("\u3000",),)

@@ -67,6 +67,10 @@ def test_columns_come_back_with_one_more(tagger: str, write: Any) -> None:
     tagged = "".join(f"{word}\tx\t?\t{tag}\r\n" for word, tag in zip(words, tags, strict=True))
     expected = f"-DOCSTART-\t-X-\tO\tO\r\n\r\n# said\r\n{tagged}\r\n \r\n{tagged}".removesuffix("\r\n") + "\n"
     assert predict_text(tagger, write("a.conll", text)) == expected
+    address = "#\thttps://example.org/1\t[2010-01-01]\n"
+    pair = "".join(f"{word}\tx\n" for word in words)
+    expected = address + "".join(f"{word}\tx\t{tag}\n" for word, tag in zip(words, tags, strict=True))
+    assert predict_text(tagger, write("d.conll", address + pair)) == expected
     alone = "".join(f"{word}\n" for word in words)
     expected = "".join(f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True))
     assert predict_text(tagger, write("b.txt", alone)) == expected

@@ -62,6 +62,40 @@ def test_files_of_other_schemes_are_brought_to_the_models(write, tmp_path):
     assert label_ids(task, dev).tolist() == [1, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("tags", "learned"),
+    [
+        ("B-PER M-PER E-PER S-LOC O", "B-PER I-PER E-PER S-LOC O"),
+        ("B-PER I-PER L-PER U-LOC O", "B-PER I-PER E-PER S-LOC O"),
+        ("B-PER M-PER E-PER W-LOC O", "B-PER I-PER E-PER S-LOC O"),
+        ("I-PER I-PER I-LOC O I-LOC", "B-PER I-PER B-LOC O B-LOC"),
+        ("b-PER i-PER b-LOC o o", "B-PER I-PER B-LOC O O"),
+        ("PER-B PER-I LOC-B O O", "B-PER I-PER B-LOC O O"),
+        ("B_PER I_PER B_LOC O O", "B-PER I-PER B-LOC O O"),
+        ("B I B O O", "B-ENTITY I-ENTITY B-ENTITY O O"),
+        ("B M E S S", "B-ENTITY I-ENTITY E-ENTITY S-ENTITY S-ENTITY"),
+        ("PER-B PER-L creative-work-U O o", "B-PER E-PER S-creative-work O O"),
+    ],
+)
+def test_schemes_of_other_tools_are_read(write, tags, learned):
+    lines = read_tag_lines(write("a.conll", "".join(f"w {tag}\n" for tag in tags.split())))
+    assert read_tagged(NER, lines).tags == (tuple(learned.split()),)
+    assert read_tagged(POS, lines).tags == (tuple(tags.split()),)
+
+
+def test_a_mistake_in_another_spelling_is_named_as_the_file_has_it(write, capsys):
+    read_tagged(NER, read_tag_lines(write("c.conll", "a B-X\nb L-X\n")))
+    assert "c.conll: tags are IOBES, as 'E-X' (the file has 'L-X') on line 2 shows" in capsys.readouterr().err
+    lines = read_tag_lines(write("a.conll", "a U-X\nb L-X\n"))
+    with pytest.raises(
+        InputError, match=r"a\.conll:2: 'E-X' after 'S-X' is impossible in IOBES \(the file has 'L-X'\)"
+    ):
+        read_tagged(NER, lines)
+    for tags in ("B-X X-Y", "B-X M-X L-X", "B-X X-I", "NN VB"):
+        with pytest.raises(InputError, match="is not a tag of IOB2"):
+            read_tagged(NER, read_tag_lines(write("b.conll", "".join(f"w {tag}\n" for tag in tags.split()))))
+
+
 def test_context_is_on_where_training_files_mark_documents(write):
     marked = read_tagged(NER, read_tag_lines(write("a.conll", "-DOCSTART- O\n\na B-X\n")))
     plain = read_tagged(NER, read_tag_lines(write("b.conll", "a B-X\n")))
@@ -127,7 +161,11 @@ def test_a_setting_is_given_once():
             "a O\n\nb B-X\nc O\n\nd S-X\n",
             r"a\.conll:4: 'O' after 'B-X' is impossible in IOBES, .* 'S-X' on line 6",
         ),
-        (NER, "a NN\n", r"a\.conll:1: 'NN' is not a tag of IOB2 \(O, B-TYPE, I-TYPE\); for tags that are not entities"),
+        (
+            NER,
+            "a NN\n",
+            r"a\.conll:1: 'NN' is not a tag of IOB2 \(O, B-TYPE, I-TYPE\); .* BILOU; .* --label-column; .* task pos",
+        ),
         (with_settings(NER, ["scheme=iob2"]), "a I-X\n", r"a\.conll:1: 'I-X' at the beginning of a sentence"),
     ],
 )

@@ -38,6 +38,14 @@ class ArrowRows:
     def __iter__(self) -> Iterator[tuple[object, ...]]:
         return zip(*(self.column(index) for index in range(self.table.num_columns)), strict=True)
 
+    def __getitem__(self, rows: slice) -> "ArrowRows":
+        begin, end, _ = rows.indices(len(self))
+        return replace(self, table=self.table.slice(begin, end - begin), begin=self.begin + begin)
+
+    def select(self, rows: Sequence[int]) -> "ArrowRows":
+        """Return these rows, in their order."""
+        return replace(self, table=self.table.take(rows))
+
     def column(self, index: int) -> tuple[object, ...]:
         """Return the values of a column. Raises InputError, with the row, where a text is not UTF-8."""
         column = self.table.column(index)

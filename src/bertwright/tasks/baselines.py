@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from bertwright.errors import InputError, MissingExtra
 from bertwright.tasks.classification.encoding import score_values
-from bertwright.tasks.classification.examples import TextExamples, split_dev
+from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.classification.split import split_dev
 
 INVERSE_PENALTIES: Final = (1.0, 10.0, 0.1, 100.0)
 """Candidates for the inverse of the penalty on the linear model's weights; on ties the earlier one is chosen."""

@@ -36,7 +36,6 @@ from bertwright.tasks.classification.examples import (
     read_examples,
     read_training,
     row_weights,
-    split_dev,
     train_file,
     weigh,
 )
@@ -51,6 +50,7 @@ from bertwright.tasks.classification.model import (
     reads_both_orders,
 )
 from bertwright.tasks.classification.spec import ClassificationTask, with_columns, with_labels, with_texts_of
+from bertwright.tasks.classification.split import split_dev
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.metrics import collapsed
@@ -210,6 +210,7 @@ class ClassificationKind(TaskKind):
             assert rows.targets is not None
             of_file: dict[str, Any] = {**score_values(task, values, rows.targets), "examples": len(rows)}
             of_file |= score_labels(task, values, rows.targets)
+            of_file |= {"left_out": sum(rows.left_out.values())} if rows.left_out else {}
             prefix = "" if len(files) == 1 else f"{name}."
             metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}
         return metrics

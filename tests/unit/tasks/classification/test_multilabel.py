@@ -22,9 +22,10 @@ from bertwright.model.folder import open_model, save_model
 from bertwright.tables.reader import read_table
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import add_predictions, decode, encode, score_values
-from bertwright.tasks.classification.examples import TextExamples, learn, read_examples, split_dev
+from bertwright.tasks.classification.examples import TextExamples, learn, read_examples
 from bertwright.tasks.classification.model import Classifier, padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_labels, with_options
+from bertwright.tasks.classification.split import split_dev
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.metrics import collapsed, measure
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer

@@ -158,7 +158,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a name twice": ('{"data": [], "data": []}', r"a\.json: 'data' is there twice in one object"),
     "a table": (
         "id,question,context\n1,Why?,Because.",
-        r"a\.json: expected SQuAD's JSON, or JSON lines for prediction",
+        r"a\.json: expected SQuAD's JSON, or JSON lines or Parquet with",
     ),
     "too deep": ("[" * 200_000, r"a\.json:1: not valid JSON"),
 }
@@ -196,12 +196,13 @@ def test_doubt_about_files_is_raised(write: Any, tmp_path: Path) -> None:
     first = write("train-v1.1.json", squad(asked()))
     with pytest.raises(
         InputError,
-        match=r"expected train\*\.json of SQuAD 2\.0, found train-v1\.1\.json \(SQuAD 1\.1\)",
+        match=r"expected train\*\.json of SQuAD 2\.0 \(or \.jsonl, \.parquet\), found train-v1\.1\.json \(SQuAD 1\.1\)",
     ):
         train_questions_file(SQUAD2, tmp_path)
     assert dev_questions_file(SQUAD1, tmp_path) is None
     with pytest.raises(
-        InputError, match=r"expected dev\*\.json of SQuAD 1\.1, found no such name; give the path of a file"
+        InputError,
+        match=r"expected dev\*\.json of SQuAD 1\.1 \(or \.jsonl, \.parquet\), found no such name; give",
     ):
         dev_questions_file(SQUAD1, tmp_path, needed=True)
     write("train-more.json", squad(asked()))
@@ -247,7 +248,10 @@ def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.Mo
     [
         ("", r"a\.jsonl: expected questions, got an empty file"),
         ("\n{}", r"a\.jsonl: expected questions, got an empty first line"),
-        ("question\tcontext\nWhy?\tBecause.", r"a\.jsonl: expected SQuAD's JSON, or JSON lines for prediction"),
+        (
+            "question\tcontext\nWhy?\tBecause.",
+            r"a\.jsonl: expected SQuAD's JSON, or JSON lines or Parquet with",
+        ),
         (json.dumps(LINE) + '\n{"id": "y"', r"a\.jsonl:2: not valid JSON"),
         ('{"id": "y"\n' + json.dumps(LINE), r"a\.jsonl:2: not valid JSON"),
         (json.dumps(LINE) + "\n\n" + json.dumps({**LINE, "id": "y"}), r"a\.jsonl:2: not valid JSON"),
